@@ -65,14 +65,14 @@ mutants: $(INSTALLED)  ## list changes to the code that no test notices (hours; 
 	$(BIN)/mutmut run $(foreach name,$(MUTANTS),'$(name)')
 	$(BIN)/mutmut results
 
-bench: $(INSTALLED)  ## run every benchmark and write the report (within an hour; resumes)
+bench: $(INSTALLED)  ## run the serving and imaging benchmarks and write the report (within an hour; resumes)
 	$(BIN)/python -m benchmarks all
 
 measure: $(INSTALLED)  ## measure images per second through the ensemble and its parts (five minutes), with MODEL=file.json
-	$(BIN)/python -m benchmarks end_to_end $(if $(MODEL),--model '$(MODEL)')
+	$(BIN)/python -m benchmarks ensemble $(if $(MODEL),--model '$(MODEL)')
 
-fuzz: $(INSTALLED)  ## send 100,000 damaged files through the preprocessing
-	$(BIN)/python -m benchmarks fuzz --count 100000 --live 10000
+fuzz: $(INSTALLED)  ## send 100,000 damaged files through the preprocessing, and 10,000 through a server
+	FUZZ_INPUTS=100000 FUZZ_LIVE=10000 $(BIN)/python -m pytest tests/unit/imaging/test_fuzz.py tests/live/serving/test_fuzz.py
 
 faults: $(INSTALLED)  ## kill, freeze and starve a server under load, and print what was lost
 	$(BIN)/python -m benchmarks faults

@@ -4,49 +4,66 @@ from __future__ import annotations
 
 import ast
 import importlib
+import subprocess
 import sys
 from pathlib import Path
 from typing import Final
 
 from benchmarks.harness.experiment import Experiment
-from benchmarks.run_all import STEPS
 
-EXPERIMENTS: Final = {
-    "serving": (
-        "three_way", "end_to_end", "latency", "queue_delay", "scaling", "precision", "operators", "session_latency",
-        "ensemble_tax", "server_threads", "perf_analyzer", "peak_throughput", "provider_options",
-    ),
-    "client": ("client", "overload", "serialisation", "transfer"),
-    "imaging": ("preprocess", "decode_threads", "fidelity", "fuzz"),
-    "dedup": ("accuracy", "distributed", "first_scan", "grouping", "review", "scan", "verify"),
-    "packaging": ("install_size",),
-    "robustness": ("compare_checkouts", "faults", "soak"),
-}  # fmt: skip
-"""Folder of ``benchmarks/experiments`` -> its modules, which are named as on the command line."""
 MODULES: Final = {
-    "all": "benchmarks.run_all",
-    **{name: f"benchmarks.experiments.{folder}.{name}" for folder, names in EXPERIMENTS.items() for name in names},
-    "gpu": "benchmarks.gpu.command",
-    "gpu_kit": "benchmarks.gpu.offline_bundle",
-    "report": "benchmarks.report.command",
-    "demo": "benchmarks.demo",
-    "screenshots": "benchmarks.screenshots",
+    "three_way": "experiments.serving.three_way",
+    "ensemble": "experiments.serving.ensemble",
+    "transfer": "experiments.serving.transfer",
+    "faults": "experiments.serving.faults",
+    "soak": "experiments.serving.soak",
+    "preprocess": "experiments.imaging.preprocess",
+    "fidelity": "experiments.imaging.fidelity",
+    "accuracy": "experiments.dedup.accuracy",
+    "first_scan": "experiments.dedup.first_scan",
+    "scale": "experiments.dedup.scale",
+    "review": "experiments.dedup.review",
+    "gpu": "gpu.command",
+    "gpu_kit": "gpu.offline_bundle",
+    "report": "report.command",
+    "demo": "demo",
+    "install_size": "scripts.install_size",
+    "screenshots": "scripts.screenshots",
+    "compare_checkouts": "scripts.compare_checkouts",
 }
-"""Name on the command line -> module that runs it."""
+"""Name on the command line -> module in ``benchmarks`` that runs it."""
+ALL: Final = ("three_way", "ensemble", "transfer", "preprocess", "fidelity")
+"""What ``all`` runs before the report."""
 
 
 def question(module: str) -> str:
-    """Return the question that an experiment answers: the start of its docstring, read without an import."""
-    path = Path(__file__).parents[1] / f"{module.replace('.', '/')}.py"
+    """Return the question that a module answers: the start of its docstring, read without an import."""
+    path = Path(__file__).parent / f"{module.replace('.', '/')}.py"
     docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     return docstring.partition("?")[0] + "?"
 
 
+def run_all(arguments: list[str]) -> int:
+    """Run the serving and imaging experiments and the report; an experiment that fails does not stop the others."""
+    failed = [
+        name
+        for name in (*ALL, "report")
+        if subprocess.run(
+            [sys.executable, "-m", "benchmarks", name, *(arguments if name in ALL else ())], check=False
+        ).returncode
+    ]
+    if failed:
+        print(f"failed: {', '.join(failed)}; a failed experiment continues at its last measurement", file=sys.stderr)
+    return int(bool(failed))
+
+
 def main() -> int:
-    """Run the experiment that the first argument names, or list all of them; return the exit code."""
+    """Run what the first argument names, or list all of it; return the exit code."""
     name, *arguments = sys.argv[1:] or [""]
+    if name == "all":
+        return run_all(arguments)
     if name in MODULES:
-        module = importlib.import_module(MODULES[name])
+        module = importlib.import_module(f"benchmarks.{MODULES[name]}")
         if isinstance(getattr(module, "measure", None), Experiment):
             return int(module.measure.main(arguments))
         sys.argv = [f"python -m benchmarks {name}", *arguments]
@@ -54,10 +71,9 @@ def main() -> int:
     is_help = name in ("", "-h", "--help")
     if not is_help:
         print(f"There is no experiment {name!r}.", file=sys.stderr)
-    for known, imported in MODULES.items():
-        print(f"{known:<17}  {question(imported)}")
-    print("\npython -m benchmarks NAME --help lists the options of each. 'all' runs:")
-    print(*(step.name for step in STEPS))
+    for known, module_name in MODULES.items():
+        print(f"{known:<17}  {question(module_name)}")
+    print(f"\npython -m benchmarks NAME --help lists the options of each. 'all' runs: {' '.join(ALL)} report")
     return 0 if is_help else 2
 
 

@@ -19,7 +19,7 @@ _REMEDIES: Final = {
     "chromium": "apt-get install chromium",
     "libturbojpeg": "apt-get install libturbojpeg0, then make install",
     "nvidia-pytriton": "make install on Linux x86-64 with Python 3.10 to 3.12",
-    "perf_analyzer|TensorRT": "only where the image of NVIDIA's Triton can be fetched",
+    "TensorRT": "only where the image of NVIDIA's Triton can be fetched",
     "no python3 with pip": "apt-get install python3-pip",
     "(buildah|podman|crun|mmdebstrap) is missing": "apt-get install buildah podman crun mmdebstrap",
     "only root": "run the tests as root",

@@ -33,12 +33,10 @@ ALONE: Final = ("nvidia-pytriton>=0.7,<0.8", "pip")
 """Downloaded without their dependencies: of nvidia-pytriton only the server is used, not its Python code."""
 BUILT: Final = ("PyTurboJPEG>=1.7,<2",)
 """Pure Python, published as source only; the wheel is built here. Version 2 needs a newer libjpeg-turbo."""
-EXPORT: Final = ("ftfy", "open_clip_torch>=2.30", "python-rapidjson", "tritonclient>=2.51", "urllib3", "wcwidth")
-"""What an export needs in addition to PyTorch, torchvision, timm, onnx and gRPC."""
 GLIBC: Final = range(39, 4, -1)
 """pip matches ``manylinux_2_N`` exactly; the server needs glibc 2.35."""
-LIBRARIES: Final = ("libturbojpeg.so.0", "libb64.so.0d")
-"""Debian's libturbojpeg0, the fast JPEG decoder, and libb64-0d, which perf_analyzer needs."""
+TURBOJPEG: Final = "libturbojpeg.so.0"
+"""Debian's libturbojpeg0, the fast JPEG decoder."""
 SIDE: Final = 224
 QUALITY: Final = 85
 
@@ -85,14 +83,13 @@ def copy_tree(target: Path) -> None:
     (target / "COMMIT").write_text(f"{commit or 'unknown'}\n")
 
 
-def copy_libraries(target: Path) -> list[str]:
-    """Copy the system libraries that are installed here; return the names of the missing ones."""
+def copy_turbojpeg(target: Path) -> bool:
+    """Copy the fast JPEG decoder; False if it is not installed here."""
     known = {line.split()[0]: line.rpartition("=> ")[2] for line in (output("ldconfig", "-p") or "").splitlines()[1:]}
     target.mkdir(parents=True, exist_ok=True)
-    for name in LIBRARIES:
-        if name in known:
-            shutil.copyfile(known[name], target / name)
-    return [name for name in LIBRARIES if name not in known]
+    if TURBOJPEG in known:
+        shutil.copyfile(known[TURBOJPEG], target / TURBOJPEG)
+    return TURBOJPEG in known
 
 
 def copy_libpython(target: Path, version: str) -> bool:
@@ -154,9 +151,6 @@ def main() -> int:
     parser.add_argument("--exports", type=Path, help="folder with repositories fp32 and fp16 (default: made here)")
     parser.add_argument("--model", default="ViT-B-32")
     parser.add_argument("--pretrained", default="random:0")
-    parser.add_argument(
-        "--without-models", action="store_true", help="bring what an export on that machine needs: 2 MB instead of 500"
-    )
     arguments = parser.parse_args()
     bundle: Path = arguments.output
     bundle.mkdir(parents=True, exist_ok=True)
@@ -165,13 +159,10 @@ def main() -> int:
         download(bundle / "wheels", arguments.python, ALONE, "--no-deps")
         wheel = ("wheel", "--quiet", "--no-deps", "--wheel-dir", str(bundle / "wheels"))
         _run(f"pip cannot build {', '.join(BUILT)}", "pip", *wheel, *BUILT)
-        if arguments.without_models:
-            download(bundle / "export-wheels", arguments.python, EXPORT, "--no-deps")
-        else:
-            write_exports(bundle / "exports", arguments.exports, arguments.model, arguments.pretrained)
+        write_exports(bundle / "exports", arguments.exports, arguments.model, arguments.pretrained)
         write_photos(bundle / "photos")
         copy_tree(bundle / "tree")
-        missing = copy_libraries(bundle / "libraries")
+        missing = [] if copy_turbojpeg(bundle / "libraries") else [TURBOJPEG]
         if not copy_libpython(bundle / "libpython", arguments.python):
             missing.append(f"libpython{arguments.python}.so.1.0")
         shutil.copyfile(ROOT / "benchmarks" / "gpu" / "run.py", bundle / "run.py")
@@ -180,7 +171,7 @@ def main() -> int:
         return 1
     if missing:
         print(
-            f"not installed here, so not in the bundle: {', '.join(missing)} (apt-get install libturbojpeg0 libb64-0d)",
+            f"not installed here, so not in the bundle: {', '.join(missing)} (apt-get install libturbojpeg0)",
             file=sys.stderr,
         )
     print(f"{bundle}: {write_checksums(bundle) / 1e6:.0f} MB; on the other machine: python3 {bundle.name}/run.py")

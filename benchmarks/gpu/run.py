@@ -20,8 +20,6 @@ BUNDLE = Path(__file__).resolve().parent
 PROVIDER = "onnxruntime/capi/libonnxruntime_providers_cuda.so"
 OPENED_LATER = ("libcudnn.so.9",)
 """Libraries that the provider opens by name when it first needs them."""
-EXPORTER = ("torch", "torchvision", "timm", "onnx", "onnxruntime", "numpy", "PIL", "google", "grpc", "ml_dtypes")
-"""Modules that an export needs and ``export-wheels`` does not contain."""
 
 
 class RunError(Exception):
@@ -58,7 +56,9 @@ def make_environment(bundle: Path, directory: Path) -> Path:
     # Without pip, which venv cannot install on many systems; the bundle's pip runs from its wheel.
     _run(sys.executable, "-m", "venv", "--without-pip", str(directory))
     wheels = sorted(str(path) for path in (bundle / "wheels").glob("*.whl"))
-    _run(str(python), *_install(bundle), "--no-compile", *wheels)
+    pip = str(next((bundle / "wheels").glob("pip-*.whl")) / "pip")
+    install = (pip, "install", "--quiet", "--no-index", "--no-deps", "--root-user-action=ignore", "--no-compile")
+    _run(str(python), *install, *wheels)
     libraries = next((directory / "lib").glob("python3*")) / "site-packages"
     (libraries / "clip-tree.pth").write_text(f"{bundle / 'tree'}\n")
     stamp.touch()
@@ -70,8 +70,8 @@ def _install(bundle: Path) -> list[str]:
     return [str(pip), "install", "--quiet", "--no-index", "--no-deps", "--root-user-action=ignore"]
 
 
-def _run(*command: str, env: dict[str, str] | None = None) -> None:
-    if subprocess.run(command, check=False, env=env).returncode:
+def _run(*command: str) -> None:
+    if subprocess.run(command, check=False).returncode:
         raise RunError(f"This failed, see above: {' '.join(command[:6])} ...")
 
 
@@ -138,42 +138,6 @@ def has_libpython() -> bool:
     return True
 
 
-def make_exports(bundle: Path, target: Path, python: str, model: str, pretrained: str) -> None:
-    """Export both precisions with a Python that has PyTorch, if the bundle contains no models."""
-    check_exporter(python)
-    packages = bundle / "export-site"
-    stamp = packages / ".complete"
-    wheels = [str(path) for path in sorted((bundle / "export-wheels").glob("*.whl"))]
-    if not stamp.exists():
-        shutil.rmtree(packages, ignore_errors=True)
-        _run(python, *_install(bundle), "--target", str(packages), *wheels)
-        stamp.touch()
-    # At the end of the path, so that only packages that this Python lacks come from here.
-    program = (
-        f"import sys; sys.path.append({str(packages)!r}); "
-        "from preprocess_ensemble.export.command import main; sys.exit(main())"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(bundle / "tree")}
-    for precision in ("fp32", "fp16"):
-        if not (target / precision / "clip_encoder" / "1" / "model.json").exists():
-            options = ("--model", model, "--pretrained", pretrained, "--precision", precision)
-            _run(python, "-c", program, *options, "--repository", str(target / precision), env=environment)
-
-
-def check_exporter(python: str) -> None:
-    """Raise RunError if ``python`` lacks a module that an export needs and the bundle does not contain."""
-    asked = "import importlib.util as u, sys; print(*(name for name in sys.argv[1:] if u.find_spec(name) is None))"
-    try:
-        done = subprocess.run([python, "-c", asked, *EXPORTER], capture_output=True, text=True, check=False)
-    except OSError as error:
-        raise RunError(f"{python} cannot be started ({error.strerror}): name a Python with --export-with.") from None
-    if lacking := done.stdout.split():
-        raise RunError(
-            f"{python} has no {', '.join(lacking)}, and the bundle has no models: name a Python that has them "
-            "with --export-with, or gather the bundle without --without-models."
-        )
-
-
 def environment_with(folders: list[Path]) -> dict[str, str]:
     """This process's environment with ``folders`` first in the linker's path."""
     path = [*map(str, folders), os.environ.get("LD_LIBRARY_PATH", "")]
@@ -195,14 +159,9 @@ def use_bundled_libpython(environment: dict[str, str], libpython: Path, site_pac
 def main() -> int:
     """Check, unpack and run; pass unknown options on to ``benchmarks gpu``."""
     parser = argparse.ArgumentParser(description=__doc__, epilog="All other options are passed on to benchmarks gpu.")
-    parser.add_argument(
-        "--work", type=Path, default=BUNDLE, help="for the environment and exports (default: the bundle)"
-    )
+    parser.add_argument("--work", type=Path, default=BUNDLE, help="for the environment (default: the bundle)")
     parser.add_argument("--output", type=Path, default=Path("gpu-results"), help="for the JSON (default: %(default)s)")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--export-with", default=sys.executable, metavar="PYTHON", help="one that has PyTorch and onnx")
-    parser.add_argument("--model", default="ViT-B-32", help="to export, if the bundle has no models")
-    parser.add_argument("--pretrained", default="random:0")
     arguments, rest = parser.parse_known_args()
     work: Path = arguments.work.resolve()
     try:
@@ -215,14 +174,10 @@ def main() -> int:
             use_bundled_libpython(environment, BUNDLE / "libpython", site_packages)
         if arguments.device == "cuda":
             check_cuda(python, site_packages, environment)
-        exports = BUNDLE / "exports"
-        if not exports.is_dir():
-            exports = work / "exported"
-            make_exports(BUNDLE, exports, arguments.export_with, arguments.model, arguments.pretrained)
     except (RunError, OSError) as error:
         print(f"run.py: {error}", file=sys.stderr)
         return 1
-    paths = {"exports": exports, "photos": BUNDLE / "photos", "output": arguments.output.resolve()}
+    paths = {"exports": BUNDLE / "exports", "photos": BUNDLE / "photos", "output": arguments.output.resolve()}
     options = [f"--{name}={path}" for name, path in paths.items()] + [f"--device={arguments.device}", *rest]
     command = [str(python), "-m", "benchmarks.gpu.command", *options]
     return subprocess.run(command, check=False, env=environment, cwd=BUNDLE / "tree").returncode

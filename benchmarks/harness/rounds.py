@@ -8,27 +8,14 @@ all systems alike; it does not help if other work takes the same cores (see ``BU
 from __future__ import annotations
 
 import itertools
-import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 
-Key = TypeVar("Key")
 LEAST_COSINE: Final = 0.9999
 """A system is valid if each of its vectors reaches this cosine to the first system's vector of the same image."""
-
-
-def in_turn(systems: Mapping[Key, Callable[[float], float]], count: int, seconds: float) -> dict[Key, list[float]]:
-    """Run every system once per round, in turn, after a short warm-up; return name -> its rates."""
-    for system in systems.values():
-        system(min(0.5, seconds))
-    rates: dict[Key, list[float]] = {name: [] for name in systems}
-    for _ in range(count):
-        for name, system in systems.items():
-            rates[name].append(system(seconds))
-    return rates
 
 
 def cosine_to_first(vectors: Mapping[str, Any]) -> dict[str, float]:
@@ -42,20 +29,6 @@ def cosine_to_first(vectors: Mapping[str, Any]) -> dict[str, float]:
 def spread(values: Sequence[float]) -> dict[str, float]:
     """Median, minimum and maximum of ``values``."""
     return {"median": statistics.median(values), "min": min(values), "max": max(values)}
-
-
-def median_interval(values: Sequence[float]) -> tuple[float, float]:
-    """Two of ``values`` between which the true median lies with a probability of 95 % or more.
-
-    By the sign test, which knows nothing of their distribution. Fewer than six values are too few for 95 %; then it is
-    their range.
-    """
-    ordered = sorted(values)
-    count, left_out, tail = len(ordered), -1, 0.0
-    while (tail := tail + math.comb(count, left_out + 1) / 2**count) <= 0.025:
-        left_out += 1
-    left_out = max(0, left_out)
-    return ordered[left_out], ordered[-1 - left_out]
 
 
 def percentiles(latencies_ms: Sequence[float]) -> dict[str, float]:
@@ -80,11 +53,3 @@ def of_rounds(cells: Mapping[str, dict[str, Any]], name: str) -> list[dict[str, 
 def median_of(results: Iterable[Mapping[str, Any]], key: str) -> float:
     """The median of one value of all ``results``."""
     return float(statistics.median(result[key] for result in results))
-
-
-def growth_exponent(results: Sequence[Mapping[str, Any]]) -> float | None:
-    """The exponent by which ``seconds`` grow with ``rows``, by least squares; None for fewer than two results."""
-    if len(results) < 2:
-        return None
-    sizes, seconds = np.log([(float(one["rows"]), one["seconds"]) for one in results]).T
-    return float(np.polyfit(sizes, seconds, 1)[0])

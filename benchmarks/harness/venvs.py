@@ -23,8 +23,6 @@ REQUIREMENTS: Final = {
     ),
     # Its licence is for non-commercial use (CC BY-NC-ND 4.0); the wheel has the weights of its network.
     "fastdup": ("fastdup==2.54",),
-    # The binary, and the CUDA library that it links to, GPU or not. tritonclient 2.60 and newer need glibc 2.38.
-    "perf_analyzer": ("--no-deps", "tritonclient==2.50.0", "nvidia-cuda-runtime-cu12"),
 }
 """Environment -> arguments of ``pip install``."""
 

@@ -21,11 +21,9 @@ from benchmarks.fixtures.float_models import FLOAT_MODEL
 from benchmarks.load.triton_requests import TIMEOUT_S, json_posts, triton_requests
 from benchmarks.peers.in_process import Target, pytorch_loop, ready_pixels
 from clip_client import ClipClient
-from preprocess_ensemble.contract import ENCODER, ENSEMBLE
 from preprocess_ensemble.imaging.preprocessor import Preprocessor
 
 if TYPE_CHECKING:
-    from clip_client._encoding import TransferName
     from clip_client._transports.base import Transport
     from preprocess_ensemble.imaging.transform import PreprocessConfig
 
@@ -36,9 +34,9 @@ Open = Callable[[Target], AbstractAsyncContextManager[Embed]]
 
 
 @asynccontextmanager
-async def clip_client(target: Target, *, transfer: TransferName) -> AsyncIterator[Embed]:
+async def clip_client(target: Target) -> AsyncIterator[Embed]:
     """The library as programs use it: it packs waiting images into requests, and adapts the number in flight."""
-    async with ClipClient(target.url.split(","), timeout_s=TIMEOUT_S, transfer=transfer) as clip:
+    async with ClipClient(target.url, timeout_s=TIMEOUT_S, transfer="original") as clip:
 
         async def embed(rows: list[int]) -> Vectors:
             batch = await clip.embed(target.images(rows))
@@ -98,50 +96,19 @@ async def infinity(target: Target) -> AsyncIterator[Embed]:
 
 
 @asynccontextmanager
-async def triton_tensors(target: Target, *, protocol: str, model: str = FLOAT_MODEL) -> AsyncIterator[Embed]:
-    """Tensors: FP32 (as JSON, what the replaced system did first), or the uint8 pixels that the encoder takes."""
-    name, tensor = (
-        ("images", float_tensors(target))
-        if model == FLOAT_MODEL
-        else ("pixels", uint8_tensors(target, preprocessing(target.repository)))
-    )
-    async with triton_requests(target.url.removeprefix("http://"), model, ["embedding"], protocol) as infer:
-
-        async def embed(rows: list[int]) -> Vectors:
-            vectors: Vectors
-            (vectors,) = await infer({name: tensor(rows), "status": np.zeros((len(rows), 1), np.int32)})
-            return vectors
-
-        yield embed
-
-
-@asynccontextmanager
-async def tritonclient(target: Target) -> AsyncIterator[Embed]:
-    """Files over gRPC by NVIDIA's own client; reads the same outputs as ClipClient."""
-    outputs = ("embedding", "status", "error", "fingerprint")
-    async with triton_requests(target.url, ENSEMBLE, outputs, "grpc") as infer:
-
-        async def embed(rows: list[int]) -> Vectors:
-            vectors: Vectors
-            vectors, statuses, *_ = await infer({"image": np.array(target.images(rows), dtype=object)[:, None]})
-            if statuses.any():
-                raise RuntimeError(f"an image failed: {statuses.ravel().tolist()}")
-            return vectors
-
-        yield embed
-
-
-def uint8_tensors(target: Target, config: PreprocessConfig) -> Callable[[list[int]], Pixels]:
-    """Decode and preprocess in this process, as a client that sends tensors must: rows -> (N, H, W, 3)."""
-    preprocessor = Preprocessor(config)
-    return lambda rows: preprocessor.run([target.images(rows)])[0]
-
-
-def float_tensors(target: Target) -> Callable[[list[int]], npt.NDArray[np.float32]]:
-    """The same, normalised: rows -> (N, 3, H, W)."""
+async def triton_tensors(target: Target, *, protocol: str) -> AsyncIterator[Embed]:
+    """FP32 tensors; as JSON, what the replaced system did first. The client decodes and preprocesses."""
     config = preprocessing(target.repository)
-    pixels = uint8_tensors(target, config)
-    return lambda rows: normalised(pixels(rows), config)
+    preprocessor = Preprocessor(config)
+    async with triton_requests(target.url.removeprefix("http://"), FLOAT_MODEL, ["embedding"], protocol) as infer:
+
+        async def embed(rows: list[int]) -> Vectors:
+            vectors: Vectors
+            images = normalised(preprocessor.run([target.images(rows)])[0], config)
+            (vectors,) = await infer({"images": images, "status": np.zeros((len(rows), 1), np.int32)})
+            return vectors
+
+        yield embed
 
 
 def normalised(pixels: Pixels, config: PreprocessConfig) -> npt.NDArray[np.float32]:
@@ -151,16 +118,12 @@ def normalised(pixels: Pixels, config: PreprocessConfig) -> npt.NDArray[np.float
 
 
 ADAPTERS: Final[dict[str, Open]] = {
-    "client": partial(clip_client, transfer="original"),
-    "client-thumbnail": partial(clip_client, transfer="thumbnail"),
-    "client-thumbnail-small": partial(clip_client, transfer="thumbnail-small"),
+    "client": clip_client,
     "transport": transport,
     "infinity": infinity,
-    "tritonclient": tritonclient,
     "triton-json": partial(triton_tensors, protocol="json"),
     "triton-http": partial(triton_tensors, protocol="http"),
     "triton-grpc": partial(triton_tensors, protocol="grpc"),
-    "triton-uint8": partial(triton_tensors, protocol="grpc", model=ENCODER),
     "session": partial(in_process, load=ready_pixels),
     "pytorch": partial(in_process, load=partial(pytorch_loop, precision="fp32")),
     "pytorch-bf16": partial(in_process, load=partial(pytorch_loop, precision="bf16")),

@@ -1,4 +1,4 @@
-"""The load generators: a closed loop, an open loop, and a loop in the calling thread."""
+"""The load generators: a closed loop and an open loop."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Answers:
     calls: int = 0
     dropped: int = 0
     seconds: float = 0.0
-    """Of the whole loop; with a warm-up, from the first answer after it to the last answer that counts."""
+    """Of the whole loop."""
     latencies_ms: list[float] = field(default_factory=list)
     first_ms: list[float] = field(default_factory=list)
     """Of each caller's first call, which meets a queue that is still filling."""
@@ -50,42 +50,30 @@ async def closed_loop(
     *,
     callers: int,
     seconds: float,
-    warm_up_s: float = 0.0,
     most: float = math.inf,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Answers:
     """Let ``callers`` tasks each make one call after another for ``seconds``, ``most`` calls in total.
 
-    ``call`` gets the number of the call. Answers during ``warm_up_s`` do not count. Each caller makes
-    :data:`LEAST_TURNS` calls at least; the latency of its first call is kept apart, because a server that needs longer
-    for one turn of all callers than the loop lasts would be judged by a queue that is still filling.
+    ``call`` gets the number of the call. Each caller makes :data:`LEAST_TURNS` calls at least; the latency of its first
+    call is kept apart, because a server that needs longer for one turn of all callers than the loop lasts would be
+    judged by a queue that is still filling.
     """
     answers = Answers()
     start = clock()
-    counted_from = start if not warm_up_s else None
-    deadline = start + warm_up_s + seconds
     numbers = itertools.count()
 
     async def caller() -> None:
-        nonlocal counted_from, deadline
         for turn in itertools.count():
             then = clock()
-            if (then >= deadline and (turn >= LEAST_TURNS or warm_up_s)) or (number := next(numbers)) >= most:
+            if (then >= start + seconds and turn >= LEAST_TURNS) or (number := next(numbers)) >= most:
                 return
             await call(number)
-            now = clock()
-            if counted_from is None:
-                if now >= start + warm_up_s:
-                    # Time counts from this answer, so the answer itself does not count.
-                    counted_from, deadline = now, now + seconds
-            elif not warm_up_s or answers.seconds < seconds:
-                answers.calls += 1
-                answers.seconds = now - counted_from
-                (answers.latencies_ms if turn else answers.first_ms).append(1e3 * (now - then))
+            answers.calls += 1
+            (answers.latencies_ms if turn else answers.first_ms).append(1e3 * (clock() - then))
 
     await asyncio.gather(*(caller() for _ in range(callers)))
-    if not warm_up_s:
-        answers.seconds = clock() - start
+    answers.seconds = clock() - start
     return answers
 
 
@@ -130,15 +118,3 @@ async def open_loop(
     await asyncio.gather(*tasks)
     answers.calls, answers.seconds = len(answers.latencies_ms), loop.time() - start
     return answers
-
-
-def repeat(step: Callable[[], int], seconds: float) -> dict[str, Any]:
-    """Call ``step``, which returns a number of images, in this thread for ``seconds``."""
-    latencies_ms: list[float] = []
-    images = 0
-    start = now = time.perf_counter()
-    while now - start < seconds:
-        images += step()
-        then, now = now, time.perf_counter()
-        latencies_ms.append(1e3 * (now - then))
-    return {"images": images, "rate": images / (now - start), "latency_ms": percentiles(latencies_ms)}

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -45,12 +44,8 @@ async def carry_out(embed: Embed, count: int, order: Mapping[str, Any]) -> dict[
         gaps = poisson(order["rate"] / rows, order.get("seed", 1))
         answers = await open_loop(call, gaps, seconds=seconds)
         return {**answers.summary(rows), "offered": order["rate"], "dropped": answers.dropped}
-    cpu = time.process_time()
-    answers = await closed_loop(
-        call, callers=order.get("concurrency", 1), seconds=seconds, warm_up_s=order.get("warm_up_s", 0.0)
-    )
-    summary = answers.summary(rows)
-    return {**summary, "cpu_us_per_image": 1e6 * (time.process_time() - cpu) / summary["images"]}
+    answers = await closed_loop(call, callers=order.get("concurrency", 1), seconds=seconds)
+    return answers.summary(rows)
 
 
 def main() -> None:

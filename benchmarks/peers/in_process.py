@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
@@ -43,12 +44,15 @@ def device() -> str:
     """``cuda`` if both ONNX Runtime and PyTorch can use a GPU, else ``cpu``.
 
     All benchmarked systems must run on the same device. The default installation has PyTorch with CUDA and ONNX Runtime
-    without it.
+    without it; an offline bundle has no PyTorch.
     """
     import onnxruntime
-    import torch
 
-    can = torch.cuda.is_available() and "CUDAExecutionProvider" in onnxruntime.get_available_providers()
+    can = "CUDAExecutionProvider" in onnxruntime.get_available_providers()
+    if can and find_spec("torch") is not None:
+        import torch
+
+        can = torch.cuda.is_available()
     return "cuda" if can else "cpu"
 
 

@@ -8,8 +8,7 @@ with the results that they name, so a new result breaks no test before you run t
 from __future__ import annotations
 
 import re
-import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -19,34 +18,26 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, UndefinedErro
 
 from benchmarks.experiments.dedup import first_scan
 from benchmarks.experiments.dedup.step_times import REST
-from benchmarks.experiments.packaging.install_size import EXTRAS
-from benchmarks.experiments.serving.operators import EXPORTED, FLOP_PER_IMAGE
 from benchmarks.experiments.serving.three_way import SYSTEMS
 from benchmarks.harness.rounds import median_of
-from benchmarks.report import efficiency_breakdown
+from benchmarks.scripts.install_size import EXTRAS
+from clip_client._encoding import IMAGE_ENCODINGS
 
 Result = Mapping[str, Any]
 Results = Mapping[str, Result]
 
 MARKED: Final = re.compile(r"(<!-- (?P<name>[a-z_]+) -->\n).*?(<!-- /(?P=name) -->)", re.DOTALL)
-TITLES: Final = {
-    "figures": "Single figures",
-    "three_way": "Ways of serving one model",
-    "ratios": "Ratios between them",
-    "end_to_end": "Bare inference and the ensemble",
-    "queue_delay": "How long a batch should wait, and how many instances",
-    "latency": "Latency and saturation",
-    "travel": "The form in which an image travels",
-    "precision": "Precisions and providers",
-    "operators": "The model, operator by operator",
-    "scaling": "More servers",
-    "first_scan": "A first search for duplicates",
-    "accuracy": "What a move of duplicates loses",
-    "install_size": "What an installation takes",
+TABLES: Final = (
+    "three_way", "ratios", "ensemble", "queue_delay", "transfer", "first_scan", "accuracy", "install_size",
+)  # fmt: skip
+"""Markers of tables, each with a macro of its name."""
+COMMANDS: Final = {
+    "ratios": "three_way",
+    "queue_delay": (
+        "ensemble --name queue_delay --parts --delay-us 0 1000 10000 100000 --encoders 1 2 --concurrency 1 64"
+    ),
 }
-"""Marker and macro of a table -> its heading on the page."""
-EXPERIMENTS: Final = {"ratios": "three_way", "travel": "serialisation"}
-"""Marker -> the experiment whose result it shows, if it has another name."""
+"""Marker -> the command that makes its result, if it has another name than the marker."""
 FIGURES: Final = {
     "benchmarks": ("readme_figures.md", "benchmarks/results"),
     "figures": ("figures.md", "../benchmarks/results"),
@@ -68,7 +59,7 @@ def fill(text: str, results: Results) -> str:
     """Return ``text`` with its marked parts rewritten; an unknown marker stays as it is."""
 
     def part(match: re.Match[str]) -> str:
-        known = match["name"] in (*TITLES, *FIGURES, "gpu")
+        known = match["name"] in (*TABLES, *FIGURES, "gpu")
         return f"{match[1]}{part_of(match['name'], results)}\n{match[3]}" if known else match[0]
 
     return MARKED.sub(part, text)
@@ -79,13 +70,11 @@ def part_of(name: str, results: Results) -> str:
     if name in FIGURES:
         return _figures(*FIGURES[name], results)
     if name == "gpu":
-        on_a_card = of_gpus(results)
-        breakdown = efficiency_breakdown.of_gpu(on_a_card)
-        return _macro("on_a_gpu")(list(on_a_card.values()), breakdown.steps if breakdown else ())
-    experiment = EXPERIMENTS.get(name, name)
-    if experiment not in results:
-        return f"Not measured yet: `python -m benchmarks {experiment}`."
-    return _macro(name)(results[experiment])
+        return _macro("on_a_gpu")(of_gpus(results))
+    kept = "three_way" if name == "ratios" else name
+    if kept not in results:
+        return f"Not measured yet: `python -m benchmarks {COMMANDS.get(name, name)}`."
+    return _macro(name)(results[kept])
 
 
 def _figures(template: str, folder: str, results: Results) -> str:
@@ -111,16 +100,13 @@ def named(text: str) -> set[str]:
     return {name for marked in MARKED.finditer(text) for name in _RESULT_LINK.findall(marked[0])}
 
 
-def of_gpus(results: Results) -> dict[str, Result]:
+def of_gpus(results: Results) -> list[Result]:
     """The results of ``python -m benchmarks gpu`` that were measured on a card; it can also run on a CPU."""
-    return {
-        name: result for name, result in results.items() if name.startswith("gpu_") and result.get("device") != "cpu"
-    }
-
-
-def _median_ratio(of: Sequence[float], to: Sequence[float]) -> float:
-    """Rounds of two systems -> the median of the ratios within each round."""
-    return statistics.median(a / b for a, b in zip(of, to, strict=True))
+    return [
+        result
+        for name, result in results.items()
+        if name.startswith("gpu_") and result.get("plan", {}).get("device") == "cuda"
+    ]
 
 
 def _memory_growth(series: Mapping[str, Mapping[str, float]]) -> float:
@@ -133,10 +119,7 @@ ENVIRONMENT.globals.update(
     EXTRAS=EXTRAS,
     FIRST_SCAN_SYSTEMS=first_scan.SYSTEMS,
     REST=REST,
-    EXPORTED=EXPORTED,
-    FLOP_PER_IMAGE=FLOP_PER_IMAGE,
+    IMAGE_ENCODINGS=IMAGE_ENCODINGS,
     median_of=median_of,
-    median_ratio=_median_ratio,
     memory_growth=_memory_growth,
 )
-ENVIRONMENT.tests["startswith"] = str.startswith

@@ -220,9 +220,9 @@ BENCHMARK_LAYERS: Final = (
     ("benchmarks.harness",),
     ("benchmarks.fixtures",),
     ("benchmarks.load", "benchmarks.peers"),
-    ("benchmarks.experiments", "benchmarks.gpu", "benchmarks.demo", "benchmarks.screenshots"),
+    ("benchmarks.experiments", "benchmarks.gpu", "benchmarks.demo", "benchmarks.scripts"),
     ("benchmarks.report",),
-    ("benchmarks", "benchmarks.__main__", "benchmarks.run_all"),
+    ("benchmarks", "benchmarks.__main__"),
 )
 """Each may import those before it and its own."""
 

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from PIL import Image
 
-from benchmarks.experiments.dedup import large_store
 from benchmarks.experiments.dedup.step_times import REST, STEPS, StepTimes
 from benchmarks.fixtures.float_models import write_images_model
 from benchmarks.harness.checkpoint import say
@@ -38,6 +37,7 @@ from benchmarks.harness.worker import in_new_process, peak_memory_mb
 from benchmarks.peers.folder_search import embed_with_infinity, search_with_fastdup
 from benchmarks.peers.services import infinity
 from clip_client import ClipClient
+from clip_client.dedup import Store, find_duplicates
 from clip_client.dedup.grouping import CANDIDATES, OFF
 from preprocess_ensemble.testing.sample_photos import write_originals
 
@@ -118,7 +118,8 @@ async def _search(url: str, photos: Path, first: Path, store: Path, server: int 
         start_s = time.perf_counter() - started
         stopwatch = Stopwatch(server)
         with times.counting():
-            report, _ = await large_store.timed_search(clip, [photos], store, verify=verify)
+            with Store(store) as opened:
+                report = await find_duplicates(clip, [photos], store=opened, verify=verify)
         spent = stopwatch.per_photo(report.compared)
     assert not report.failed, report.failed
     steps = {step: 1e3 * times.seconds[step] / report.compared for step in STEPS}

@@ -1,6 +1,6 @@
 """How much does the fast JPEG decode change, class by class?
 
-And how small may the decoded picture be? Every file is decoded on the fast path and on the exact one. PSNR compares the
+Every file is decoded on the fast path and on the exact one. PSNR compares the
 model's input pixels, the cosine the embeddings of the exported model. With random weights the cosine only shows how
 much of a change reaches the output of such a network.
 
@@ -39,21 +39,14 @@ SIZES: Final = {
     "24 MP": (6000, 4000),
 }
 """Decoded at a half, a half, a quarter and an eighth; the first and the last are close to the limit of their scale."""
-FLOORS: Final = (1.5, 1.75, 2.0, 2.1, 2.25, 2.5)
-"""Shorter side of the decoded picture over the model's input side."""
 
 
-def deviation(
-    embed: Embed, config: PreprocessConfig, files: list[bytes], at_least: tuple[int, int] | None = None
-) -> dict[str, Any]:
-    """Decode each file both ways and summarise the differences; a file that is not scaled is an error here.
-
-    ``at_least`` is the least size of a scaled decode (default: the model's).
-    """
+def deviation(embed: Embed, config: PreprocessConfig, files: list[bytes]) -> dict[str, Any]:
+    """Decode each file both ways and summarise the differences; a file that is not scaled is an error here."""
     exact = np.stack([preprocess(decode(file), config) for file in files])  # (N, H, W, 3)
     scaled = []
     for file in files:
-        decoded = decode_image(file, at_least=at_least or config.decode_at_least)
+        decoded = decode_image(file, at_least=config.decode_at_least)
         if decoded.decode_path is not DecodePath.SCALED or decoded.image is None:
             raise AssertionError(f"expected a scaled decode, got {decoded.decode_path.value}")
         scaled.append(preprocess(decoded.image, config))
@@ -89,46 +82,27 @@ def classes(embed: Embed, config: PreprocessConfig, sources: dict[str, Image.Ima
     return rows
 
 
-def floors(embed: Embed, config: PreprocessConfig, sources: dict[str, Image.Image]) -> list[dict[str, Any]]:
-    """Measure 4:2:0 at quality 85 with a half-size decode that leaves more or less above the input size."""
-    rows = []
-    for floor in FLOORS:
-        short = round(config.size[0] * floor)
-        size = (2 * short * 4 // 3, 2 * short)
-        for kind, draw in KINDS.items():
-            files = [jpeg(picture, 85, "4:2:0") for picture in draw(sources, size)]
-            rows.append({"floor": floor, "kind": kind} | deviation(embed, config, files, (short, short)))
-    return rows
-
-
-def print_rows(title: str, rows: list[dict[str, Any]], keys: tuple[str, ...]) -> None:
-    """Print one table."""
-    lines = []
-    for row in rows:
-        psnr = f"{row['psnr_db_min']:.1f} dB", f"{row['psnr_db_median']:.1f} dB"
-        cosines = f"{row['cosine_min']:.6f}", f"{row['cosine_median']:.6f}"
-        lines.append((*(str(row[key]) for key in keys), *psnr, *cosines))
-    show(title, (*keys, "PSNR min", "PSNR median", "cosine min", "cosine median"), lines, width=110)
-
-
 @experiment(REPOSITORY)
 def measure(run: Run) -> dict[str, Any]:
-    """Measure by floor and by class."""
+    """Measure every class."""
     embed, config = bare_encoder(run.options.repository), preprocessing(run.options.repository)
     sources = {path.stem: Image.open(path).convert("RGB") for path in write_originals(run.scratch)}
-    library = turbojpeg_decoder.library() or "Pillow"
-    by_floor = floors(embed, config, sources)
-    print_rows(f"Half-size decode, 4:2:0, quality 85, by what it leaves ({library})", by_floor, ("floor", "kind"))
     rows = classes(embed, config, sources)
-    by_class, stress = ([row for row in rows if (row["kind"] in STRESS) is wanted] for wanted in (False, True))
     keys = ("size", "subsampling", "quality", "kind")
-    print_rows(f"As served, floor {SCALING_FLOOR}", by_class, keys)
-    print_rows("Stress tests: nearly flat at the model's input size", stress, keys)
+    lines = [
+        (
+            *(str(row[key]) for key in keys),
+            *(f"{row[f'psnr_db_{which}']:.1f} dB" for which in ("min", "median")),
+            *(f"{row[f'cosine_{which}']:.6f}" for which in ("min", "median")),
+        )
+        for row in rows
+    ]
+    headings = (*keys, "PSNR min", "PSNR median", "cosine min", "cosine median")
+    show(f"As served, floor {SCALING_FLOOR}; stress tests: {', '.join(sorted(STRESS))}", headings, lines, width=110)
     return {
         "model": run.passport.id,
-        "library": library,
+        "library": turbojpeg_decoder.library() or "Pillow",
         "scaling_floor": SCALING_FLOOR,
-        "by_floor": by_floor,
-        "by_class": by_class,
-        "stress": stress,
+        "by_class": [row for row in rows if row["kind"] not in STRESS],
+        "stress": [row for row in rows if row["kind"] in STRESS],
     }

@@ -1,32 +1,26 @@
-"""How long does preprocessing take, next to other decoders?
+"""How long does preprocessing take, next to open_clip?
 
-Milliseconds per image from JPEG file to model input, in one process, one image after another, all systems in turn:
-open_clip's own transform (to a float tensor), this package on both of its paths, and other JPEG decoders: Pillow's
-``draft``, simplejpeg, torchvision.io. Those three end with Pillow's resize and the same crop, to uint8. The same run
-compares the pixels: *exact* gives open_clip's, bit for bit; *scaled* has a PSNR beside it.
-
-The same follows with one thread per core. Sizes are 12 MP, 2 MP, 500x375, 256 px and 224x224, all of sample photos.
+Milliseconds of processor time per image from JPEG file to model input, one image after another, all systems in turn:
+open_clip's own transform (to a float tensor), this package on both of its paths, and Pillow's scaled decode (``draft``)
+with Pillow's resize. The same run compares the pixels: the exact path gives open_clip's, bit for bit. Sizes are 12 MP,
+2 MP, 500x375, 256 px and 224x224, all of sample photos.
 """
 
 from __future__ import annotations
 
 import io
-import os
 import random
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import open_clip
-import simplejpeg
 import torch
-import torchvision.io
 from PIL import Image, ImageOps
 from torchvision.transforms import functional
 
@@ -53,7 +47,6 @@ SIZES: Final = {
     "256 px": (341, 256),
     "224x224": (224, 224),
 }
-LEAST: Final = CONFIG.decode_at_least[0]
 QUALITY: Final = 85
 OURS: Final = ("fast path", "exact path")
 
@@ -66,11 +59,6 @@ def resize_and_crop(image: Image.Image) -> Pixels:
     """Resize the shortest side to 224, bicubic, and crop the middle."""
     resized = functional.resize(image, SIDE, functional.InterpolationMode.BICUBIC)
     return np.asarray(functional.center_crop(resized, SIDE))
-
-
-def cropped(pixels: Pixels) -> Pixels:
-    """As :func:`resize_and_crop`, for decoded pixels (H, W, 3)."""
-    return pixels if pixels.shape[:2] == (SIDE, SIDE) else resize_and_crop(Image.fromarray(pixels))
 
 
 def by_open_clip(data: bytes) -> torch.Tensor:
@@ -86,22 +74,11 @@ def by_draft(data: bytes) -> Pixels:
     return resize_and_crop(image)
 
 
-def by_torchvision(data: bytes) -> Pixels:
-    """torchvision.io, all pixels."""
-    tensor = torchvision.io.decode_jpeg(torch.frombuffer(bytearray(data), dtype=torch.uint8))  # (3, H, W)
-    return cropped(tensor.permute(1, 2, 0).numpy())
-
-
 SYSTEMS: Final[dict[str, Callable[[bytes], Any]]] = {
     "open_clip": by_open_clip,
     "fast path": lambda data: _fast.run([[data]])[0][0],
     "exact path": lambda data: _exact.run([[data]])[0][0],
     "Pillow draft": by_draft,
-    "simplejpeg scaled": lambda data: cropped(
-        simplejpeg.decode_jpeg(data, min_height=LEAST, min_width=LEAST, min_factor=1)
-    ),
-    "simplejpeg": lambda data: cropped(simplejpeg.decode_jpeg(data)),
-    "torchvision.io": by_torchvision,
 }
 """Name -> what makes the model's input of a JPEG file: uint8 (224, 224, 3), but for open_clip."""
 OTHERS: Final = tuple(name for name in SYSTEMS if name != "open_clip")
@@ -145,20 +122,6 @@ def one_core(jpegs: list[bytes], seconds: float) -> dict[str, list[float]]:
     return timings
 
 
-def on_all_cores(jpegs: list[bytes], seconds: float, threads: int) -> dict[str, list[float]]:
-    """Milliseconds an image with one thread a core, in rounds of all systems in turn."""
-    timings: dict[str, list[float]] = {name: [] for name in SYSTEMS}
-    work = jpegs * max(1, 8 * threads // len(jpegs))
-    end = time.perf_counter() + seconds
-    with ThreadPoolExecutor(threads) as executor:
-        while time.perf_counter() < end or len(timings["open_clip"]) < 3:
-            for name, system in SYSTEMS.items():
-                start = time.perf_counter()
-                list(executor.map(system, work))
-                timings[name].append(1e3 * (time.perf_counter() - start) / len(work))
-    return timings
-
-
 def with_ratios(medians: dict[str, dict[str, float]]) -> list[tuple[str, ...]]:
     """Milliseconds by system and size, and open_clip's over those of this package."""
     rows = [(name, *(f"{medians[size][name]:.2f}" for size in SIZES)) for name in SYSTEMS]
@@ -168,32 +131,24 @@ def with_ratios(medians: dict[str, dict[str, float]]) -> list[tuple[str, ...]]:
     return rows
 
 
-@experiment(seconds(15.0, "per size, on one core and on all"))
+@experiment(seconds(15.0, "per size"))
 def measure(run: Run) -> dict[str, Any]:
-    """Measure every size on one core and on all."""
+    """Measure every size."""
     torch.set_num_threads(1)
-    threads = len(os.sched_getaffinity(0))
     sizes: dict[str, Any] = {}
     for name, size in SIZES.items():
         jpegs = files(size, 2 if name == "12 MP" else 6)
         with quiet_libraries():  # as the server does for a batch
             timings = one_core(jpegs, run.options.seconds)
-            together = on_all_cores(jpegs, run.options.seconds, threads)
         agreements = [agreement(data) for data in jpegs]
         sizes[name] = {
             "bytes": [len(data) for data in jpegs],
             "psnr_db": {system: min(one[system] for one in agreements) for system in OTHERS},
             "one_core_ms": {system: statistics.median(values) for system, values in timings.items()},
-            "all_cores_ms": {system: statistics.median(values) for system, values in together.items()},
             "rounds": len(timings["open_clip"]),
         }
-    headings = ("", *SIZES)
-    for title, key in (
-        ("Milliseconds of processor time per image, one thread", "one_core_ms"),
-        (f"Milliseconds per image, {threads} threads", "all_cores_ms"),
-    ):
-        show(title, headings, with_ratios({size: sizes[size][key] for size in SIZES}))
+    rows = with_ratios({size: sizes[size]["one_core_ms"] for size in SIZES})
+    show("Milliseconds of processor time per image, one thread", ("", *SIZES), rows)
     rows = [(system, *(f"{sizes[size]['psnr_db'][system]:.1f}" for size in SIZES)) for system in OTHERS]
-    show("PSNR in dB against open_clip's pixels; 99: the same pixels", headings, rows)
-    library = turbojpeg_decoder.library() or "Pillow"
-    return {"library": library, "quality": QUALITY, "threads": threads, "sizes": sizes}
+    show("PSNR in dB against open_clip's pixels; 99: the same pixels", ("", *SIZES), rows)
+    return {"library": turbojpeg_decoder.library() or "Pillow", "quality": QUALITY, "sizes": sizes}

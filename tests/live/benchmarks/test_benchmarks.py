@@ -11,13 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from benchmarks.experiments.imaging.fuzz import fuzz_live
-from benchmarks.experiments.robustness.soak import Series, mixed_calls, soak
+from benchmarks.experiments.serving.soak import Series, mixed_calls, soak
 from benchmarks.fixtures.copies.generator import KINDS
 from benchmarks.fixtures.copies.holdout import KINDS as HOLDOUT_KINDS
 from benchmarks.fixtures.copies.holdout_tools import missing_tools
-from benchmarks.gpu.offline_bundle import write_photos
-from preprocess_ensemble.runtimes.processor import has_bf16
 from preprocess_ensemble.testing.tiny_model import TINY_CLIP
 from tests.paths import ROOT
 
@@ -27,133 +24,84 @@ if TYPE_CHECKING:
     from preprocess_ensemble.testing.server import Server
 
 
-def run(name: str, *options: str, results: Path) -> dict[str, Any]:
-    """Run one experiment as a user does, in a folder of its own, and return what it kept."""
+def run(name: str, *options: str, results: Path, kept: str | None = None) -> dict[str, Any]:
+    """Run one experiment as a user does, in a folder of its own, and return what it kept under its name or ``kept``."""
     command = [sys.executable, "-m", "benchmarks", name, "--results", str(results), *options]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     ran = subprocess.run(command, capture_output=True, text=True, cwd=results, env=environment, check=False)
     assert ran.returncode == 0, ran.stderr
-    (kept,) = results.glob(f"{name}-*.json")
-    result: dict[str, Any] = json.loads(kept.read_text())
+    (path,) = results.glob(f"{kept or name}-*.json")
+    result: dict[str, Any] = json.loads(path.read_text())
     assert result["environment"]["cores"] >= 1
     return result
 
 
 def test_three_way(tiny_repository: Path, tmp_path: Path) -> None:
-    # The plain service has tests of its own, and ClipClient is what test_scaling loads servers with.
-    systems = ("pytorch", "triton-json", "triton-http", "triton-grpc", "ensemble")
-    options = ("--systems", *systems, "--concurrency", "2", "--rounds", "1", "--seconds", "0.2")
+    # The plain service has tests of its own.
+    systems = ("pytorch", "triton-json", "triton-http", "triton-grpc", "ensemble", "client", "auto", "int8")
+    options = ("--systems", *systems, "--concurrency", "2", "--offered", "0.5", "--rounds", "1", "--seconds", "0.2")
     model = ("--repository", str(tiny_repository), "--model", str(TINY_CLIP))
     summary = run("three_way", *model, *options, results=tmp_path)["summary"]
     assert all(row["valid"] for row in summary["systems"].values()), summary
     assert {row["at"]["2"]["images_per_second"]["median"] > 0 for row in summary["systems"].values()} == {True}
+    assert summary["systems"]["int8"]["cosine"] < summary["systems"]["ensemble"]["cosine"]
+    assert summary["systems"]["ensemble"]["offered"]["0.5"]["p99"] > 0
+    assert "timed on" in summary["systems"]["auto"]["runtime"]
 
 
-def test_queue_delay(tiny_repository: Path, tmp_path: Path) -> None:
+def test_ensemble(tiny_repository: Path, tmp_path: Path) -> None:
     # With a tenth of a second to wait, requests that come together share a run.
-    options = ("--delays-us", "100000", "--instances", "1", "--concurrency", "1", "4", "--rounds", "1")
-    summary = run("queue_delay", "--repository", str(tiny_repository), *options, "--seconds", "0.5", results=tmp_path)[
-        "summary"
-    ]
-    alone, together = summary["cells"]
-    assert alone["share_batched"] == 0
-    assert together["share_batched"] > 0.5
-    assert summary["recommended"]["max_queue_delay_microseconds"] == 100_000
-
-
-def test_serialisation(tmp_path: Path) -> None:
-    line = ("--links", "100 Mbit/s, 20 ms", "--link-rows", "2")
-    # Long enough for ten of the requests that the line takes 44 ms for: the median of two may be that of a hiccup.
-    summary = run("serialisation", "--rows", "2", *line, "--rounds", "1", "--seconds", "0.5", results=tmp_path)[
-        "summary"
-    ]
-    sizes = {point["form"]: point["bytes"] for point in summary["points"]}
-    assert sizes["fp32-grpc"] == 2 * 602_112 == 4 * sizes["uint8-grpc"]
-    assert sizes["fp32-json"] > sizes["fp32-grpc"] > sizes["jpeg-grpc"]
-    # Two tensors alone take 96 ms of that line, and it is 20 ms long.
-    slow = {point["form"]: point["p50_ms"] for point in summary["over_links"]}
-    assert slow["fp32-grpc"] > 100
-    assert slow["fp32-json"] > slow["fp32-grpc"] > slow["uint8-grpc"] > 20
-
-
-def test_latency(tiny_repository: Path, tmp_path: Path) -> None:
-    options = ("--rows", "1", "4", "--concurrency", "1", "4", "--rounds", "1", "--seconds", "0.2")
-    summary = run("latency", "--repository", str(tiny_repository), *options, results=tmp_path)["summary"]
-    assert summary["saturated_at"] in (1, 4)
-    for point in (*summary["by_rows"], *summary["by_concurrency"], *summary["by_offered"]):
-        assert point["server_ms"]["clip_encoder"]["compute_infer"] > 0
-    single = summary["by_concurrency"][0]
-    assert single["server_ms"]["clip_encoder"]["compute_infer"] < single["latency_ms"]["p99"]
-
-
-def test_precision(tiny_repository: Path, tmp_path: Path) -> None:
-    rows = ("fp32", "auto", "int8")
+    options = ("--delay-us", "0", "100000", "--concurrency", "1", "4", "--offered", "0.5", "--name", "delays")
     model = ("--repository", str(tiny_repository), "--model", str(TINY_CLIP))
-    options = ("--rows", *rows, "--rounds", "1", "--seconds", "0.2")
-    summary = run("precision", *model, *options, results=tmp_path)["summary"]
-    assert {row: summary[row]["valid"] for row in rows} == dict.fromkeys(rows, True)
-    assert summary["int8"]["cosine"] < summary["fp32"]["cosine"]
-    assert "(fp32 was asked for)" in summary["fp32"]["runtime"]
-    assert "timed on" in summary["auto"]["runtime"]
-    assert ("OpenVINO bf16: this processor has neither" in summary["auto"]["runtime"]) != has_bf16()
-    assert set(summary["auto"]["times_fp32"]) == {"1", "8", "32"}
-    assert {one["fastest"] for one in summary["auto"]["times_fastest"].values()} == {"fp32"}, "the only other row"
-    assert all(one["low"] <= one["ratio"] <= one["high"] for one in summary["auto"]["times_fastest"].values())
-    assert min(summary["auto"]["starts_s"].values()) > 0
+    command = ("ensemble", *model, *options, "--rounds", "1", "--seconds", "0.5")
+    summary = run(*command, results=tmp_path, kept="delays")["summary"]
+    at_once, waiting = summary["settings"]
+    assert (at_once["valid"], waiting["name"]) == (True, "delay 100000 us")
+    assert waiting["at"]["1"]["share_batched"] == 0 < waiting["at"]["4"]["share_batched"]
+    for point in (*at_once["at"].values(), *at_once["offered"].values()):
+        assert 0 < point["server_ms"]["clip_encoder"]["compute_infer"] < point["latency_ms"]["p99"]
+    assert {(part, *sizes) for part, sizes in summary["ratios"].items()} == {
+        ("session", "1", "4"),
+        ("pytorch", "1", "4"),
+    }
 
 
-def test_operators(tiny_repository: Path, tmp_path: Path) -> None:
-    options = ("--repository", str(tiny_repository), "--batch", "2", "--runs", "2")
-    summary = run("operators", *options, results=tmp_path)["summary"]["2"]
-    assert {"Conv", "MatMul"} <= {row["operator"] for row in summary["operators"]}
-    assert sum(row["share"] for row in summary["operators"]) == pytest.approx(1)
-    assert summary["cpu_fallbacks"] == []
+def test_transfer(tiny_repository: Path, tmp_path: Path) -> None:
+    found = run("transfer", "--repository", str(tiny_repository), results=tmp_path)
+    sizes = {way: one["mean_kb"] for way, one in found["preparation_2_megapixels"].items()}
+    assert sizes["JSON"] > sizes["FP32 tensor"] == 4 * sizes["uint8 tensor"] > sizes["thumbnail"]
+    assert found["settings"]["PNG"]["least_cosine"] > found["settings"]["JPEG q75 4:2:0"]["least_cosine"]
 
 
-def test_scaling(tiny_repository: Path, tmp_path: Path) -> None:
-    options = ("--repository", str(tiny_repository), "--rounds", "1", "--seconds", "0.2", "--price-per-hour", "3.6")
-    summary = run("scaling", *options, results=tmp_path)["summary"]
-    assert summary["efficiency"]["1"] == 1
-    assert summary["least_cosine"] >= 0.9999
-    assert summary["cost_per_1000_images"] == pytest.approx(1 / max(summary["rates"].values()))
+@pytest.mark.timeout(300)
+def test_scale(tmp_path: Path) -> None:
+    found = run("scale", "--vectors", "400", "--files", "60", results=tmp_path)
+    assert {name for name in found["searches"] if not name.startswith("10 of")} == {
+        "400 vectors, one machine",
+        "400 vectors, Ray",
+    }
+    assert all(one["recall"] == 1 for one in found["searches"].values() if "recall" in one)
+    assert set(found["embedding"]) == {"one machine", "Ray"}
 
 
 def test_gpu_with_the_cpu_provider(tiny_repository: Path, tmp_path: Path) -> None:
     """Without a card: everything except the provider. The second command finds that all is done."""
-    exports, photos = tmp_path / "exports", tmp_path / "photos"
+    exports, photos, output = tmp_path / "exports", tmp_path / "photos", tmp_path / "out"
     exports.mkdir()
     for precision in ("fp32", "fp16"):
         (exports / precision).symlink_to(tiny_repository)
-    write_photos(photos)
-    parts = ["session", "single", "tensorrt"]
-    options = ("--exports", str(exports), "--photos", str(photos), "--output", str(tmp_path / "out"))
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.gpu.command",
-        "--device",
-        "cpu",
-        "--quick",
-        "--seconds",
-        "0.2",
-        *options,
-    ]
+    folders = (f"--exports={exports}", f"--photos={photos}", f"--output={output}")
+    runs = ("single", "parts", "tensorrt")
+    command = [sys.executable, "-m", "benchmarks", "gpu", *folders, "--device=cpu", "--quick", "--runs", *runs]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    for said in ("complete; kept in", "complete already"):
-        ran = subprocess.run(
-            [*command, "--parts", *parts], capture_output=True, text=True, cwd=tmp_path, env=environment, check=False
-        )
-        assert ran.returncode == 0, ran.stderr
-        assert ran.stdout.count(said) == len(parts)
-    results = {part: json.loads((tmp_path / "out" / f"gpu_{part}.json").read_text()) for part in parts}
-    session = results["session"]["cells"]["fp16, graphs, batch 2"]
-    assert session["buckets"] == [1, 2]
-    assert session["canary_cosine"] > 0.9999
-    single = results["single"]["cells"]["fp16, graphs, batch 32"]
-    assert single["cosine"] > 0.9999
-    (point,) = single["by_concurrency"]
-    assert 0 < point["server_ms"]["clip_encoder"]["compute_infer"] < point["latency_ms"]["p99"]
-    assert "unproved" in results["tensorrt"]["cells"]["engine built"]
+    for said in ("complete", "complete already"):
+        ran = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
+        assert ran.returncode == 0, (ran.stdout, (output / "gpu.log").read_text())
+        assert f"single: {said}\nparts: {said}\ntensorrt: " in ran.stdout
+    kept = {path.name.split("-")[0]: json.loads(path.read_text()) for path in output.glob("*.json")}
+    (single,) = kept["gpu_single"]["summary"]["settings"]
+    assert (single["name"], single["valid"]) == ("graphs, batch 32", True)
+    assert kept["gpu_parts"]["summary"]["parts"]["session"]["2"]["median"] > 0
 
 
 @pytest.mark.timeout(300)  # it writes and searches a case of every class
@@ -200,9 +148,3 @@ async def test_soak(server: Server) -> None:
 )
 def test_what_a_soak_calls_flat(values: list[float], exact: bool, flat: bool) -> None:
     assert Series(values=values, exact=exact).record()["flat"] is flat
-
-
-def test_a_server_survives_damaged_files_among_good_ones(server: Server) -> None:
-    outcome, _ = fuzz_live(server, seed=11, count=240)
-    assert outcome.findings == {}
-    assert outcome.statuses.total() == 240

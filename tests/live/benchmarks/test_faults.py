@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.experiments.robustness.faults import FAULTS, run_fault
+from benchmarks.experiments.serving.faults import FAULTS, run_fault
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import time
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import psutil
 
-from benchmarks.experiments.client.overload import ask_all, health
 from benchmarks.fixtures.null_repository import write_null_repository
 from benchmarks.harness.worker import Worker
 from preprocess_ensemble.testing.server import free_port, serving
@@ -21,18 +24,30 @@ LOUD_S, CALM_S = 5.0, 3.0
 CLIENTS = 2
 
 
+def health(port: int) -> str:
+    """What the supervisor reports: ready, overloaded, failing or restarting."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=5) as response:
+            return str(json.load(response)["status"])
+    except urllib.error.HTTPError as error:
+        with error:
+            return str(json.load(error)["status"])
+
+
 def test_more_than_the_server_can_do(tmp_path: Path) -> None:
     repository = write_null_repository(tmp_path / "models", seconds_per_image=1 / CAPACITY)
     port = free_port()
     with ExitStack() as stack:
         server = stack.enter_context(serving(repository, "--health-port", str(port)))
         workers = [
-            stack.enter_context(Worker(f"client {number}", "benchmarks.load.offered_load", server.grpc_url))
+            stack.enter_context(Worker(f"client {number}", "tests.live.benchmarks.offered_load", server.grpc_url))
             for number in range(CLIENTS)
         ]
         processes = psutil.Process(server.process.pid).children(recursive=True)
         rates = [10 * CAPACITY / CLIENTS, 0.2 * CAPACITY / CLIENTS]
-        answers = ask_all(workers, {"phases": [[rates[0], LOUD_S], [rates[1], CALM_S]]})
+        order = {"phases": [[rates[0], LOUD_S], [rates[1], CALM_S]]}
+        with ThreadPoolExecutor(CLIENTS) as pool:
+            answers = list(pool.map(lambda worker: worker.ask(order), workers))
         loud, calm = ([answer["phases"][number] for answer in answers] for number in (0, 1))
 
         # Every call ended, and in one of three ways; anything else would have ended the worker.
@@ -48,7 +63,7 @@ def test_more_than_the_server_can_do(tmp_path: Path) -> None:
 
         # What the supervisor found amid the noise is true until it looks again.
         deadline = time.monotonic() + 120
-        while health(f"http://127.0.0.1:{port}/healthz") != "ready":
+        while health(port) != "ready":
             assert time.monotonic() < deadline, "it does not recover"
             time.sleep(0.1)
         assert psutil.Process(server.process.pid).children(recursive=True) == processes

@@ -16,14 +16,11 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from benchmarks.experiments.client.serialisation import over_links
-from benchmarks.experiments.serving import perf_analyzer, scaling
-from benchmarks.experiments.serving.latency import saturation
-from benchmarks.experiments.serving.precision import compared_with_fastest
-from benchmarks.experiments.serving.queue_delay import recommend
+from benchmarks.experiments.serving.ensemble import summary_of
 from benchmarks.experiments.serving.three_way import summarise
+from benchmarks.fixtures.server_setting import ServerSetting
 from benchmarks.harness.checkpoint import Checkpoint
-from benchmarks.harness.rounds import cosine_to_first, median_interval, percentiles
+from benchmarks.harness.rounds import cosine_to_first, percentiles
 from benchmarks.harness.worker import start_together
 from benchmarks.load.loops import closed_loop, open_loop, poisson
 from benchmarks.peers import in_process as systems
@@ -83,11 +80,6 @@ def test_a_run_on_a_busy_machine_warns(
 ) -> None:
     Checkpoint("tried", {}, tmp_path, load=load)
     assert ("the load average was" in capsys.readouterr().err) == is_busy
-
-
-def test_servers_share_the_cores_evenly() -> None:
-    assert scaling.shares([0, 1, 2, 3, 4, 5, 6], 3) == [[0, 1], [2, 3], [4, 5]]
-    assert scaling.shares([5], 1) == [[5]]
 
 
 def test_no_system_takes_a_gpu_that_the_others_leave_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,45 +166,18 @@ async def test_a_closed_loop_measures_the_latency_of_a_saturated_server() -> Non
     assert result["mean_ms"] == pytest.approx((3000 + 5000) / 2, rel=0.01)
 
 
-async def test_a_closed_loop_counts_nothing_of_its_warm_up() -> None:
-    now = 0.0
-
-    async def call(number: float) -> None:
-        nonlocal now
-        now += 3.0 if number < 4 else 1.0
-
-    answers = await closed_loop(call, callers=1, seconds=5.0, warm_up_s=10.0, clock=lambda: now)
-    # The fourth answer, at 12 s, is the first after the warm-up: time counts from it.
-    assert (answers.calls, answers.seconds) == (5, 5.0)
-
-
-def cell(instances: int, delay_us: int, concurrency: int, rate: float, p50_ms: float) -> dict[str, Any]:
-    setting = {"instances": instances, "delay_us": delay_us, "concurrency": concurrency}
-    return {**setting, "rate": rate, "rates": [rate], "p50_ms": p50_ms, "p50s_ms": [p50_ms]}
-
-
-def test_the_recommendation_prefers_throughput_then_the_lone_caller_then_less() -> None:
-    cells = [
-        cell(1, 0, 1, 18, 50), cell(1, 0, 32, 20.0, 1600),
-        cell(1, 50_000, 1, 9, 100), cell(1, 50_000, 32, 20.3, 1580),
-        cell(2, 0, 1, 18, 50), cell(2, 0, 32, 14.0, 2300),
-    ]  # fmt: skip
-    advice = recommend(cells)
-    assert (advice["instances"], advice["max_queue_delay_microseconds"]) == (1, 0)
-    # A delay that pays is chosen, unless the rounds of one setting differ by as much.
-    cells[3] |= {"rate": 22.0, "rates": [21.8, 22.2]}
-    assert recommend(cells)["max_queue_delay_microseconds"] == 50_000
-    cells[1]["rates"] = [18.0, 22.0]
-    assert recommend(cells)["max_queue_delay_microseconds"] == 0
-
-
-def test_saturation_is_the_first_point_near_the_best() -> None:
-    rates = {1: 10, 2: 15, 4: 19.5, 8: 20, 16: 19.8}
-    assert saturation([{"concurrency": size, "rate": rate} for size, rate in rates.items()]) == 4
-
-
-def test_a_slow_link_adds_bytes_and_round_trip() -> None:
-    assert over_links({"p50_ms": 1.0, "bytes": 250_000})["20 Mbit/s, 40 ms"] == pytest.approx(1 + 100 + 40)
+def test_the_server_is_full_at_the_first_point_near_the_best_and_other_vectors_are_invalid() -> None:
+    model = {"mean_ms": {"queue": 1.0, "compute_infer": 2.0}, "share_batched": 0.5}
+    one = {
+        "latency_ms": {"p50": 1.0, "p95": 2.0, "p99": 3.0}, "mean_ms": 1.0,
+        "models": {"clip_preprocess": model, "clip_encoder": model},
+    }  # fmt: skip
+    rates = {1: 10.0, 2: 15.0, 4: 19.5, 8: 20.0, 16: 19.8}
+    cells = {f"ensemble x{size} round 1": {**one, "rate": rate} for size, rate in rates.items()}
+    for cosine, valid in ((1.0, True), (0.9998, False)):
+        cells["ensemble start round 1"] = {"seconds": 3.0, "cosine": cosine}
+        found = summary_of(ServerSetting(), list(rates), [], cells)
+        assert (found["full_at"], found["valid"]) == (4, valid)
 
 
 def statistics(requests: int, batches: dict[int, int]) -> ModelStatistics:
@@ -325,48 +290,10 @@ def test_systems_start_together_and_one_that_fails_leaves_none_running() -> None
     assert running == set()
 
 
-def test_perf_analyzer_without_figures_leaves_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    binary = tmp_path / "perf_analyzer"
-    binary.write_text("#!/bin/sh\necho Failed to obtain stable measurement >&2\nexit 1\n")
-    binary.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    results = tmp_path / "results"
-    options = ["--url=localhost:1", "--models=clip_image", "--concurrency=1", f"--results={results}"]
-    with pytest.raises(SystemExit, match="no figures"):
-        perf_analyzer.measure.main(options)
-    assert not results.exists()
-
-
 def test_every_experiment_is_listed_with_its_question_on_one_line() -> None:
     asked = subprocess.run([sys.executable, "-m", "benchmarks"], capture_output=True, text=True, check=True)
     listed = asked.stdout.partition("\n\n")[0].splitlines()
-    assert {"all", "three_way", "serialisation", "gpu_kit", "report", "demo"} <= {line.split()[0] for line in listed}
+    assert {"three_way", "ensemble", "gpu_kit", "report", "demo"} <= {line.split()[0] for line in listed}
     for line in listed:
         assert re.fullmatch(r"\w+ +[A-Z][^?]{20,}\?", line), line
         assert len(line) <= 100, line
-
-
-@pytest.mark.parametrize(
-    ("count", "low", "high"), [(1, 0, 0), (5, 0, 4), (6, 0, 5), (9, 1, 7), (12, 2, 9), (20, 5, 14)]
-)
-def test_the_interval_of_a_median_is_that_of_the_sign_test(count: int, low: int, high: int) -> None:
-    assert median_interval(range(count)) == (low, high)
-
-
-def test_the_default_is_compared_with_the_fastest_candidate_round_by_round() -> None:
-    def rates(*values: float) -> list[dict[str, float]]:
-        return [{"rate": value} for value in values]
-
-    found = {
-        "fp32 x8": rates(10, 10, 10, 10, 10, 10),
-        "openvino-fp32 x8": rates(20, 10, 20, 20, 20, 20),
-        "int8 x8": rates(*[99] * 6),
-        "auto x8": rates(19, 9.5, 19, 19, 19, 19),
-    }
-    rows = ["fp32", "auto", "int8", "openvino-fp32"]
-    slower = {"fastest": "openvino-fp32", "ratio": 0.95, "low": 0.95, "high": 0.95, "holds": False}
-    assert compared_with_fastest(found, rows, 8) == slower
-    found["auto x8"][0]["rate"] = 20.5
-    assert compared_with_fastest(found, rows, 8)["holds"], "the interval reaches 1"
-    found["auto x8"] = rates(*[19.5] * 6)
-    assert compared_with_fastest(found, rows, 8)["holds"], "over 0.97"

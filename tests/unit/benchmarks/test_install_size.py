@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.experiments.packaging.install_size import EXTRAS
+from benchmarks.scripts.install_size import EXTRAS
 from tests.fixtures.packaging.extras import extras
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.experiments.robustness.soak import Series, records
+from benchmarks.experiments.serving.soak import Series, records
 
 
 @pytest.mark.parametrize("restarts", [[0.0] * 99 + [1.0], [1.0] * 100])

@@ -1,1 +1,0 @@
-"""Experiments on the client: overhead, transfer, overload."""

@@ -1,0 +1,217 @@
+"""What does a search of very many photos cost, and how many copies does it miss?
+
+Vectors are planted (``fixtures.planted_vectors``): one in twenty is a copy, and no others are alike, so the pairs that
+a search must find are known. On one machine a store holds them all; the scan ends when the comparison begins, and a
+search for ten of the photos shows what the store itself costs. On Ray they lie in Parquet files. There are no photos to
+align, and each measurement runs in a new process, for its peak of memory.
+
+Then JPEG files are embedded by one client and by ``embed_partitions`` on Ray, through a server whose model does no
+work. Each embeds a quarter of the files and then all; the rate is that of the difference, without the start of Ray.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import shutil
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import aclosing, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import IO, Any, Final
+
+import numpy as np
+
+from benchmarks.fixtures.null_repository import write_null_repository
+from benchmarks.fixtures.planted_store import StandIn, fill_store, photo_file, write_embedded
+from benchmarks.fixtures.planted_vectors import THRESHOLD, planted
+from benchmarks.harness.experiment import PHOTOS, Run, experiment, option
+from benchmarks.harness.meters import RayGauge
+from benchmarks.harness.results import show
+from benchmarks.harness.worker import in_new_process, peak_memory_mb
+from clip_client import ClipClient
+from clip_client._vectors.file_version import FileVersion
+from clip_client._vectors.vector_file import parquet_file, vector_row
+from clip_client.dedup import Scan, Store
+from clip_client.dedup import find_duplicates as find_on_one_machine
+from clip_client.dedup.grouping import OFF
+from clip_client.distributed import embed_partitions, find_duplicates, image_files
+from clip_client.distributed.cluster import cluster
+
+ONE_MACHINE: Final = "one machine"
+RAY: Final = "Ray"
+_FEW: Final = 10
+
+
+def make(engine: str, rows: int, folder: Path) -> dict[str, Any]:
+    """Plant ``rows`` vectors, as the engine reads them, and keep the family of each."""
+    vectors, family = planted(rows)
+    (fill_store if engine == ONE_MACHINE else write_embedded)(folder / "vectors", vectors)
+    np.save(folder / "family.npy", family)
+    return {}
+
+
+def recall(folder: Path, groups: Iterable[tuple[int, str]]) -> float:
+    """The share of copies that are in the group of their original, of (number of a group, path of a photo)."""
+    family = np.load(folder / "family.npy")
+    group_of = np.full(len(family), -1)
+    numbers = {photo_file(number).path: number for number in range(len(family))}
+    for group, path in groups:
+        group_of[numbers[path]] = group
+    # The number of a family is the row of its original.
+    copies = np.flatnonzero(family != np.arange(len(family)))
+    return float(((group_of[copies] == group_of[family[copies]]) & (group_of[copies] >= 0)).mean())
+
+
+def search_store(folder: Path, rows: int, searched: int) -> dict[str, Any]:
+    """Search for ``searched`` of the photos of a store, once, in this process."""
+    some = tuple(map(photo_file, range(0, rows, rows // searched)))[:searched]
+    before_mb = peak_memory_mb()
+    comparing: list[float] = []
+
+    def note(what: str, *_: object) -> None:
+        if what == "comparing":
+            comparing.append(time.perf_counter())
+
+    started, started_cpu = time.perf_counter(), time.process_time()
+    with Store(folder / "vectors") as store:
+        scan = Scan(files=some, failed=())
+        options: Any = {"threshold": THRESHOLD, "verify": OFF, "on_progress": note}
+        clip: Any = StandIn()
+        report = asyncio.run(find_on_one_machine(clip, scan, store=store, **options))
+    seconds, processor_s = time.perf_counter() - started, time.process_time() - started_cpu
+    assert report.compared == searched
+    found: dict[str, Any] = {
+        "scan_seconds": comparing[0] - started,
+        "seconds": seconds,
+        "processor_seconds": processor_s,
+        "peak_mb": peak_memory_mb(),
+        "peak_mb_before": before_mb,
+        "groups": len(report.groups),
+    }
+    if searched == rows:
+        members = ((number, member.path) for number, group in enumerate(report.groups) for member in group.members)
+        found |= {"recall": recall(folder, members), "coverage": report.coverage and report.coverage.recall}
+    return found
+
+
+def search_on_ray(folder: Path) -> dict[str, Any]:
+    """Group on Ray on this machine, with cells whatever the number of vectors."""
+    import pyarrow.dataset
+
+    with cluster(), RayGauge.running() as gauge:
+        started = time.perf_counter()
+        summary = find_duplicates(folder / "vectors", output=folder, threshold=THRESHOLD, exact_rows=0, verify=OFF)
+        seconds = time.perf_counter() - started
+    table = pyarrow.dataset.dataset(summary.output, format="parquet", exclude_invalid_files=True)
+    rows = table.to_table(columns=["group", "path"]).to_pydict()
+    return {
+        "seconds": seconds,
+        "processor_seconds": gauge.processor_s,
+        "peak_mb": gauge.worker_bytes / 1e6,
+        "driver_peak_mb": peak_memory_mb(),
+        "object_store_peak_mb": gauge.store_bytes / 1e6,
+        "groups": summary.groups,
+        "recall": recall(folder, zip(rows["group"], rows["path"], strict=True)),
+        "coverage": summary.recall.recall,
+        "skew": summary.skew,
+    }
+
+
+def embed_plainly(url: str, paths: Sequence[str], output: Path) -> None:
+    """Embed with one client in this process, as ``clip-client embed`` does."""
+
+    async def embed(file: IO[bytes]) -> None:
+        async with ClipClient(url) as clip:
+            with parquet_file(file, await clip.model()) as add:
+                files = (FileVersion.of(path) for path in paths)
+                async with aclosing(clip.embed_stream(files, ordered=False)) as items:
+                    async for item in items:
+                        assert isinstance(item.source, FileVersion)
+                        assert item.error is None, item.error
+                        add(vector_row(item.source, item.vector))
+
+    with open(output, "wb") as file:
+        asyncio.run(embed(file))
+
+
+def embed_on_ray(url: str, paths: Sequence[str], output: Path) -> None:
+    """Embed on the cluster that this process is connected to."""
+    summary = embed_partitions(image_files(paths), url, output=output)
+    assert (summary.images, summary.failed) == (len(paths), 0), summary
+
+
+def embed_twice(engine: str, url: str, paths: Sequence[str], scratch: Path) -> dict[str, Any]:
+    """Embed a quarter of the files and then all of them; return rates and memory."""
+    spent: list[tuple[int, float, float]] = []
+    with cluster() if engine == RAY else nullcontext(), RayGauge.running() if engine == RAY else nullcontext() as gauge:
+        # The first files are a warm-up.
+        for number, some in enumerate((paths[:64], paths[::4], paths)):
+            output = scratch / f"output {engine} {number}"
+            started, before_s = time.perf_counter(), time.process_time() + (gauge.processor_s if gauge else 0.0)
+            (embed_on_ray if engine == RAY else embed_plainly)(url, some, output)
+            processor_s = time.process_time() + (gauge.processor_s if gauge else 0.0) - before_s
+            spent.append((len(some), time.perf_counter() - started, processor_s))
+    _, (few, few_s, few_processor_s), (count, seconds, processor_s) = spent
+    # On a busy machine the small run may take longer than the large one.
+    rate = (count - few) / (seconds - few_s) if seconds > few_s else float("nan")
+    return {
+        "photos_per_second": rate,
+        "processor_ms_per_photo": 1e3 * (processor_s - few_processor_s) / (count - few),
+        "fixed_s": seconds - count / rate,
+        "worker_peak_mb": gauge.worker_bytes / 1e6 if gauge else peak_memory_mb(),
+        "object_store_peak_mb": gauge.store_bytes / 1e6 if gauge else 0.0,
+    }
+
+
+def measure_embedding(run: Run) -> dict[str, Any]:
+    """Embed the same photos again and again under other names, with both engines."""
+    saved = run.saved
+    assert saved is not None
+    url = run.serve(write_null_repository(run.scratch / "null")).grpc_url
+    local = shutil.copytree(run.photos, run.scratch / "sample")  # hard links need one file system
+    sources, paths = sorted(local.iterdir()), []
+    for number in range(run.options.files):
+        paths.append(str(run.scratch / f"{number:06}.jpg"))
+        os.link(sources[number % len(sources)], paths[-1])
+    return {
+        engine: saved.cell(f"embed, {engine}", partial(in_new_process, embed_twice, engine, url, paths, run.scratch))
+        for engine in (ONE_MACHINE, RAY)
+    }
+
+
+@experiment(
+    PHOTOS,
+    option("--vectors", type=int, nargs="*", default=[10_000, 100_000, 1_000_000], help="numbers of photos to search"),
+    option("--engines", nargs="+", choices=(ONE_MACHINE, RAY), default=[ONE_MACHINE, RAY], help="default: both"),
+    option("--files", type=int, default=6_000, help="JPEG files to embed; 0 leaves this out"),
+)
+def measure(run: Run) -> dict[str, Any]:
+    """Search every number of photos, then embed."""
+    saved = run.checkpoint()
+    rows = []
+    for engine, count in itertools.product(run.options.engines, run.options.vectors):
+        name = f"{count:,} vectors, {engine}"
+        if not saved.has(name):
+            folder = run.scratch / name
+            folder.mkdir()
+            in_new_process(make, engine, count, folder)
+            search = partial(search_on_ray, folder)
+            if engine == ONE_MACHINE:
+                search = partial(search_store, folder, count, count)
+                few = partial(search_store, folder, count, _FEW)
+                saved.cell(f"{_FEW} of {name}", partial(in_new_process, few))
+            saved.cell(name, partial(in_new_process, search))
+            shutil.rmtree(folder)
+        one = saved.cells[name]
+        keys = ("scan_seconds", "seconds", "processor_seconds", "peak_mb", "driver_peak_mb")
+        numbers = (f"{one[key]:,.1f}" if key in one else "" for key in keys)
+        rows.append((name, *numbers, f"{one['recall']:.4f}", f"{one['coverage'] or 1:.4f}"))
+    headings = ("", "scan, s", "all, s", "processor s", "peak MB", "driver MB", "recall", "estimated")
+    show("Searches of planted vectors", headings, rows)
+    embedding = measure_embedding(run) if run.options.files else {}
+    for engine, one in embedding.items():
+        print(engine, ", ".join(f"{key} {value:,.2f}" for key, value in one.items()))
+    return {"searches": {name: cell for name, cell in saved.cells.items() if "groups" in cell}, "embedding": embedding}

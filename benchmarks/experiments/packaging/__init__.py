@@ -1,1 +1,0 @@
-"""Experiments on the package: what an installation costs."""

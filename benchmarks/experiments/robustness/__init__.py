@@ -1,1 +1,0 @@
-"""Experiments on what breaks: faults under load, and endurance."""
