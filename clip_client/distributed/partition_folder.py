@@ -5,8 +5,8 @@ continues a folder of ``clip-client embed``. A cluster's file is called ``part-N
 of the partition's id and the vector id, so a file with this key means that the partition is finished, and work that is
 repeated replaces its file. The number orders the files of different runs: of two rows of one path the later counts.
 ``_manifest.json`` holds the vector id, and the number of each run by a hash of its partitions, so a run that is started
-again keeps its number. ``Dataset.write_parquet`` is not used: the file of a worker that was killed stays there
-incomplete, and no file says which part of the input it holds.
+again keeps its number. ``_started`` holds an empty file for each partition that a worker is at, and what killed workers
+have left there shows which partition kills them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+import uuid
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from clip_client.distributed.storage import Location
 
 _MANIFEST: Final = "_manifest.json"
+_STARTED: Final = "_started"
+_ALONE: Final = "-alone"
 PART_FILE: Final = re.compile(r"part-(\d{5,})(?:-([0-9a-f]{32}))?\.parquet")
 """A file of vectors: the number of its run, and its key if a cluster wrote it."""
 _KEY_COLUMNS: Final = ("path_bytes", "size_bytes", "mtime_ns")
@@ -91,20 +94,18 @@ class PartitionFolder:
             self.location.filesystem.create_dir(self.location.path, recursive=True)
             infos = self.location.files(recursive=False)
             self._remove_abandoned(infos)
-            files = [match for info in infos if (match := PART_FILE.fullmatch(info.base_name))]
+            started = self.location / _STARTED
+            started.filesystem.delete_dir_contents(started.path, missing_dir_ok=True)
+            files = [(info.base_name, match) for info in infos if (match := PART_FILE.fullmatch(info.base_name))]
             keys = {self._key(partition): partition for partition in partitions}
-            finished = self._finished_keys([match[0] for match in files if match[2] not in keys])
-            last = max((int(match[1]) for match in files), default=-1)
+            held = {match[2] for _, match in files}
+            finished = self._finished_keys([name for name, match in files if match[2] not in keys])
+            last = max((int(match[1]) for _, match in files), default=-1)
             number = self._note_run(hashlib.blake2b("".join(sorted(keys)).encode(), digest_size=16).hexdigest(), last)
         except OSError as error:
             raise DistributedError(f"{self.location} cannot be used for the output: {first_line(error)}") from error
-        return Plan(number=number, partitions=self.unfinished(keys.values()), finished=finished)
-
-    def unfinished(self, partitions: Iterable[Partition]) -> tuple[Partition, ...]:
-        """Return those partitions that have no file. Raises DistributedError."""
-        names = (info.base_name for info in self.location.files(recursive=False))
-        held = {match[2] for name in names if (match := PART_FILE.fullmatch(name))}
-        return tuple(partition for partition in partitions if self._key(partition) not in held)
+        left = tuple(partition for key, partition in keys.items() if key not in held)
+        return Plan(number=number, partitions=left, finished=finished)
 
     def open_file(self, partition: Partition, number: int) -> PartitionFile:
         """Begin to write the rows of a partition; raises OSError."""
@@ -112,6 +113,29 @@ class PartitionFolder:
             self.location / f"part-{number:05}-{self._key(partition)}.parquet",
             embedded_schema(self.model, features=self.features),
         )
+
+    def deaths(self, partition: Partition) -> tuple[int, int]:
+        """Return how many workers have died in this run while they were at a partition, and how many of them were at
+        nothing else. Raises OSError.
+        """
+        from pyarrow import fs
+
+        folder, key = self.location / _STARTED, self._key(partition)
+        left = folder.filesystem.get_file_info(fs.FileSelector(folder.path, allow_not_found=True))
+        own = [info.base_name for info in left if info.base_name.startswith(key)]
+        return len(own), sum(_ALONE in name for name in own)
+
+    def note_start(self, partition: Partition, *, alone: bool) -> Location:
+        """Note that this worker is at a partition, at nothing else if ``alone``, until the note is deleted.
+
+        Raises OSError.
+        """
+        folder = self.location / _STARTED
+        folder.filesystem.create_dir(folder.path)
+        note = folder / f"{self._key(partition)}{_ALONE if alone else ''}-{uuid.uuid4().hex[:8]}"
+        with note.filesystem.open_output_stream(note.path):
+            pass
+        return note
 
     def _key(self, partition: Partition) -> str:
         facts = (partition.id, self.model.vector_id, self.features and ALGORITHM)
@@ -121,7 +145,7 @@ class PartitionFolder:
         """Return the number of this run's files, which is above ``last`` if the run is new."""
         place = self.location / _MANIFEST
         try:
-            manifest = json.loads(place.read()[0])
+            manifest = json.loads(place.read())
         except FileNotFoundError:
             manifest = {"vector_id": self.model.vector_id, "runs": {}}
         except ValueError as error:
@@ -134,19 +158,23 @@ class PartitionFolder:
 
     def _finished_keys(self, names: Sequence[str]) -> NDArray[np.bytes_]:
         """Return the keys of the images in files that belong to none of the partitions."""
+        import pyarrow as pa
         import pyarrow.parquet as pq
 
         keys: list[bytes] = []
         for name in names:
             place = self.location / name
-            with place.opened("move it away") as file, pq.ParquetFile(file) as parquet:
-                schema = parquet.schema_arrow
-                self._check(place, FileModel.of(place, schema.metadata or {}).vector_id)
-                if self.features and "sha256" not in schema.names:
-                    raise VectorsError(f"{place} holds vectors without features of the photos; name another folder")
-                for batch in parquet.iter_batches(columns=list(_KEY_COLUMNS)):
-                    rows = zip(*(batch.column(column).to_pylist() for column in _KEY_COLUMNS), strict=True)
-                    keys += [version_key(path or b"", size, mtime) for path, size, mtime in rows]
+            try:
+                with place.filesystem.open_input_file(place.path) as file, pq.ParquetFile(file) as parquet:
+                    schema = parquet.schema_arrow
+                    self._check(place, FileModel.of(place, schema.metadata or {}).vector_id)
+                    if self.features and "sha256" not in schema.names:
+                        raise VectorsError(f"{place} holds vectors without features of the photos; name another folder")
+                    for batch in parquet.iter_batches(columns=list(_KEY_COLUMNS)):
+                        rows = zip(*(batch.column(column).to_pylist() for column in _KEY_COLUMNS), strict=True)
+                        keys += [version_key(path or b"", size, mtime) for path, size, mtime in rows]
+            except (OSError, pa.ArrowException) as error:
+                raise DistributedError(f"{place} cannot be read ({first_line(error)}); move it away") from error
         finished: NDArray[np.bytes_] = np.unique(np.array(keys, dtype="S16"))
         return finished
 
