@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import cv2
 import numpy as np
@@ -31,8 +31,6 @@ to 90, AVIF of 40 to 80 and HEIC of 50 and 80; 0.89 after a weak bilateral filte
 to 0.9 after JPEG of quality 15 to 60."""
 _LOUDER: Final = 1.03
 """Times the duplicate's detail that follows it: more contrast and sharpening give 1.05 and more, compression 1.00."""
-_BLURRED: Final = 9.0
-"""Times the energy of a blurred copy's finest detail: strong sharpening reaches 6."""
 _LEAST_GAIN: Final = 2.5
 """Times the energy finer than the duplicate can show that enlarging itself leaves. Measured on 17 sample photos and
 their copies at 0.15 to 0.75 of the size: enlarged copies reach 1.8, photos seldom stay below 3."""
@@ -47,48 +45,31 @@ def luma_of(picture: Pixels) -> Floats:
     return np.asarray(cv2.transform(picture.astype(np.float32), _WEIGHTS), np.float32)
 
 
-class Detail(NamedTuple):
-    """The finest detail of both photos, in places."""
+def holds_all_detail(seen: Differences, *, is_reduced: bool) -> bool:
+    """Tell whether the kept photo has at least as much of the finest detail as the busier places of the duplicate, and
+    no more contrast."""
+    parts = [_energies(seen.laid(box), seen.overlay.part(box)) for box in tiles(seen.overlay.inside())]
+    own, theirs, both = np.concatenate(parts, axis=1, dtype=np.float64)
+    if not len(theirs):
+        return False
+    busy = theirs > max(_LEAST_DETAIL, float(np.quantile(theirs, 0.3)))
+    if not busy.any():
+        return False
+    shares, follows = own[busy] / theirs[busy], both[busy] / theirs[busy]
+    return float(np.quantile(shares, 0.05)) >= _NEVER_LESS[is_reduced] and float(np.median(follows)) <= _LOUDER
 
-    shares: NDArray[np.float64]
-    """(N,): energy of the kept photo's, as a share of the duplicate's."""
-    follows: NDArray[np.float64]
-    """(N,): what of it follows the duplicate's, in times of the latter."""
 
-    @classmethod
-    def of(cls, overlay: Overlay, seen: Differences) -> Detail:
-        """Measure it in the busier places of the duplicate."""
-        parts = [cls._measured(seen.laid(box), overlay.part(box)) for box in tiles(overlay.inside())]
-        own, theirs, both = (np.concatenate([part[number] for part in parts]).astype(np.float64) for number in range(3))
-        busy = theirs > max(_LEAST_DETAIL, float(np.quantile(theirs, 0.3))) if len(theirs) else np.zeros(0, np.bool_)
-        floor = np.maximum(theirs[busy], 0.1)
-        return cls(own[busy] / floor, both[busy] / floor)
-
-    @staticmethod
-    def _measured(kept: Pixels, duplicate: Pixels) -> list[Floats]:
-        width, height = (side // _CELL for side in kept.shape[1::-1])
-        if not width or not height:
-            return [np.zeros(0, np.float32)] * 3
-        whole = np.s_[: height * _CELL, : width * _CELL]
-        lumas = [luma_of(np.ascontiguousarray(picture[whole])) for picture in (kept, duplicate)]
-        one, other = (luma - cv2.GaussianBlur(luma, (0, 0), 1) for luma in lumas)
-        return [
-            np.asarray(cv2.resize(product, (width, height), interpolation=cv2.INTER_AREA), np.float32).ravel()
-            for product in (one * one, other * other, one * other)
-        ]
-
-    def holds_all(self, *, is_reduced: bool) -> bool:
-        """Tell whether the kept photo has at least as much detail everywhere, and no more contrast."""
-        return (
-            len(self.shares) > 0
-            and float(np.quantile(self.shares, 0.05)) >= _NEVER_LESS[is_reduced]
-            and float(np.median(self.follows)) <= _LOUDER
-        )
-
-    @property
-    def is_blurred(self) -> bool:
-        """True if the duplicate lacks what no sharpening could have added to the kept photo."""
-        return len(self.shares) > 0 and float(np.quantile(self.shares, 0.1)) > _BLURRED
+def _energies(kept: Pixels, duplicate: Pixels) -> Floats:
+    """Return (3, N), of each cell: the energy of the finest detail of both, and of what they have in common."""
+    width, height = (side // _CELL for side in kept.shape[1::-1])
+    if not width or not height:
+        return np.zeros((3, 0), np.float32)
+    whole = np.s_[: height * _CELL, : width * _CELL]
+    lumas = [luma_of(np.ascontiguousarray(picture[whole])) for picture in (kept, duplicate)]
+    one, other = (luma - cv2.GaussianBlur(luma, (0, 0), 1) for luma in lumas)
+    products = (one * one, other * other, one * other)
+    cells = [cv2.resize(product, (width, height), interpolation=cv2.INTER_AREA).ravel() for product in products]
+    return np.asarray(cells, np.float32)
 
 
 def has_finer_detail(overlay: Overlay) -> bool:

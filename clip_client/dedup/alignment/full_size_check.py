@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from PIL import ExifTags, Image, ImageCms
 
 from clip_client.dedup.aligned import ENLARGED, MADE_LATER, UNTOLD
 from clip_client.dedup.alignment.differences import Differences
-from clip_client.dedup.alignment.fine_detail import Detail, has_finer_detail
+from clip_client.dedup.alignment.fine_detail import has_finer_detail, holds_all_detail
 from clip_client.dedup.alignment.jpeg_steps import BLOCK, Steps, fit
 from clip_client.dedup.alignment.overlay import Overlay
 from clip_client.dedup.types import ALTERED, RE_ENCODED
@@ -32,46 +35,59 @@ _SAME_SIZE: Final = 1.03
 """Ratio of the sides up to which programs round sizes."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class FileFacts:
-    """What the file of a photo says about its compression."""
-
-    is_lossless: bool
-    table: Floats | None
-    """(8, 8): the luma steps of a JPEG."""
-    orientation: int
-    """EXIF, 1 to 8."""
-    profile: bytes
-    """ICC; empty for none."""
-
-    @classmethod
-    def read(cls, data: bytes) -> FileFacts:
-        """Read the header of an encoded file; one that cannot be read counts as a lossy one of no known steps."""
-        from PIL import ExifTags
-
-        from preprocess_ensemble.imaging.formats import open_image
-
-        try:
-            with open_image(data) as image:
-                steps = getattr(image, "quantization", None)
-                orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
-                return cls(
-                    is_lossless=image.format not in _LOSSY or b"VP8L" in data[:64],
-                    table=np.array(steps[0], np.float32).reshape(BLOCK, BLOCK) if steps else None,
-                    orientation=orientation if orientation in range(1, 9) else 1,
-                    profile=image.info.get("icc_profile") or b"",
-                )
-        except Exception:  # Pillow may raise anything for a damaged file
-            return cls(is_lossless=False, table=None, orientation=1, profile=b"")
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FullPhoto:
-    """A decoded photo, and what its file says."""
+    """A decoded photo, and what its file says about its compression."""
 
     pixels: Pixels
-    """(H, W, 3): upright, RGB, in the colours of both photos."""
-    facts: FileFacts
+    """(H, W, 3): upright, RGB."""
+    is_lossless: bool = False
+    table: Floats | None = None
+    """(8, 8): the luma steps of a JPEG."""
+    orientation: int = 1
+    """EXIF, 1 to 8."""
+    profile: bytes = b""
+    """The ICC profile of the pixels; empty for none."""
+
+    def in_srgb(self) -> FullPhoto:
+        """Return the photo in sRGB."""
+        return replace(self, pixels=np.asarray(in_srgb(Image.fromarray(self.pixels), self.profile)))
+
+
+def full_photo(data: bytes) -> FullPhoto | None:
+    """Decode an encoded photo at full size; None if it cannot be decoded.
+
+    A file whose header cannot be read counts as a lossy one of no known steps.
+    """
+    from preprocess_ensemble.imaging.decode import DecodeError, decode
+    from preprocess_ensemble.imaging.formats import open_image
+
+    try:
+        pixels = np.asarray(decode(data).convert("RGB"))
+    except DecodeError:
+        return None
+    try:
+        with open_image(data) as image:
+            steps = getattr(image, "quantization", None)
+            orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
+            return FullPhoto(
+                pixels=pixels,
+                is_lossless=image.format not in _LOSSY or b"VP8L" in data[:64],
+                table=np.array(steps[0], np.float32).reshape(BLOCK, BLOCK) if steps else None,
+                orientation=orientation if orientation in range(1, 9) else 1,
+                profile=image.info.get("icc_profile") or b"",
+            )
+    except Exception:  # Pillow may raise anything for a damaged file
+        return FullPhoto(pixels=pixels)
+
+
+def in_srgb(image: Image.Image, profile: bytes) -> Image.Image:
+    """Return a picture in sRGB. A damaged profile counts as none, as it does in most viewers."""
+    with suppress(Exception):
+        if profile:
+            own = ImageCms.ImageCmsProfile(io.BytesIO(profile))
+            return ImageCms.profileToProfile(image, own, ImageCms.createProfile("sRGB"), outputMode="RGB") or image
+    return image.convert("RGB")
 
 
 def check_at_full_size(
@@ -80,46 +96,49 @@ def check_at_full_size(
     """Return the ``alignment`` of ``duplicate`` with ``kept``, corrected by what shows at full size.
 
     It becomes ``ALTERED`` if a place differs by more than compression and resizing explain, and gets a doubt unless
-    ``kept`` is proved to hold all that ``duplicate`` shows, or known to be its source (``is_source``). ``each`` maps a
-    function over tiles.
+    ``kept`` is proved to hold all that ``duplicate`` shows, or known to be its source (``is_source``). Photos with two
+    colour profiles are compared in sRGB. ``each`` maps a function over tiles.
     """
+    if kept.profile != duplicate.profile:
+        kept, duplicate = kept.in_srgb(), duplicate.in_srgb()
     overlay = Overlay(kept.pixels, duplicate.pixels, alignment.transform)
     seen = Differences(overlay)
-    if alignment.tier == RE_ENCODED and overlay.is_whole and kept.facts.is_lossless and duplicate.facts.is_lossless:
+    if alignment.tier == RE_ENCODED and overlay.is_whole and kept.is_lossless and duplicate.is_lossless:
         found = seen.differing_pixels()  # nothing but an edit changes a pixel of a lossless file
     else:
         found = seen.outliers(each)
     if found is not None:
-        return replace(alignment, tier=ALTERED, region=found.region, region_share=found.share)
-    doubt = "" if is_source else _doubt_about(kept.facts, duplicate.facts, overlay, seen)
+        region, share = found
+        return replace(alignment, tier=ALTERED, region=region, region_share=share)
+    doubt = "" if is_source else _doubt_about(kept, duplicate, seen)
     return replace(alignment, doubts=(doubt,)) if doubt else alignment
 
 
-def _doubt_about(kept: FileFacts, duplicate: FileFacts, overlay: Overlay, seen: Differences) -> str:
+def _doubt_about(kept: FullPhoto, duplicate: FullPhoto, seen: Differences) -> str:
     """Return why ``kept`` is not proved to hold all that ``duplicate`` shows; empty if it is.
 
     Both show the same everywhere. The answer is careful: without a proof there is a doubt.
     """
-    tones = seen.grading.tones
+    overlay, tones = seen.overlay, seen.grading.tones
     is_grey = tones[0].is_mostly_grey and not tones[1].is_mostly_grey
     is_changed = overlay.is_turned or not (seen.grading.is_none or is_grey)
     is_larger = overlay.scale > _SAME_SIZE
-    made = fit(overlay, seen, _steps_of(duplicate, overlay, of_kept=False), source_is_kept=True)
+    made = fit(seen, _steps_of(duplicate, overlay, of_kept=False), source_is_kept=True)
     # What was enlarged from the duplicate lies closer to its steps than a source does.
     is_made = made is not None and made.proves and made.has_whole
     if is_larger and not is_made and not has_finer_detail(overlay):
         return ENLARGED
     if seen.grading.is_none and seen.has_other_colours:
         return UNTOLD
-    detail = Detail.of(overlay, seen)
-    if detail.is_blurred and not is_changed:
-        return ""
-    later = fit(overlay, seen, _steps_of(kept, overlay, of_kept=True), source_is_kept=False)
+    # WebP, AVIF and the like leave no steps that can be found; detail tells if the kept photo has more pixels or was
+    # compressed in another way.
+    leaves_no_steps = duplicate.table is None and not duplicate.is_lossless
+    is_comparable = is_larger or kept.is_lossless or kept.table is not None
+    holds_all = leaves_no_steps and is_comparable and holds_all_detail(seen, is_reduced=is_larger)
+    later = fit(seen, _steps_of(kept, overlay, of_kept=True), source_is_kept=False)
     is_later = later is not None and later.may_be_later
-    if made is not None and made.proves:
-        is_coarser = not is_changed and later is not None and later.step < made.step
-        if not is_later or (is_coarser and detail.holds_all(is_reduced=is_larger)):
-            return ""
+    if made is not None and made.proves and not is_later:
+        return ""
     if is_changed:
         return UNTOLD  # size says nothing about versions of one picture
     # A source lies on the steps of its copy only if it was saved with the same ones before.
@@ -131,17 +150,10 @@ def _doubt_about(kept: FileFacts, duplicate: FileFacts, overlay: Overlay, seen: 
             return ""  # both hold the same
     if is_later:
         return MADE_LATER
-    if duplicate.table is not None or duplicate.is_lossless or (_is_otherwise_lossy(kept) and not is_larger):
-        return UNTOLD
-    return "" if detail.holds_all(is_reduced=is_larger) else UNTOLD
+    return "" if holds_all else UNTOLD
 
 
-def _is_otherwise_lossy(file: FileFacts) -> bool:
-    """Tell whether a file was compressed in a way that leaves no steps that can be found."""
-    return not file.is_lossless and file.table is None
-
-
-def _steps_of(file: FileFacts, overlay: Overlay, *, of_kept: bool) -> Steps | None:
+def _steps_of(file: FullPhoto, overlay: Overlay, *, of_kept: bool) -> Steps | None:
     """Return the steps of a file in the duplicate's pixels; None if its blocks do not lie on these."""
     height, width = overlay.duplicate.shape[:2]
     if file.table is None and not file.is_lossless:
