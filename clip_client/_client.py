@@ -31,7 +31,7 @@ from clip_client._transports.factory import transport_factory as default_transpo
 from preprocess_ensemble.cores import usable_cores
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
     from clip_client._client_stats import ClientStats
     from clip_client._encoding import TransferName

@@ -15,7 +15,7 @@ from clip_client._pipeline.images import path_of
 from clip_client._pipeline.source import open_source
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
     from clip_client._config import ClientConfig
     from clip_client._image_source import ImageSource, ImageSources

@@ -100,7 +100,7 @@ class HttpTransport(Transport):
                     )
                     raise kind(sentence.format(url=self.url), request_id=request_id)
                 return json.loads(await response.read())
-        except asyncio.TimeoutError:
+        except TimeoutError:
             raise _errors.DeadlineExceeded(
                 f"The server at {self.url} did not answer in time.", request_id=request_id
             ) from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
@@ -201,7 +201,7 @@ class _Fastest:
             speeds=speeds,
             refused=self._trial.reasons,
             disagrees=self._trial.disagrees,
-            day=datetime.now(timezone.utc).date().isoformat(),
+            day=datetime.now(UTC).date().isoformat(),
         )
         return self._selection(chosen, choice, self._keep(choice, waiting) if speeds else "")
 

@@ -85,7 +85,7 @@ class Wheel:
         if not self.stub.is_file():
             raise ReportedError(
                 f"nvidia-pytriton {self.version} has no Python backend stub for Python {platform.python_version()}: "
-                "create the environment with Python 3.10, 3.11 or 3.12."
+                "create the environment with Python 3.11 or 3.12."
             )
 
 
@@ -105,7 +105,7 @@ def find_wheel() -> Wheel:
     if spec is None or not spec.submodule_search_locations:
         if sys.version_info[:2] > _LAST_PYTHON:
             raise ReportedError(
-                f"The tritonserver that pip installs needs Python 3.10, 3.11 or 3.12, and this is Python "
+                f"The tritonserver that pip installs needs Python 3.11 or 3.12, and this is Python "
                 f"{platform.python_version()}, for which `pip install 'clip-triton[server]'` leaves it out: create the "
                 "environment with one of those, or use NVIDIA's Triton container."
             )

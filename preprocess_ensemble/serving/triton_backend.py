@@ -159,7 +159,7 @@ class TritonBackend:
         try:
             connecting = asyncio.open_connection(self._config.client_host.strip("[]"), self._config.grpc_port)
             _, writer = await asyncio.wait_for(connecting, self._config.canary_timeout_s)
-        except (OSError, asyncio.TimeoutError):
+        except (TimeoutError, OSError):
             return False
         writer.close()
         return True

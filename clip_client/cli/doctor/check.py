@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from typing import Final
 
 
-class Level(str, Enum):
+class Level(StrEnum):
     """How serious a result is."""
 
     OK = "ok"

@@ -65,7 +65,7 @@ def _packages() -> Iterator[Check]:
     yield _check(_DISTRIBUTION, _version(_DISTRIBUTION) or "not installed, run from its source")
     system = f"{platform.python_implementation()} {platform.python_version()}, {platform.system()}"
     too_new = sys.version_info >= (3, 13)
-    yield _check("Python", system, "a server on this machine needs Python 3.10 to 3.12" if too_new else "")
+    yield _check("Python", system, "a server on this machine needs Python 3.11 or 3.12" if too_new else "")
     for name in _NEEDED:
         if (version := _version(name)) is None:
             yield Check(CLIENT, name, "not installed", Level.PROBLEM, f"install it with: pip install {_DISTRIBUTION}")

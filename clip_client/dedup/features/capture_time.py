@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from clip_client.dedup.types import BURST, SAME_SCENE, CaptureTime
@@ -132,7 +132,7 @@ def _number(value: Any) -> float | None:
 def _time(details: Mapping[int, Any]) -> tuple[int | None, bool]:
     text = str(details.get(_TAKEN)).strip("\0 ")
     try:
-        second = datetime.strptime(text[:19], "%Y:%m:%d %H:%M:%S").replace(tzinfo=timezone.utc)
+        second = datetime.strptime(text[:19], "%Y:%m:%d %H:%M:%S").replace(tzinfo=UTC)
     except ValueError:
         return None, False
     digits = re.match(r"\d+", str(details.get(_SUB_SECOND)).strip("\0 "))

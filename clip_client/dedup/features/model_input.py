@@ -9,9 +9,9 @@ from clip_client._encoding import IMAGE_ENCODINGS, EncodedImage, Jpeg
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Self
 
     from PIL import Image
-    from typing_extensions import Self
 
     from clip_client._model import ModelInfo
     from clip_client.dedup.features.preview import OnDecoded

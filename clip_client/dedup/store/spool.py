@@ -11,8 +11,7 @@ from typing import IO, TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    from typing_extensions import Self
+    from typing import Self
 
 _MOST_BYTES: Final = 4 * 2**30
 

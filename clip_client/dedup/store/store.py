@@ -37,9 +37,9 @@ from clip_client.dedup.store.sqlite import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
+    from typing import Self
 
     import pyarrow as pa
-    from typing_extensions import Self
 
 STORE_VARIABLE: Final = "CLIP_STORE"
 """Environment variable that names the default folder."""

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import psutil
@@ -48,7 +48,7 @@ class Authority:
         self._ca.cert_pem.write_to_path(str(self.file))
 
     def issue(self, name: str, *, expired: bool = False) -> Pair:
-        ended = datetime.now(timezone.utc) - timedelta(days=1) if expired else None
+        ended = datetime.now(UTC) - timedelta(days=1) if expired else None
         issued = self._ca.issue_cert(
             name, not_before=ended and ended - timedelta(days=30), not_after=ended, common_name=name
         )
