@@ -1,4 +1,4 @@
-"""Every option of every execution provider: set as an operator would, read back from the open session, and its effect
+"""Every option of an accelerator: set as an operator would, read back from the open session, and its effect
 tested if a result can show it. A provider that cannot be used here is skipped."""
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 PROVIDERS: Final = {
-    "cpu": "CPUExecutionProvider",
     "cuda": "CUDAExecutionProvider",
     "tensorrt": "TensorrtExecutionProvider",
 }
@@ -47,7 +46,7 @@ class Option:
 
     device: str
     expected: Mapping[str, str]
-    """Of the provider's options; on the CPU, of the session's. Empty if the provider lists none."""
+    """Of the provider's options; empty if the provider lists none."""
     _: KW_ONLY
     keys: Mapping[str, str] = field(default_factory=dict)
     """Parameters of the execution accelerator."""
@@ -70,9 +69,8 @@ class Option:
 
         config: dict[str, Any] = {"parameters": {key: {"string_value": text} for key, text in self.parameters.items()}}
         kind = "gpu" if self.device in ("cuda", "tensorrt") else "cpu"
-        if self.device != "cpu":
-            accelerators = [{"name": self.device, "parameters": keys}]
-            config["optimization"] = {"execution_accelerators": {f"{kind}_execution_accelerator": accelerators}}
+        accelerators = [{"name": self.device, "parameters": keys}]
+        config["optimization"] = {"execution_accelerators": {f"{kind}_execution_accelerator": accelerators}}
         path = cache / "model.onnx"
         path.write_bytes(product_model())
         plan = plan_session(config, kind=kind.upper(), device_id=0)
@@ -84,8 +82,6 @@ class Option:
         session = self.open(cache)
         if self.device == "openvino":
             return {}
-        if self.device == "cpu":
-            return {key: str(getattr(session.get_session_options(), key)) for key in self.expected}
         options = session.get_provider_options()[PROVIDERS[self.device]]
         return {key: options.get(key, "not listed") for key in self.expected}
 
@@ -156,10 +152,6 @@ _SHAPES: Final = {
 _CACHE: Final = {"trt_engine_cache_path": "CACHE", **_SHAPES}
 _TUNED: Final = {"trt_builder_optimization_level": "2", "trt_cuda_graph_enable": "1"}
 OPTIONS: Final = (
-    Option("cpu", {"intra_op_num_threads": "1"}, parameters={"intra_op_thread_count": "1"}),
-    Option("cpu", {"inter_op_num_threads": "2"}, parameters={"inter_op_thread_count": "2"}),
-    Option("cpu", {"enable_cpu_mem_arena": "False"}, parameters={"enable_mem_arena": "0"}),
-    Option("cpu", {"enable_mem_pattern": "False"}, parameters={"enable_mem_pattern": "0"}),
     Option("cuda", {"device_id": "0"}),
     _cuda("1", "use_tf32", "1", _rounds),
     _cuda("0", "use_tf32", "0", _is_exact),
