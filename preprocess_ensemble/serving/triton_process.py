@@ -17,7 +17,7 @@ from preprocess_ensemble.runtimes.precision import PRECISION_VARIABLE
 from preprocess_ensemble.serving.cleanup import remove_stale_regions
 from preprocess_ensemble.serving.launcher import PARENT_VARIABLE, with_package
 from preprocess_ensemble.serving.logs import OUTPUT, parse_line
-from preprocess_ensemble.serving.process_group import EndWatch, any_runs, hide_argument, processor_time_s
+from preprocess_ensemble.serving.process_group import any_runs, hide_argument, processor_time_s, watch_ends
 
 if TYPE_CHECKING:
     from preprocess_ensemble.serving.config import ServeConfig
@@ -67,7 +67,7 @@ class TritonProcess:
         self._first_error: str | None = None
         self.opened = False
         """Whether it has loaded its models and opened its gRPC port, as far as its output has been read."""
-        self._stubs: EndWatch | None = None
+        self._stubs = contextlib.ExitStack()
         self._idle = asyncio.Event()
         self._listener = asyncio.create_task(self._listen(output, secret), name="tritonserver's output")
 
@@ -125,7 +125,7 @@ class TritonProcess:
     def watch_stubs(self, ended: Callable[[], None]) -> None:
         """Take the server for ready: from now on, call ``ended`` when one of the models' processes ends."""
         self._first_error = None  # an error of some request is not why it ends a month later
-        self._stubs = EndWatch(self.pid, ended)
+        self._stubs = watch_ends(self.pid, ended)
 
     async def ended(self) -> int:
         """Wait for the end; return the exit code, negative for a signal."""
@@ -139,9 +139,7 @@ class TritonProcess:
 
     async def stop(self, *, drain_s: float) -> None:
         """Ask the server to finish its requests and end; kill the rest after ``drain_s`` (0: at once)."""
-        if self._stubs is not None:
-            self._stubs.close()
-            self._stubs = None
+        self._stubs.close()
         if drain_s > 0 and self.running:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(signal.SIGTERM)
