@@ -22,9 +22,8 @@ from clip_client._errors import (
     VectorsError,
 )
 from clip_client._health import HealthReport, HealthStep
-from clip_client._image_source import ImageSource, ImageSources
 from clip_client._model import ModelInfo
-from clip_client._results import EmbeddedItem, EmbeddingBatch
+from clip_client._results import EmbeddedItem, EmbeddingBatch, ImageSource, ImageSources
 from clip_client._sync import SyncClipClient
 from clip_client._vectors.files import load_vectors, save_vectors
 from clip_client._vectors.nearest import Neighbour, nearest

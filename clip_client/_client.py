@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from clip_client._client_stats import ClientStats
     from clip_client._encoding import TransferName
-    from clip_client._image_source import ImageSources
     from clip_client._model import ModelInfo
+    from clip_client._results import ImageSources
     from clip_client._transports.base import TransportFactory
     from clip_client.dedup.report import DuplicateReport
 

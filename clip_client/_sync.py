@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from clip_client._client_stats import ClientStats
-    from clip_client._image_source import ImageSources
-    from clip_client._results import EmbeddedItem
+    from clip_client._results import EmbeddedItem, ImageSources
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -26,7 +26,7 @@ from clip_client.dedup.types import NO_MODEL
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from clip_client._embedder import Embedder
+    from clip_client._results import Embedder
     from clip_client.dedup.actions.verdicts import MoveOptions
     from clip_client.dedup.grouping import GroupContents
     from clip_client.dedup.types import OnProgress

@@ -75,25 +75,7 @@ class Wheel:
     @property
     def stub(self) -> Path:
         """The stub process for the running version of Python."""
-<<<<<<< HEAD
-        version = f"{sys.version_info.major}.{sys.version_info.minor}"
-        return self.server / "python_backend_stubs" / version / "triton_python_backend_stub"
-
-    def check(self) -> None:
-        """Raise ``ReportedError`` if the server or the stub is missing."""
-        if not self.binary.is_file():
-            raise ReportedError(
-                f"nvidia-pytriton {self.version} has no tritonserver binary: "
-                "run `pip install --force-reinstall 'nvidia-pytriton>=0.7,<0.8'`."
-            )
-        if not self.stub.is_file():
-            raise ReportedError(
-                f"nvidia-pytriton {self.version} has no Python backend stub for Python {platform.python_version()}: "
-                "create the environment with Python 3.11 or 3.12."
-            )
-=======
         return self.server / "python_backend_stubs" / _PYTHON / "triton_python_backend_stub"
->>>>>>> serving
 
 
 def check_packages() -> None:
@@ -126,7 +108,7 @@ def find_wheel() -> Wheel:
     if not wheel.binary.is_file() or not wheel.stub.is_file():
         raise ReportedError(
             f"nvidia-pytriton {version} has no tritonserver, or no Python backend stub for Python {_PYTHON}: run "
-            "`pip install --force-reinstall 'nvidia-pytriton>=0.7,<0.8'` with Python 3.10, 3.11 or 3.12."
+            "`pip install --force-reinstall 'nvidia-pytriton>=0.7,<0.8'` with Python 3.11 or 3.12."
         )
     return wheel
 

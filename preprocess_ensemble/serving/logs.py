@@ -7,14 +7,9 @@ import json
 import logging
 import re
 import sys
-<<<<<<< HEAD
-from dataclasses import dataclass
-from datetime import UTC, datetime
-=======
 from collections.abc import Iterator
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from logging.handlers import WatchedFileHandler
->>>>>>> serving
 from pathlib import Path
 from typing import Final
 

@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from clip_client._embedder import Embedder
-    from clip_client._results import EmbeddedItem
+    from clip_client._results import EmbeddedItem, Embedder
     from clip_client.dedup.features.model_input import KeepPicture
     from clip_client.dedup.store.parquet_store import KeyFilter, ParquetStore
     from clip_client.dedup.store.store import Store
