@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
 _ASSETS: Final = ("clip_client.review", "clip_client.dedup.reporting")
 _ROWS: Final = 50
+"""Groups on one page of the list."""
 _OF_A_JOB: Final = ("what", "number", "done", "total", "run", "is_running", "error")
 _MOST_DECODED: Final = 3
 """Photos at once. They have threads of their own, so that pages never wait for them."""
@@ -63,7 +64,6 @@ def review_app(session: Session, worker: Worker) -> Starlette:
     return Starlette(
         routes=[
             Route("/", to.groups),
-            Route("/rows", to.rows),
             Route("/groups/{number:int}", to.group),
             Route("/groups/{number:int}/plan", to.refusals),
             Route("/photos/{sha256}/{size}", to.photo),
@@ -99,29 +99,22 @@ class _Handlers:
     # What was found.
 
     def groups(self, request: Request) -> Response:
-        """The list of groups; while the search runs, how far it is; if it failed, why."""
+        """The list of groups from ``start`` (0) on; while the search runs, how far it is; if it failed, why."""
         state = self._state()
         if state["phase"] != READY:
             return self._page("scanning.html.j2" if state["phase"] == SCANNING else "failed.html.j2", state)
-        return self._page("groups.html.j2", state, **self._rows(request))
-
-    def rows(self, request: Request) -> Response:
-        """The rows of the list, without the page around them: from ``start`` (0), and at most ``most`` (200)."""
-        self._need_groups()
-        return self._html("rows.html.j2", **self._rows(request))
-
-    def _rows(self, request: Request) -> dict[str, Any]:
         wanted, groups = read_filter(request), self._session.groups
         start = read_number(request, "start", default=0, most=10**9)
-        most = read_number(request, "most", default=_ROWS, most=MOST_ROWS)
-        return {
-            "wanted": wanted,
-            "query": query_of(wanted),
-            "start": start,
-            "most": most,
-            "count": groups.count(wanted),
-            "groups": [group_view(found, most=3) for found in islice(groups.each(wanted), start, start + most)],
-        }
+        return self._page(
+            "groups.html.j2",
+            state,
+            wanted=wanted,
+            query=query_of(wanted),
+            start=start,
+            most=_ROWS,
+            count=groups.count(wanted),
+            groups=[group_view(found, most=3) for found in islice(groups.each(wanted), start, start + _ROWS)],
+        )
 
     def group(self, request: Request) -> Response:
         """One group, with its first ``most`` photos. The query of the list that led here decides which one is next."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 MOST_ROWS = 200
-"""On one page."""
+"""Photos of a plan on one page."""
 
 
 def read_filter(request: Request) -> Filter:

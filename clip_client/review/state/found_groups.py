@@ -224,7 +224,7 @@ class FoundGroups:
             return list(self._choices.get(number, ()))[:-1]
 
     def last_step(self) -> list[int]:
-        """Return the ids of the choices of the last step that has not been carried out; none if there is none."""
+        """Return the ids of the choices of the last step that has not been carried out; empty without such a step."""
         with self._lock:
             waiting = [one for about in self._choices.values() for one in about.values() if one.state == WAITING]
         last = max((choice.step for choice in waiting), default=0)

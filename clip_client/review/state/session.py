@@ -211,7 +211,7 @@ class Session:
         return len(added)
 
     def take_back(self) -> bool:
-        """Undo the last step that has not been carried out; False if there is none."""
+        """Undo the last step that has not been carried out; return whether there was such a step."""
         with self.lock:
             ids = self.groups.last_step()
             if ids:
