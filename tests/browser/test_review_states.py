@@ -194,7 +194,7 @@ def test_the_page_shows_how_far_a_search_is_and_then_that_it_found_nothing(brows
             expect(page.get_by_text("Files found 1,234")).to_be_visible()
             expect(page.get_by_role("progressbar", name="Photos read 50 of 200")).to_be_visible()
             expect(page.get_by_role("link")).to_have_count(0)
-            assert running.get("/groups/1").status == 409
+            assert (running.get("/groups/1").status, running.post("/plan").status) == (409, 409)
             assert violations(page) == []
             goes_on.set()
             expect(page.get_by_role("heading", level=1)).to_have_text("No duplicates were found")
@@ -211,6 +211,14 @@ def test_a_failed_search_says_why(browser: Browser, tmp_path: Path) -> None:
         expect(page.get_by_role("heading", level=1)).to_have_text("The search failed")
         expect(page.get_by_role("alert")).to_have_text("<b>no model</b> answers")
         assert violations(page) == []
+
+
+def test_a_page_says_that_its_server_has_ended(browser: Browser, tmp_path: Path) -> None:
+    context = browser.new_context()
+    with review_of(tmp_path, store=tmp_path / "store", search=of_report(report())) as running:
+        page = go(context, running)
+    expect(page.get_by_role("alert").last).to_contain_text("does not answer")
+    context.close()
 
 
 def test_a_server_on_another_port_receives_nothing_that_opens_the_review(browser: Browser, review: Review) -> None:

@@ -27,8 +27,9 @@ def test_every_command_that_reports_has_json(capsys: pytest.CaptureFixture[str])
     commands = re.findall(r"^    (\w+) ", refused([], capsys), re.MULTILINE)
     lacking = []
     for command in commands:
-        with pytest.raises(SystemExit):
+        with pytest.raises(SystemExit) as ended:
             main([command, "--help"])
+        assert ended.value.code == 0
         if "--json" not in capsys.readouterr().out:
             lacking.append(command)
     assert lacking == ["review"]
@@ -66,8 +67,8 @@ def test_a_reader_that_has_closed_the_output_is_no_crash(arguments: list[str]) -
     assert (done.returncode, done.stderr) in [(0, ""), (1, "")]
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish", "tcsh"])
-def test_each_shell_gets_a_script(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("shell", ["zsh", "fish", "tcsh"])
+def test_each_other_shell_gets_a_script(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("shtab")
     with pytest.raises(SystemExit) as ended:
         main(["--completion", shell])
