@@ -213,11 +213,13 @@ def test_a_failed_search_says_why(browser: Browser, tmp_path: Path) -> None:
         assert violations(page) == []
 
 
-def test_a_page_says_that_its_server_has_ended(browser: Browser, tmp_path: Path) -> None:
+def test_a_page_says_that_its_server_does_not_answer(browser: Browser, review: Review) -> None:
     context = browser.new_context()
-    with review_of(tmp_path, store=tmp_path / "store", search=of_report(report())) as running:
-        page = go(context, running)
-    expect(page.get_by_role("alert").last).to_contain_text("does not answer")
+    page = go(context, review)
+    context.route("**/state", lambda route: route.abort())
+    expect(page.locator(".notice")).to_contain_text("does not answer")
+    context.unroute("**/state")
+    expect(page.locator(".notice")).to_be_hidden()
     context.close()
 
 

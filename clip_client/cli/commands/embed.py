@@ -247,7 +247,7 @@ class _Counts:
             text += f", {self.there_before:,} done before"
         elapsed_s = time.monotonic() - self.begun_at
         # Less than a second says nothing about the server.
-        return f"{text}, {self.seen / elapsed_s:,.1f} photos/s" if elapsed_s >= 1 else text
+        return f"{text}, {self.seen / elapsed_s:,.1f} photos/s" if self.seen and elapsed_s >= 1 else text
 
 
 def _output_path(text: str) -> Path | str:
