@@ -162,7 +162,7 @@ def test_rules_choose_edited_copies_only_if_a_person_adds_them(album: Path, tmp_
         assert all(
             part in review.get("/rules").text for part in ('name="also" value="edited"', 'href="./?holds=edited"')
         )
-        shown = [review.get(f"/rows?{query}").text.count("data-group=") for query in ("holds=edited", "tier=edited")]
+        shown = [review.get(f"/?{query}").text.count("data-group=") for query in ("holds=edited", "tier=edited")]
         assert shown == [1, 0]
         review.post("/rules/choose")
         assert states(review) == {ALTERED: "open"}
