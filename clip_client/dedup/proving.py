@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from clip_client.dedup.features.model_input import KeepPicture
     from clip_client.dedup.files.reading import PhotoReader
     from clip_client.dedup.photo import Photo
-    from clip_client.dedup.store.spool import Spool
+    from clip_client.dedup.store.blob_table import Spool
     from clip_client.dedup.store.store import Store
     from clip_client.dedup.types import OnProgress, Thresholds
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from clip_client.dedup.files.reading import PhotoReader, ReadFile
-    from clip_client.dedup.store.spool import Spool
+    from clip_client.dedup.store.blob_table import Spool
     from clip_client.dedup.store.store import Store
 
 _AT_ONCE: Final = 64
@@ -81,9 +81,7 @@ class Aligner:
         self._read = reader.read
         self._pictures = {} if pictures is None else pictures
         self._is_source = is_source
-        self._table = store.alignment(ALGORITHM)
-        self._outcomes = store.alignment(_OUTCOMES)
-        store.keep_alignments({ALGORITHM, _OUTCOMES})
+        self._table, self._outcomes = store.alignment_tables(ALGORITHM, _OUTCOMES)
         self._keypoints = lru_cache(_REMEMBERED)(self._load)
         self._full_size = lru_cache(_AT_FULL_SIZE)(self._decode)
         self._pool = ThreadPoolExecutor(reader.threads, thread_name_prefix="clip_client verify")

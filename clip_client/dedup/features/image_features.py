@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 ALGORITHM: Final = "look-3"
 """Version of :class:`ImageFeatures`, and its folder in a store: change it with anything that changes their values."""
 
-_ADDED: Final = ("inner_hash", "exposure_s", "f_number", "iso", "exposure_bias")
-"""Columns that files of this version may lack, because an earlier program wrote them."""
-
 BYTES_ONLY: Final = "BYTES_ONLY"
 """Code of a RAW file without a readable preview: it is compared by its bytes only, which is no failure."""
 
@@ -41,8 +38,7 @@ _DECODED_SIDE: Final = 471
 
 def cached_features(store: Store) -> ParquetStore:
     """Open the features that a store holds."""
-    about = {"algorithm": ALGORITHM}
-    return store.table(Path("looks", ALGORITHM), feature_columns(), about, added=_ADDED)
+    return store.table(Path("looks", ALGORITHM), feature_columns(), {"algorithm": ALGORITHM})
 
 
 def feature_columns() -> dict[str, pa.DataType]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from clip_client.dedup import find_duplicates
 from clip_client.dedup.alignment.aligner import Aligner, keep_small_picture, keypoints_in
-from clip_client.dedup.store.spool import Spool
+from clip_client.dedup.store.blob_table import Spool
 from clip_client.dedup.store.store import Store
 from clip_client.dedup.types import EDITED, RE_ENCODED
 from preprocess_ensemble.imaging import decode as decoding

@@ -168,8 +168,8 @@ async def test_of_a_large_store_only_the_rows_of_the_searched_files_are_read(tmp
                 yield positions, table
 
     class CountingStore(Store):
-        def table(self, folder: Path, columns: Any, about: Any, added: Any = ()) -> ParquetStore:
-            table = super().table(folder, columns, about, added)
+        def table(self, folder: Path, columns: Any, about: Any) -> ParquetStore:
+            table = super().table(folder, columns, about)
             return CountingParquetStore(self.directory / folder, table.schema)
 
     clip: Any = NoPictures()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING
 
-from clip_client.dedup.store.spool import Spool
+from clip_client.dedup.store.blob_table import Spool
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def test_a_spool_gives_back_what_fits_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clip_client.dedup.store.spool._MOST_BYTES", 10)
+    monkeypatch.setattr("clip_client.dedup.store.blob_table._MOST_BYTES", 10)
     with Spool(tmp_path) as spool:
         for key, data in (("a", b"12345"), ("b", b"123456"), ("c", b"678")):
             spool.put(key, data)

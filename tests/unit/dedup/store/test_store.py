@@ -20,15 +20,16 @@ from clip_client.dedup.features.pixel_hash import pixel_hash
 from clip_client.dedup.files.companions import companions, what_would_be_lost
 from clip_client.dedup.photo import ImageFeatures
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
-from clip_client.dedup.store.sqlite import open_database, transaction
+from clip_client.dedup.store.sqlite import Database
 from clip_client.dedup.store.store import default_directory
 from clip_client.dedup.types import CaptureTime, PhotoFile
+from tests.fixtures.vectors import read
 
 ROW: dict[str, Any] = {"sha256": bytes(32), "vector": np.array([0.6, 0.8], dtype=np.float32), "code": "", "message": ""}
 
 
 def rows(store: Store, vector_id: str = "model") -> list[bytes]:
-    keys: list[bytes] = store.vectors(vector_id).read().column("sha256").to_pylist()
+    keys: list[bytes] = read(store.vectors(vector_id)).column("sha256").to_pylist()
     return keys
 
 
@@ -38,7 +39,7 @@ def test_rows_come_back_bit_for_bit(tmp_path: Path) -> None:
         vectors.add(ROW)
         vectors.add({**ROW, "sha256": b"\1" * 32, "vector": None, "code": "EMPTY", "message": "It is empty."})
         vectors.flush()
-        table = store.vectors("model").read()
+        table = read(store.vectors("model"))
     assert table.column("sha256").to_pylist() == [bytes(32), b"\1" * 32]
     assert np.array_equal(np.array(table.column("vector")[0].as_py(), np.float32), ROW["vector"])
     assert table.column("vector")[1].as_py() is None
@@ -54,7 +55,7 @@ def test_a_look_comes_back_whole(tmp_path: Path) -> None:
         looks = cached_features(store)
         looks.add({"sha256": bytes(32), **features.to_row()})
         looks.flush()
-        (row,) = cached_features(store).read().to_pylist()
+        (row,) = read(cached_features(store)).to_pylist()
     assert ImageFeatures.from_row(row) == features
 
 
@@ -145,21 +146,29 @@ def test_a_store_that_cannot_be_written_is_not_to_be_moved_away(tmp_path: Path) 
         assert "move it away" not in str(raised.value)
 
 
+class Numbers(Database):
+    SCHEMA = "CREATE TABLE IF NOT EXISTS numbers (number INTEGER NOT NULL)"
+
+    def add(self, *numbers: int | None) -> None:
+        self._write("INSERT INTO numbers VALUES (?)", ((number,) for number in numbers))
+
+    def all(self) -> list[tuple[int]]:
+        return self._connection.execute("SELECT number FROM numbers").fetchall()
+
+
 def test_a_transaction_is_whole_or_not_at_all(tmp_path: Path) -> None:
-    connection = open_database(tmp_path / "x.sqlite", "CREATE TABLE t (x)", version=1, durable=True)
-
-    def fail() -> None:
-        with transaction(connection):
-            connection.execute("INSERT INTO t VALUES (1)")
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        fail()
-    assert connection.execute("SELECT count(*) FROM t").fetchone() == (0,)
-    connection.close()
+    numbers = Numbers(tmp_path / "x.sqlite")
+    with pytest.raises(sqlite3.IntegrityError):
+        numbers.add(1, None)
+    assert numbers.all() == []
+    numbers.add(2)
+    assert numbers.all() == [(2,)]
+    numbers.close()
 
 
-def test_a_new_database_is_waited_for_where_another_process_makes_it(tmp_path: Path) -> None:
+def test_a_new_database_is_waited_for_where_another_process_makes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """SQLite does not wait here by itself."""
     other = sqlite3.connect(tmp_path / "x.sqlite", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -169,7 +178,8 @@ def test_a_new_database_is_waited_for_where_another_process_makes_it(tmp_path: P
         turns.append(seconds)
         other.execute("COMMIT")
 
-    open_database(tmp_path / "x.sqlite", "CREATE TABLE t (x)", version=1, durable=True, sleep=turn).close()
+    monkeypatch.setattr("time.sleep", turn)
+    Numbers(tmp_path / "x.sqlite").close()
     assert len(turns) == 1
     other.close()
 
@@ -188,7 +198,7 @@ def test_processes_write_to_one_store_at_once(tmp_path: Path) -> None:
         "        vectors.add({'sha256': key, 'vector': [1.0], 'code': '', 'message': ''})\n"
         "        vectors.flush()\n"
         "        vectors.compact()\n"
-        "        assert key in vectors.read().column('sha256').to_pylist()\n"
+        "        assert [*vectors.find([key])]\n"
     )
     command = [sys.executable, "-c", script, str(tmp_path)]
     processes = [subprocess.Popen([*command, str(number)]) for number in range(3)]
