@@ -136,9 +136,9 @@ class Choices(Database):
     def _found(self, condition: str = "", *values: object) -> Iterator[Choice]:
         columns = "id, step, what, at_ns, rules, run, state, photos"
         rows = self._connection.execute(f"SELECT {columns} FROM choices{condition} ORDER BY id", values)
-        for *facts, photos in rows:
+        for number, step, what, at_ns, rules, run, state, photos in rows:
             chosen = (ChosenPhoto(path, sha256, bool(moves)) for path, sha256, moves in json.loads(photos))
-            yield Choice(*facts, tuple(chosen))
+            yield Choice(number, step, what, at_ns, rules, run, state, tuple(chosen))
 
     def runs(self, what: str) -> dict[str, int]:
         """Return run -> number of choices of one kind that it has carried out and that were not taken back."""

@@ -89,24 +89,6 @@ class _FileMerged(Exception):
     """Another process has just merged this file into another one."""
 
 
-class KeyFilter:
-    """A set of hashes by their first 8 bytes: a million hashes take 8 MB.
-
-    It may report a hash that is not in the set: about once in 10**13 questions if the set has a million hashes.
-    """
-
-    def __init__(self, keys: Any) -> None:
-        """Take ``keys``, a ``pyarrow.ChunkedArray`` of values of 32 bytes."""
-        joined = keys.combine_chunks()
-        numbers = np.frombuffer(joined.buffers()[1] or b"", dtype=np.uint64).reshape(-1, 4)
-        self._prefixes = np.unique(numbers[joined.offset : joined.offset + len(joined), 0])
-
-    def __contains__(self, key: bytes) -> bool:
-        prefix = np.frombuffer(key, dtype=np.uint64, count=1)
-        at = int(np.searchsorted(self._prefixes, prefix)[0])
-        return at < len(self._prefixes) and bool(self._prefixes[at] == prefix[0])
-
-
 class ParquetStore:
     """One folder of Parquet files with one ``pyarrow.Schema``.
 
@@ -130,9 +112,9 @@ class ParquetStore:
         except OSError as error:
             raise StoreError(f"cannot write into {folder}: {error.strerror}") from None
 
-    def key_filter(self) -> KeyFilter:
-        """Return a filter that tells which hashes may have a row, without a Python object for each."""
-        return KeyFilter(self._all_keys(self._files()))
+    def keys(self) -> set[bytes]:
+        """Return every key that has a row."""
+        return set(self._all_keys(self._files()).to_pylist())
 
     def scan(self, columns: Sequence[str]) -> Iterator[Any]:
         """Yield ``columns`` of the row of every key, as tables in the order of the files, a row group at a time.
@@ -238,10 +220,11 @@ class ParquetStore:
             return 0 if parquet is None else int(parquet.metadata.num_rows)
 
     def _read_keys(self, path: Path) -> _File | None:
-        key = self.layout.key
+        keys = None
         with self._opened(path) as parquet, self._damage(path):
-            return None if parquet is None else _File(path, parquet.read(columns=[key]).column(key))
-        return None
+            if parquet is not None:
+                keys = parquet.read(columns=[self.layout.key]).column(self.layout.key)
+        return None if keys is None else _File(path, keys)
 
     def _all_keys(self, files: Sequence[_File]) -> Any:
         import pyarrow as pa

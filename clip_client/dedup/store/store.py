@@ -122,18 +122,13 @@ class Store:
         """Open a place on the store's disk for what need not be kept."""
         return Spool(self.directory)
 
-    def vectors(self, vector_id: str, dimension: int | None = None) -> ParquetStore:
-        """Open the vectors of one id, each of ``dimension`` numbers; ``code`` and ``message`` say why one is missing.
-
-        Without a ``dimension`` the vectors are lists of any length, as older versions wrote them. Their 32-bit offsets
-        end at 2**31 numbers, which is 4.19 million vectors of 512; lists of one length have no offsets.
-        """
+    def vectors(self, vector_id: str, dimension: int) -> ParquetStore:
+        """Open the vectors of one id, of ``dimension`` numbers; ``code`` and ``message`` say why one is missing."""
         import pyarrow as pa
 
         # The id has characters that a file name may not have, so its hash names the folder; the files hold the id.
-        vector = pa.list_(pa.float32()) if dimension is None else pa.list_(pa.float32(), dimension)
         folder = Path("vectors", hashlib.sha256(vector_id.encode()).hexdigest()[:16])
-        columns = {"vector": vector, "code": pa.string(), "message": pa.string()}
+        columns = {"vector": pa.list_(pa.float32(), dimension), "code": pa.string(), "message": pa.string()}
         return self.table(folder, columns, {"vector_id": vector_id})
 
     def table(self, folder: Path, columns: Mapping[str, pa.DataType], about: Mapping[str, str]) -> ParquetStore:

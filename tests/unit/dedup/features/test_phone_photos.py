@@ -56,7 +56,7 @@ def test_metadata_is_read_as_that_of_a_jpeg(data: bytes, image_format: str) -> N
 def test_compressed_metadata_of_a_jpeg_xl_counts_as_incomplete() -> None:
     compressed = phone_files.jxl(exif=phone_files.exif(), xmp=XMP * 20, compress_metadata=True)
     assert b"brob" in compressed
-    assert read_metadata(compressed).is_incomplete
+    assert read_metadata(compressed)[1].is_incomplete
 
 
 def with_auxiliary(urn: bytes) -> bytes:

@@ -182,13 +182,3 @@ def test_a_damaged_row_group_costs_its_own_file_only(vectors: ParquetStore) -> N
     add(vectors, 5000)
     assert found(vectors, 5000)[5000] == 5000
     assert found(vectors, *range(2000), 5000)[5000] == 5000
-
-
-def test_a_filter_tells_which_contents_may_have_rows(vectors: ParquetStore) -> None:
-    stored = [bytes([number % 251, number // 251]) * 16 for number in range(3000)]
-    assert stored[0] not in vectors.key_filter()
-    for sha256 in stored[::2]:
-        vectors.add({**row(0), "sha256": sha256})
-    vectors.flush()
-    keys = vectors.key_filter()
-    assert [sha256 in keys for sha256 in stored] == [True, False] * 1500
