@@ -188,7 +188,7 @@ class _Collector:
         self._load(set(self._known.values()))
 
     def _load(self, contents: Collection[str]) -> None:
-        """Load what the store holds about ``contents``, none of which was looked up before."""
+        """Load what the store holds about ``contents`` that were not looked up before."""
         self._loaded.update(contents)
         names = list(contents)
         keys = [bytes.fromhex(name) for name in names]
@@ -354,7 +354,7 @@ class _Collector:
         return self._add_copy(sha256, file, image)
 
     def _record_vector(self, sha256: str, file: PhotoFile, item: EmbeddedItem) -> None:
-        """Keep the vector, or the reason why there is none."""
+        """Keep the vector, or the reason why it is missing."""
         code, message = ("", "") if item.error is None else (item.error.code, item.error.message)
         if not code and not is_unchanged(file):
             code, message = "UNREADABLE", "It was changed while it was read."

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import struct
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -88,7 +88,8 @@ def space_of_profile(profile: bytes) -> ColourSpace:
         if profile[16:20] == b"RGB ":
             primaries = _primaries(opened.profile)
             if primaries is None and "srgb" in description.lower():
-                return SRGB  # such as "sRGB v4 ICC preference", which has tables in place of primaries
+                # Such as "sRGB v4 ICC preference", which has tables in place of primaries.
+                return replace(SRGB, key=profile)
     name = _known_name(primaries) or description or "without a name"
     return ColourSpace(name=name, primaries=primaries, key=profile)
 
@@ -111,19 +112,19 @@ def space_of_codes(primaries: int, transfer: int) -> ColourSpace:
         return ColourSpace(name=f"H.273 number {primaries}", primaries=None, key=key, is_profile=False, is_hdr=is_hdr)
     measured = _under_d50(*_CODED[primaries])
     if not is_hdr and _are_near(measured, SRGB.primaries):
-        return SRGB
+        return replace(SRGB, key=key)
     name = f"{_known_name(measured) or f'H.273 number {primaries}'}{' with HDR' if is_hdr else ''}"
     return ColourSpace(name=name, primaries=measured, key=key, is_profile=False, is_hdr=is_hdr)
 
 
-def space_of_chromaticities(white: tuple[float, float], primaries: tuple[float, ...]) -> ColourSpace:
+def space_of_chromaticities(white: tuple[float, float], primaries: tuple[float, ...], key: bytes) -> ColourSpace:
     """Return the colour space of CIE x and y of white, red, green and blue, as a PNG gives them."""
     try:
         measured = _under_d50(white, primaries)
     except (ValueError, ArithmeticError, np.linalg.LinAlgError):
-        return ColourSpace(name="without a name", primaries=None, key=repr((white, primaries)).encode())
+        return ColourSpace(name="without a name", primaries=None, key=key)
     name = _known_name(measured) or "of its own primaries"
-    return ColourSpace(name=name, primaries=measured, key=repr((white, primaries)).encode(), is_profile=False)
+    return ColourSpace(name=name, primaries=measured, key=key, is_profile=False)
 
 
 def _under_d50(white: tuple[float, float], primaries: tuple[float, ...]) -> tuple[float, ...]:
@@ -168,5 +169,5 @@ _KNOWN: Final = {
     "Rec. 2020": _under_d50(*_CODED[9]),
     "ProPhoto RGB": _PROPHOTO,
 }
-ADOBE_RGB: Final = ColourSpace(name="Adobe RGB", primaries=_KNOWN["Adobe RGB"], key=b"R03", is_profile=False)
+ADOBE_RGB: Final = ColourSpace(name="Adobe RGB", primaries=_KNOWN["Adobe RGB"], key=b"Adobe RGB", is_profile=False)
 """Adobe RGB as cameras name it in EXIF, without a profile."""

@@ -66,10 +66,10 @@ _FINDER_COLOUR: Final = (9, 0x0E)
 class Fields:
     """What a file says, by the names that people know; fields that say nothing about the photo are left out."""
 
-    said: defaultdict[str, set[Value]] = field(default_factory=lambda: defaultdict(set))
-    implied: defaultdict[str, set[Value]] = field(default_factory=lambda: defaultdict(set))
+    said: dict[str, set[Value]] = field(default_factory=lambda: defaultdict(set))
+    implied: dict[str, set[Value]] = field(default_factory=lambda: defaultdict(set))
     """What the file says in another form, such as the time zone in a date of XMP: another file loses nothing by it."""
-    of_maker: defaultdict[str, set[Value]] = field(default_factory=lambda: defaultdict(set))
+    of_maker: dict[str, set[Value]] = field(default_factory=lambda: defaultdict(set))
     """What programs take from the maker's notes, such as the lens: a file with these notes has it."""
     is_unreadable: bool = False
 

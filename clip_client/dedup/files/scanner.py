@@ -12,6 +12,7 @@ import os
 import re
 import stat
 from collections import Counter
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -22,7 +23,7 @@ from clip_client.dedup.text import why_unreadable
 from clip_client.dedup.types import PREVIEWS_MARK, QUARANTINE_NAME, FailedFile, LibraryPhoto, Links, PhotoFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 _KINDS: Final = (
     (stat.S_ISFIFO, "a FIFO"),
@@ -101,7 +102,8 @@ def scan(
         if not isinstance(path, str | os.PathLike):
             raise TypeError(f"expected the path of a file or folder, got {type(path).__name__}")
         roots.append(os.fsdecode(path))
-        walk.start(roots[-1])
+        with walk.failing(roots[-1]):
+            walk.start(roots[-1])
     walk.run(on_progress or (lambda found: None))
     return Scan(
         files=tuple(sorted((file for _, file in walk.names.values()), key=lambda file: os.fsencode(file.path))),
@@ -146,12 +148,7 @@ class _Walk:
 
     def start(self, path: str) -> None:
         """Add a path that the user named: a file whatever its name is, or a folder to walk."""
-        try:
-            status = os.stat(path)
-            is_link = os.path.islink(path)
-        except (OSError, ValueError) as error:
-            self._fail(path, why_unreadable(error))
-            return
+        status, is_link = os.stat(path), os.path.islink(path)
         if QUARANTINE_NAME in os.path.abspath(path).split(os.sep):
             self._fail(path, "It is in the quarantine; bring it back with: clip-client undo.")
         elif stat.S_ISDIR(status.st_mode):
@@ -165,7 +162,8 @@ class _Walk:
         """Walk the folders and those below them."""
         while self.waiting:
             reached, _name, folder, device = heapq.heappop(self.waiting)
-            self._enter(folder, device, reached)
+            with self.failing(folder):
+                self._enter(folder, device, reached)
             on_progress(len(self.names))
 
     def _walk_later(self, path: str, *, device: int, reached: int) -> None:
@@ -173,39 +171,31 @@ class _Walk:
 
     def _enter(self, folder: str, device: int, reached: int) -> None:
         """Add the entries of one folder."""
-        try:
-            status = os.stat(folder)
-            identity = (status.st_dev, status.st_ino)
-            if identity in self.walked:
-                return
-            self.walked.add(identity)
-            if is_library(folder):
-                self._take_library(folder)
-                return
-            with os.scandir(folder) as listing:
-                # A file in the quarantine must not become a copy of something again.
-                shown = [entry for entry in listing if entry.name != QUARANTINE_NAME]
-                if any(entry.name == PREVIEWS_MARK for entry in shown):
-                    return
-        except OSError as error:
-            self._fail(folder, why_unreadable(error))
+        status = os.stat(folder)
+        identity = (status.st_dev, status.st_ino)
+        if identity in self.walked:
+            return
+        self.walked.add(identity)
+        if is_library(folder):
+            self._take_library(folder)
+            return
+        with os.scandir(folder) as listing:
+            # A file in the quarantine must not become a copy of something again.
+            shown = [entry for entry in listing if entry.name != QUARANTINE_NAME]
+        if any(entry.name == PREVIEWS_MARK for entry in shown):
             return
         entries = [entry for entry in shown if self.include_hidden or not entry.name.startswith(".")]
         photos, companions = _photos_and_companions([entry.name for entry in entries], raw=self.raw)
         for entry in entries:
-            is_photo = entry.name in photos
-            self._add_entry(entry, device, reached, is_photo=is_photo, is_skipped=entry.name not in companions)
+            is_photo, is_skipped = entry.name in photos, entry.name not in companions
+            with self.failing(entry.path):
+                self._add_entry(entry, device, reached, is_photo=is_photo, is_skipped=is_skipped)
 
     def _add_entry(
         self, entry: os.DirEntry[str], device: int, reached: int, *, is_photo: bool, is_skipped: bool
     ) -> None:
-        try:
-            # Not entry.stat(), which has no inode on Windows.
-            status = os.stat(entry.path)
-            is_link = entry.is_symlink()
-        except OSError as error:
-            self._fail(entry.path, why_unreadable(error))
-            return
+        # Not entry.stat(), which has no inode on Windows.
+        status, is_link = os.stat(entry.path), entry.is_symlink()
         if stat.S_ISDIR(status.st_mode):
             if is_link and not self._is_link_to_follow(entry.path):
                 return
@@ -253,15 +243,12 @@ class _Walk:
         listing = read_library(library, include_hidden=self.include_hidden)
         self.failed_in_libraries.extend(listing.failed)
         for photo in listing.photos:
-            try:
+            with self.failing(photo.path):
                 status = os.stat(photo.path)
-            except OSError as error:
-                self._fail(photo.path, why_unreadable(error))
-                continue
-            # The walk may have found a file that the library only refers to: it keeps the name in the library.
-            file = PhotoFile(photo.path, status.st_size, status.st_mtime_ns)
-            self.names[status.st_dev, status.st_ino] = (False, file)
-            self.in_libraries[photo.path] = photo
+                # The walk may have found a file that the library only refers to: it keeps the name in the library.
+                file = PhotoFile(photo.path, status.st_size, status.st_mtime_ns)
+                self.names[status.st_dev, status.st_ino] = (False, file)
+                self.in_libraries[photo.path] = photo
 
     def _skip(self, path: str) -> None:
         """Count a regular file by its ending, and by its format if it is an image with an unknown ending.
@@ -275,6 +262,14 @@ class _Walk:
             if image_format := _image_format(path):
                 kind = f"{image_format} image with {'the ending ' if kind == ending else ''}{kind}"
         self.skipped[kind] += 1
+
+    @contextmanager
+    def failing(self, path: str) -> Iterator[None]:
+        """List ``path`` as failed if the block cannot read it."""
+        try:
+            yield
+        except (OSError, ValueError) as error:
+            self._fail(path, why_unreadable(error))
 
     def _fail(self, path: str, message: str) -> None:
         self.failed[path] = FailedFile(path=path, code="UNREADABLE", message=message)

@@ -30,7 +30,7 @@ class BlobTable(Database):
         return found.fetchone() is not None
 
     def get(self, key: str) -> bytes | None:
-        """Return the bytes of a key, which is written in hexadecimal; None if there are none."""
+        """Return the bytes of a key, which is written in hexadecimal; None for an unknown key."""
         found = self._connection.execute("SELECT data FROM blobs WHERE key = ?", (bytes.fromhex(key),)).fetchone()
         return None if found is None else found[0]
 
@@ -52,7 +52,7 @@ class Spool(Mapping[str, bytes]):
         self._lock = Lock()
         self._file: IO[bytes] | None = None
         with suppress(OSError):  # the folder is full, or must not be written to
-            # Without a buffer, of which a rest would fail again when the file is closed.
+            # Unbuffered: closing the file would write the rest of a buffer, which fails on a full disk.
             self._file = tempfile.TemporaryFile(dir=folder, buffering=0)
 
     def __enter__(self) -> Self:

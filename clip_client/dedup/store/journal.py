@@ -180,7 +180,7 @@ class Journal(Database):
         now = datetime.now().replace(microsecond=0)
         with self._transaction():
             (last,) = self._connection.execute(_LAST_RUN).fetchone()
-            with suppress(ValueError, TypeError):  # there is none, or it is no date
+            with suppress(ValueError, TypeError):  # there was no run, or its name is no date
                 now = max(now, datetime.strptime(last[:15], _RUN_TIME) + timedelta(seconds=1))
             name = f"{now:{_RUN_TIME}}-{uuid.uuid4().hex[:8]}"
             self._connection.execute("INSERT OR REPLACE INTO last_run VALUES (1, ?)", (name,))

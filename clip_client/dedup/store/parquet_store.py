@@ -273,7 +273,9 @@ class ParquetStore:
             with self._damage(file.path):
                 for group in np.unique(np.searchsorted(starts, rows, side="right") - 1).tolist():
                     first, last = np.searchsorted(rows, starts[group : group + 2])
-                    table = parquet.read_row_group(group, columns=held).take(rows[first:last] - starts[group])
+                    table = parquet.read_row_group(group, columns=held, use_threads=False).take(
+                        rows[first:last] - starts[group]
+                    )
                     for name in set(schema.names).difference(held):
                         table = table.append_column(name, pa.array(np.zeros(len(table), np.uint64)))
                     yield positions[first:last], without_null_lists(table.select(schema.names).cast(schema))

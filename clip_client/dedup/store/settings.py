@@ -53,7 +53,7 @@ class Settings(Database):
         return self._write("DELETE FROM keep_rules WHERE name = ?", [(name,)]) > 0
 
     def tuned(self, vector_id: str) -> Thresholds | None:
-        """Return the thresholds that were tuned for the vectors of this id; None if there are none."""
+        """Return the thresholds that were tuned for the vectors of this id, if any."""
         row = self._connection.execute("SELECT similar, source FROM tuned WHERE vector_id = ?", (vector_id,)).fetchone()
         return row and Thresholds(similar=row[0], source=row[1], recommended=True)
 

@@ -104,7 +104,8 @@ def test_vectors_are_lists_of_one_length(vectors: ParquetStore) -> None:
     """Lists of any length have offsets of 32 bits, which 4.19 million vectors of 512 numbers overflow."""
     add(vectors, 1)
     (file,) = files_of(vectors)
-    assert pq.read_schema(file).field("vector").type.list_size == _DIMENSION
+    schema = pq.read_schema(file)
+    assert (schema.field("vector").type.list_size, schema.metadata[b"vector_id"]) == (_DIMENSION, b"model")
     assert read(vectors).column("vector").type.list_size == _DIMENSION
 
 

@@ -1,7 +1,8 @@
-"""The parts of a store: shelves, the index of files, decisions, and what is done with damaged ones."""
+"""The parts of a store: caches, the index of files, decisions, settings, and what is done with damaged ones."""
 
 from __future__ import annotations
 
+import io
 import os
 import sqlite3
 import subprocess
@@ -13,11 +14,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from clip_client.dedup import Store, StoreError
-from clip_client.dedup.features.image_features import cached_features, extract_features
-from clip_client.dedup.features.pixel_hash import pixel_hash
-from clip_client.dedup.files.companions import companions, what_would_be_lost
+from clip_client.dedup import Store, StoreError, thresholds_for
+from clip_client.dedup.features.image_features import cached_features
 from clip_client.dedup.photo import ImageFeatures
+from clip_client.dedup.store.blob_table import Spool
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.store.sqlite import Database
 from clip_client.dedup.store.store import default_directory
@@ -30,19 +30,6 @@ ROW: dict[str, Any] = {"sha256": bytes(32), "vector": np.array([0.6, 0.8], dtype
 def rows(store: Store, vector_id: str = "model") -> list[bytes]:
     keys: list[bytes] = read(store.vectors(vector_id, 2)).column("sha256").to_pylist()
     return keys
-
-
-def test_rows_come_back_bit_for_bit(tmp_path: Path) -> None:
-    with Store(tmp_path) as store:
-        vectors = store.vectors("model", 2)
-        vectors.add(ROW)
-        vectors.add({**ROW, "sha256": b"\1" * 32, "vector": None, "code": "EMPTY", "message": "It is empty."})
-        vectors.flush()
-        table = read(store.vectors("model", 2))
-    assert table.column("sha256").to_pylist() == [bytes(32), b"\1" * 32]
-    assert np.array_equal(np.array(table.column("vector")[0].as_py(), np.float32), ROW["vector"])
-    assert np.isnan(table.column("vector")[1].as_py()).all()
-    assert table.column("code").to_pylist() == ["", "EMPTY"]
 
 
 def test_a_look_comes_back_whole(tmp_path: Path) -> None:
@@ -71,14 +58,26 @@ def test_vectors_of_two_models_never_meet(tmp_path: Path, monkeypatch: pytest.Mo
             [rows(store, vector_id) for vector_id in ("one", "other")]
 
 
+def test_a_file_without_a_column_of_texts_is_refused(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        vectors = store.vectors("model", 2)
+        vectors.add(ROW)
+        vectors.flush()
+        (file,) = vectors.folder.iterdir()
+        pq.write_table(pq.read_table(file).drop_columns(["code"]), file)
+        with pytest.raises(StoreError, match="does not belong there"):
+            vectors.keys()
+
+
 def test_many_small_files_become_one(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
         vectors = store.vectors("model", 2)
+        folder = next((tmp_path / "vectors").iterdir())
         for number in range(65):
+            vectors.compact()
+            assert len(list(folder.iterdir())) == number
             vectors.add({**ROW, "sha256": bytes([number]) * 32})
             vectors.flush()
-        folder = next((tmp_path / "vectors").iterdir())
-        assert len(list(folder.iterdir())) == 65
         vectors.compact()
         assert len(list(folder.iterdir())) == 1
         assert len(set(rows(store))) == 65
@@ -214,45 +213,6 @@ def test_the_folder_comes_from_the_environment(tmp_path: Path, monkeypatch: pyte
     assert default_directory() == tmp_path / "mine"
 
 
-def test_looks_tell_sizes_hashes_and_pixels(photos: Path) -> None:
-    data = (photos / "coffee.jpg").read_bytes()
-    features = extract_features(data)
-    assert (features.width, features.height, features.is_flat, features.code) == (600, 400, False, "")
-    # Bytes behind the end of a JPEG change the file and not one pixel.
-    assert pixel_hash(data + b"\0") == pixel_hash(data) != pixel_hash((photos / "rocket.jpg").read_bytes())
-    assert extract_features(b"no picture").code == "NOT_AN_IMAGE"
-    assert pixel_hash(b"no picture") == ""
-
-
-def test_companions_are_found_by_name(tmp_path: Path) -> None:
-    for name in ("a.jpg", "A.CR2", "a.jpg.xmp", "a.txt", "b.heic", "b.mov", "b.jpg", "b.jpg.xmp"):
-        (tmp_path / name).touch()
-    found = companions(str(tmp_path / name) for name in ("a.jpg", "b.heic", "b.jpg"))
-    named = {Path(photo).name: [Path(one.path).name for one in own] for photo, own in found.items()}
-    assert named == {"a.jpg": ["A.CR2", "a.jpg.xmp"], "b.jpg": ["b.jpg.xmp"]}
-    raw = found[str(tmp_path / "a.jpg")]
-    assert what_would_be_lost(raw, ()) == "RAW file"
-    assert what_would_be_lost(raw, raw) == ""
-
-
-def test_nothing_belongs_to_two_photos_whose_names_differ_by_case(tmp_path: Path) -> None:
-    for name in ("a.jpg", "A.JPG", "a.jpg.xmp"):
-        (tmp_path / name).touch()
-    if len(list(tmp_path.iterdir())) < 3:
-        pytest.skip("this file system knows no case")
-    assert companions(str(tmp_path / name) for name in ("a.jpg", "A.JPG")) == {}
-
-
-def test_stored_vectors_are_plain_parquet(tmp_path: Path) -> None:
-    with Store(tmp_path) as store:
-        vectors = store.vectors("model|id", 2)
-        vectors.add(ROW)
-        vectors.flush()
-    file = next(tmp_path.rglob("*.parquet"))
-    schema = pq.read_schema(file)
-    assert schema.metadata[b"vector_id"] == b"model|id"
-
-
 @pytest.mark.parametrize("name", [b"caf\xe9", b"s3:photos", b"file:photos", b"a=b%20?c#d\n"])
 def test_a_store_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: bytes) -> None:
     """Also one that is not UTF-8, or that a library would take for an address, named from the folder around it."""
@@ -263,3 +223,68 @@ def test_a_store_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         vectors.flush()
         assert rows(store) == [b"1" * 32]
         assert store.decisions.all() == []
+
+
+def test_rules_are_saved_replaced_and_deleted(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        store.settings.save_keep_rules("b", ["newest"])
+        store.settings.save_keep_rules("a", ["bytes", "path=*/x, y/*"])
+        store.settings.save_keep_rules("b", ["oldest"])
+    with Store(tmp_path) as store:
+        assert store.settings.keep_rules() == {"a": ("bytes", "path=*/x, y/*"), "b": ("oldest",)}
+        assert (store.settings.delete_keep_rules("b"), store.settings.delete_keep_rules("b")) == (True, False)
+        for name in ("", "x" * 65, "a/b", "a\nb"):
+            with pytest.raises(ValueError, match="a name of rules is 1 to 64"):
+                store.settings.save_keep_rules(name, ["newest"])
+        assert list(store.settings.keep_rules()) == ["a"]
+
+
+def test_tuned_thresholds_belong_to_their_vectors(tmp_path: Path) -> None:
+    tuned = thresholds_for("ViT-B-32/openai@1a2b3c4d", 0.95)
+    with Store(tmp_path) as store:
+        store.settings.set_tuned("vectors", tuned)
+    with Store(tmp_path) as store:
+        assert (store.settings.tuned("vectors"), store.settings.tuned("others")) == (tuned, None)
+        store.settings.set_tuned("vectors", None)
+        assert store.settings.tuned("vectors") is None
+
+
+def test_a_search_is_noted_if_its_threshold_is_another(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        for threshold in (0.9, 0.9, 0.8, 0.9):
+            store.settings.note_search("vectors", threshold)
+        noted = store.settings.searches("vectors")
+        assert [threshold for _, threshold in noted] == [0.9, 0.8, 0.9]
+        assert [at_ns for at_ns, _ in noted] == sorted(at_ns for at_ns, _ in noted)
+        assert store.settings.searches("others") == []
+
+
+def test_a_spool_gives_back_what_fits_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clip_client.dedup.store.blob_table._MOST_BYTES", 10)
+    with Spool(tmp_path) as spool:
+        for key, data in (("a", b"12345"), ("b", b"123456"), ("c", b"678")):
+            spool.put(key, data)
+        assert dict(spool) == {"a": b"12345", "c": b"678"}
+    assert not [*tmp_path.iterdir()]
+
+
+class FullDisk(io.BytesIO):
+    """A file with room for 4 bytes."""
+
+    def write(self, data: object) -> int:
+        assert isinstance(data, bytes)
+        return super().write(data[: 4 - self.tell()])
+
+
+def test_a_full_disk_keeps_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.TemporaryFile", lambda **options: FullDisk())
+    with Spool(tmp_path) as spool:
+        for key, data in (("a", b"123"), ("b", b"456"), ("c", b"7")):
+            spool.put(key, data)
+        assert dict(spool) == {"a": b"123"}
+
+
+def test_a_folder_that_is_away_keeps_nothing(tmp_path: Path) -> None:
+    with Spool(tmp_path / "away") as spool:
+        spool.put("a", b"1")
+        assert dict(spool) == {}
