@@ -27,7 +27,7 @@ from clip_client.cli.output.output_file import check_place, locked, replacing
 from clip_client.cli.output.progress import ProgressBars, progress_bars
 from clip_client.cli.parser import number_type, user_path
 from clip_client.dedup import FailedFile, Scan
-from clip_client.dedup.store.layout import NUMBERED
+from clip_client.dedup.store.parquet_store import NUMBERED
 from clip_client.dedup.text import counted, printable, skipped_files
 
 if TYPE_CHECKING:

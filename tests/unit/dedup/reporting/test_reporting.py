@@ -13,7 +13,8 @@ from PIL import Image
 from rich.console import Console
 
 from clip_client.dedup import FailedFile
-from clip_client.dedup.features.preview import Preview, preview, thumbnail
+from clip_client.dedup.features.image_features import extract_features
+from clip_client.dedup.features.preview import thumbnail
 from clip_client.dedup.reporting.html import write_page
 from clip_client.dedup.reporting.terminal import print_groups, print_notes
 from clip_client.dedup.text import at_least, human_bytes, printable
@@ -184,35 +185,30 @@ def test_page_counts_its_pictures(tmp_path: Path) -> None:
     assert calls == [("drawing", 1, 2), ("drawing", 2, 2)]
 
 
-def test_preview_is_upright_small_and_knows_the_true_size(tmp_path: Path) -> None:
+def test_a_thumbnail_is_upright_and_small(tmp_path: Path) -> None:
     for path in (photo(tmp_path / "a.jpg", (400, 200), orientation=6), photo(tmp_path / "a.png", (400, 200), 6)):
-        seen = preview(str(path), 50)
-        assert isinstance(seen, Preview)
-        assert (seen.width, seen.height) == (200, 400)
-        assert (seen.image.size, seen.image.mode) == ((25, 50), "RGB")
+        small = thumbnail(str(path), 50)
+        assert small is not None
+        with Image.open(io.BytesIO(small)) as seen:
+            assert (seen.size, seen.mode) == ((25, 50), "RGB")
 
 
-def test_preview_of_what_is_no_picture_is_a_failure(tmp_path: Path) -> None:
+def test_what_is_no_picture_has_no_thumbnail(tmp_path: Path) -> None:
     text = tmp_path / "text.jpg"
     text.write_text("no picture")
     damaged = tmp_path / "damaged.jpg"
     damaged.write_bytes(photo(tmp_path / "whole.jpg").read_bytes()[:120])
-    outcomes = [preview(str(path)) for path in (text, damaged, tmp_path / "gone.jpg")]
-    codes = [outcome.code if isinstance(outcome, FailedFile) else "" for outcome in outcomes]
-    assert codes == ["NOT_AN_IMAGE", "TRUNCATED", "UNREADABLE"]
+    assert [thumbnail(str(path), 50) for path in (text, damaged, tmp_path / "gone.jpg")] == [None] * 3
+    assert [extract_features(path.read_bytes()).code for path in (text, damaged)] == ["NOT_AN_IMAGE", "TRUNCATED"]
 
 
 def test_flat_pictures_are_told_from_photos(tmp_path: Path, photos: Path) -> None:
     for path in photos.iterdir():
-        seen = preview(str(path))
-        assert isinstance(seen, Preview)
-        assert not seen.is_flat, path.name
+        assert not extract_features(path.read_bytes()).is_flat, path.name
     noise = np.random.default_rng(0).normal(20, 2, (300, 400, 3)).clip(0, 255).astype(np.uint8)
     transparent = Image.new("RGBA", (200, 200), (255, 0, 0, 0))
     transparent.paste((0, 0, 255, 0), (0, 0, 100, 200))  # invisible colours
     flat = {"black.jpg": Image.new("L", (300, 200)), "night.jpg": Image.fromarray(noise), "clear.png": transparent}
     for name, image in flat.items():
         image.save(tmp_path / name)
-        seen = preview(str(tmp_path / name))
-        assert isinstance(seen, Preview)
-        assert seen.is_flat, name
+        assert extract_features((tmp_path / name).read_bytes()).is_flat, name
