@@ -108,7 +108,7 @@ def quarantined(journal: Journal, run: str | None) -> list[JournalEntry]:
 
 
 def _print_list(entries: Sequence[JournalEntry], declared: Sequence[Choice], *, as_json: bool) -> None:
-    from clip_client.dedup.actions.apply import why_out_of_reach
+    from clip_client.dedup.actions.quarantine import why_out_of_reach
 
     if as_json:
         listed = [

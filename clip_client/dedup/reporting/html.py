@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
 from clip_client.dedup.reporting.previews import draw_previews
-from clip_client.dedup.reporting.words import TIER_NAMES, found_in_words, in_words, region_on, stays
+from clip_client.dedup.reporting.words import TIER_NAMES, found_in_words, in_words, region_on
 from clip_client.dedup.text import at_least, counted, folder_above, human_bytes, printable, skipped_files
 from clip_client.dedup.types import NO_MODEL, SAFE_TIERS, TIERS, is_random
 
@@ -198,7 +198,7 @@ def _environment(report: DuplicateReport) -> jinja2.Environment:
         url=_url,
     )
     environment.globals.update(
-        in_words=in_words, region_on=region_on, safe_tiers=SAFE_TIERS, skipped_files=skipped_files, stays=stays
+        in_words=in_words, region_on=region_on, safe_tiers=SAFE_TIERS, skipped_files=skipped_files
     )
     return environment
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from clip_client.dedup.aligned import Alignment
-    from clip_client.dedup.group import DuplicateGroup, Member
+    from clip_client.dedup.group import Member
     from clip_client.dedup.photo import Photo
     from clip_client.dedup.report import DuplicateReport
 
@@ -78,14 +78,6 @@ def in_words(member: Member, kept: Member) -> str:
         return f"same picture, {member.tier}"
     change = _change(member.photo, kept.photo)
     return f"looks similar, {change}" if change else "looks similar"
-
-
-def stays(member: Member, group: DuplicateGroup, tiers: Collection[str] = SAFE_TIERS) -> str:
-    """Say why a photo does not move if these tiers are selected; empty if it does, and for the kept photo."""
-    verdict = member.verdict
-    if member.path == group.keep or verdict.moves_with(tiers):
-        return ""
-    return f"It moves only with --act-on {verdict.tier}." if verdict.is_copy else verdict.reason
 
 
 def region_on(member: Member, kept: Member) -> tuple[float, float, float, float] | None:

@@ -200,12 +200,6 @@ def test_tiers_are_checked_by_name_and_by_the_weights_of_the_model() -> None:
     check_tiers([RE_ENCODED, EDITED], "ViT-B-32/random:0@1a2b3c4d")
     with pytest.raises(ValueError, match="altered pictures never move"):
         check_tiers([ALTERED])
-    with pytest.raises(ValueError, match="near-identical") as raised:
-        check_tiers(["near-identical"])
-    assert str(raised.value) == (
-        "the tier 'near-identical' is now a part of 'similar', which holds less certain copies, too: look at them in "
-        "the report first, and then select similar"
-    )
 
 
 def test_files_move_in_the_named_folders_and_beside_named_files(
@@ -214,7 +208,7 @@ def test_files_move_in_the_named_folders_and_beside_named_files(
     photos = [write(tmp_path / name / f"{number}.jpg", b"x") for number, name in enumerate("abcd")]
     monkeypatch.chdir(tmp_path)
     plan = planned(report(tuple(map(member, photos))), [photos[0], "b", "c/gone.jpg"])
-    assert [(move.duplicate.path, move.target.folder) for move in plan.moves] == [
+    assert [(move.duplicate.path, move.folder) for move in plan.moves] == [
         (str(photos[1]), str(tmp_path / "b")),
         (str(photos[2]), str(tmp_path / "c")),
     ]

@@ -153,7 +153,7 @@ def test_a_reference_that_is_not_there_ends_the_search(tmp_path: Path, capsys: p
 
 @pytest.mark.parametrize(
     ("tier", "sentence"),
-    [("all", "the tiers are exact"), ("near-identical", "the tier 'near-identical' is now a part of 'similar'")],
+    [("all", "the tiers are exact"), ("near-identical", "unknown tier 'near-identical'; the tiers are exact")],
 )
 def test_an_unknown_tier_is_misuse_before_any_work(
     tier: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

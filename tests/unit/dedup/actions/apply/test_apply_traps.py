@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from clip_client.dedup.actions.apply import HARDLINK, apply, undo
+from clip_client.dedup.actions.apply import apply, undo
 from clip_client.dedup.actions.purge import purge
 from clip_client.dedup.store.journal import IN_QUARANTINE, Journal, JournalEntry, State
 from clip_client.dedup.store.sqlite import StoreError
@@ -26,8 +26,8 @@ def test_a_hard_link_leads_to_the_photo_where_the_kept_name_is_a_link(tmp_path: 
     write(tmp_path / "elsewhere.jpg", b"x")
     kept, copy = root / "kept.jpg", write(root / "deep" / "copy.jpg", b"x", 10**18)
     kept.symlink_to("../elsewhere.jpg")
-    plan = planned(report((member(kept), member(copy))), [root])
-    assert [outcome.done for outcome in apply(plan, journal, method=HARDLINK).outcomes] == [True]
+    plan = planned(report((member(kept), member(copy))), [root], hard_link=True)
+    assert [outcome.done for outcome in apply(plan, journal)] == [True]
     assert not copy.is_symlink()
     assert copy.samefile(tmp_path / "elsewhere.jpg")
     assert [outcome.done for outcome in undo(journal)] == [True]
@@ -57,7 +57,7 @@ def test_what_a_program_saves_in_the_moment_of_the_move_is_not_lost(
 
     monkeypatch.setattr(os, "unlink", unlink_later)
     monkeypatch.setattr(os, "rename", rename_later)
-    (outcome,) = apply(plan, journal).outcomes
+    (outcome,) = apply(plan, journal)
     assert not outcome.done
     assert copy.read_bytes() == b"edited"
 
@@ -71,11 +71,11 @@ def test_two_searches_with_two_stores_do_not_each_move_what_the_other_keeps(tmp_
         def plan(self, **what: Any) -> JournalEntry:
             planned = super().plan(**what)
             with opened(tmp_path / "other.sqlite") as other:
-                assert [outcome.done for outcome in apply(other_way, other).outcomes] == [True]
+                assert [outcome.done for outcome in apply(other_way, other)] == [True]
             return planned
 
     with closing(SlowJournal(tmp_path / "slow.sqlite")) as journal:
-        (outcome,) = apply(plan, journal).outcomes
+        (outcome,) = apply(plan, journal)
         remaining = journal.entries(IN_QUARANTINE)
     assert outcome.message == "The kept photo disappeared or changed during the move, so this one is back."
     assert (second.exists(), first.exists()) == (True, False)
@@ -128,7 +128,7 @@ def test_a_path_that_leads_back_through_a_link_moves_nothing_else(tmp_path: Path
     plan = planned(report((member(around / "1.jpg"), member(around / "2.jpg"))), [around])
     assert plan.moves == ()
     assert "another file" in plan.skipped[0].reason
-    assert apply(plan, journal).outcomes == ()
+    assert apply(plan, journal) == ()
     assert without_access(snapshot(tmp_path / "here")) == before
 
 
@@ -144,10 +144,10 @@ def test_a_folder_that_cannot_be_synced_is_no_failure(
     monkeypatch.setattr(os, "fsync", refuse)
     plan = planned(groups, [tmp_path / "root"])
     before = snapshot(tmp_path / "root")
-    assert all(outcome.done for outcome in apply(plan, journal).outcomes)
+    assert all(outcome.done for outcome in apply(plan, journal))
     assert all(outcome.done for outcome in undo(journal))
     code = errno.EIO
-    assert not any(outcome.done for outcome in apply(plan, journal).outcomes)
+    assert not any(outcome.done for outcome in apply(plan, journal))
     assert without_access(snapshot(tmp_path / "root")) == without_access(before)
 
 
