@@ -15,14 +15,12 @@ from clip_client.dedup import Member, Store
 from clip_client.dedup.actions.apply import Outcome, apply, undo
 from clip_client.dedup.actions.losses import loss
 from clip_client.dedup.actions.purge import purge
-from clip_client.dedup.features.image_features import extract_features
 from clip_client.dedup.files.metadata import read_sidecar
 from clip_client.dedup.store.journal import State
 from clip_client.dedup.types import QUARANTINE_NAME, SAME_PIXELS, LibraryPhoto, Metadata
 from tests.fixtures.albums import carried_out, member, opened, planned, report, snapshot, without_access, write
 from tests.fixtures.crashes import contents, fork_and_kill
-from tests.fixtures.images.camera_files import exif, packet
-from tests.fixtures.images.image_files import jpeg
+from tests.fixtures.images.camera_files import packet
 from tests.fixtures.members import changed
 
 if TYPE_CHECKING:
@@ -86,17 +84,6 @@ def test_each_field_that_the_kept_photo_lacks_keeps_the_copy(tmp_path: Path, nam
     # Said by both of them, it keeps nothing.
     both = replace(SAID, lens="50 mm")
     assert len(planned(album(tmp_path, Metadata(**fields), kept=both), [tmp_path]).moves) == 1
-
-
-def test_what_is_in_the_files_themselves_keeps_the_copy(tmp_path: Path) -> None:
-    xmp = packet('xmp:Rating="4"><dc:subject><rdf:Bag><rdf:li>Wien</rdf:li></rdf:Bag></dc:subject>')
-    files = {"kept.jpg": jpeg(exif=exif(DateTimeOriginal=None)), "copy.jpg": jpeg(exif=exif(gps=True), xmp=xmp)}
-    members = tuple(
-        member(write(tmp_path / name, data), tier=SAME_PIXELS, metadata=extract_features(data).metadata)
-        for name, data in files.items()
-    )
-    assert why(planned(report(members), [tmp_path])).endswith("date, GPS position, rating and keywords.")
-    assert len(planned(report(members[::-1]), [tmp_path]).moves) == 1
 
 
 @pytest.mark.parametrize(

@@ -106,15 +106,6 @@ def test_what_changes_after_the_plan_stays_and_says_why(
     assert journal.entries(IN_QUARANTINE) == []
 
 
-def test_an_empty_sidecar_is_recorded_without_a_hash(tmp_path: Path, journal: Journal) -> None:
-    for number in range(2):
-        write(tmp_path / "r" / f"{number}.xmp", b"")
-    plan, _ = copies(tmp_path / "r")
-    apply(plan, journal)
-    (entry,) = journal.entries((State.MOVED,))
-    assert [(file.sha256 == "", file.size_bytes) for file in entry.files] == [(False, 1), (True, 0)]
-
-
 @pytest.mark.parametrize("name", ["1.jpg", "1.nef"])
 @pytest.mark.parametrize("data", [b"longer", b"y"])
 def test_a_file_that_is_written_to_during_the_move_comes_back(
@@ -219,18 +210,6 @@ def test_each_state_of_a_killed_process_has_one_end(
     assert [entry.id for entry in journal.entries((ends,))] == [near.id]
     assert (root / "1.jpg").exists() == (left != State.PURGING)
     assert (root / QUARANTINE_NAME).exists() == (ends == State.MOVED)
-
-
-def test_a_disk_without_the_kept_photo_is_not_the_right_one(tmp_path: Path, journal: Journal) -> None:
-    """The old folder alone does not tell: cards of cameras all have the same folders."""
-    disk = tmp_path / "disk"
-    kept, copy = write(disk / "kept.jpg", b"x"), write(disk / "DCIM" / "1.jpg", b"x")
-    apply(planned(report((member(kept), member(copy))), [disk]), journal)
-    disk.rename(tmp_path / "away")
-    (disk / "DCIM").mkdir(parents=True)
-    (outcome,) = undo(journal)
-    assert outcome.message == f"{disk} looks like another disk; connect the right one and try again."
-    assert len(journal.entries(IN_QUARANTINE)) == 1
 
 
 @pytest.mark.parametrize("hard_link", [False, True])

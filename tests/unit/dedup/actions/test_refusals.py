@@ -18,7 +18,6 @@ from clip_client.dedup.actions.quarantine import (
     quarantine,
     quarantine_folder,
     quarantined_path,
-    rename_new,
     restore,
     sync_folder,
     why_out_of_reach,
@@ -195,25 +194,6 @@ def test_a_hard_link_that_cannot_be_made_is_told_before_the_move(tmp_path: Path)
         with pytest.raises(CannotMove) as raised:
             check_hard_link(*map(str, pair))
         assert str(raised.value) == "A hard link is not possible: No such file or directory."
-
-
-def no_hard_links(*_: object) -> None:
-    raise OSError(errno.EPERM, os.strerror(errno.EPERM))
-
-
-@pytest.mark.parametrize(
-    "step",
-    [lambda source, target: quarantine(moved_file(source, target)), rename_new],
-    ids=["into the quarantine", "back without hard links"],
-)
-def test_a_taken_name_is_an_error_that_names_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: Callable[[str, str], None]
-) -> None:
-    source, target = write(tmp_path / "1.jpg", b"x"), write(tmp_path / QUARANTINE_NAME / "2.jpg", b"y")
-    monkeypatch.setattr(os, "link", no_hard_links)
-    with pytest.raises(FileExistsError) as raised:
-        step(str(source), str(target))
-    assert str(raised.value) == f"[Errno {errno.EEXIST}] {os.strerror(errno.EEXIST)}: {str(target)!r}"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no permission bits")

@@ -45,7 +45,7 @@ def test_a_kill_between_any_two_steps_loses_nothing(folder: Path, hard_link: boo
         root, store = folder / f"{step}" / "root", folder / f"{step}" / "journal.sqlite"
         groups = album(root)
         before = snapshot(root)
-        plan = planned(groups, [root])
+        plan = planned(groups, [root], hard_link=hard_link)
 
         def act(store: Path = store, plan: Plan = plan) -> None:
             with opened(store) as journal:

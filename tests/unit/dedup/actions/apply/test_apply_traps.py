@@ -82,56 +82,6 @@ def test_two_searches_with_two_stores_do_not_each_move_what_the_other_keeps(tmp_
     assert remaining == []
 
 
-def test_purge_leaves_a_raw_file_that_is_no_longer_beside_the_kept_photo(tmp_path: Path, journal: Journal) -> None:
-    root = tmp_path / "r"
-    kept, copy = write(root / "1.jpg", b"x"), write(root / "2.jpg", b"x")
-    raw, _ = write(root / "1.NEF", b"raw"), write(root / "2.NEF", b"raw")
-    apply(planned(report((member(kept), member(copy))), [root]), journal)
-    raw.write_bytes(b"war")
-    (outcome,) = purge(journal, trash=os.unlink)
-    assert outcome.message == f"The RAW file that was kept instead is no longer beside {kept}."
-    raw.write_bytes(b"raw")
-    assert [outcome.done for outcome in purge(journal, trash=os.unlink)] == [True]
-
-
-def test_purge_leaves_what_was_changed_in_the_quarantine(tmp_path: Path, journal: Journal) -> None:
-    """By a program that had the file open when it was moved, say."""
-    kept, copy = write(tmp_path / "r" / "1.jpg", b"x"), write(tmp_path / "r" / "2.jpg", b"x")
-    apply(planned(report((member(kept), member(copy))), [tmp_path / "r"]), journal)
-    (entry,) = journal.entries(IN_QUARANTINE)
-    os.utime(entry.files[0].quarantined)  # of the same bytes still
-    with open(entry.files[0].quarantined, "r+b") as file:
-        file.write(b"y")
-    (outcome,) = purge(journal, trash=os.unlink)
-    assert "It was changed after it was moved" in outcome.message
-    undo(journal)
-    assert copy.read_bytes() == b"y"
-
-
-def test_purge_keeps_to_what_was_agreed_upon(tmp_path: Path, journal: Journal) -> None:
-    groups = album(tmp_path / "root")
-    apply(planned(groups, [tmp_path / "root"]), journal)
-    agreed = {entry.id for entry in journal.entries(IN_QUARANTINE)[:1]}
-    assert len(purge(journal, only=agreed, trash=os.unlink)) == 1
-    assert len(journal.entries(IN_QUARANTINE)) == 2
-
-
-def test_a_path_that_leads_back_through_a_link_moves_nothing_else(tmp_path: Path, journal: Journal) -> None:
-    """``link/..`` is the folder above where the link leads, and not the one that holds the link."""
-    write(tmp_path / "here" / "2.jpg", b"x")
-    for name in ("1.jpg", "2.jpg"):
-        write(tmp_path / "there" / name, b"x")
-    (tmp_path / "there" / "deep").mkdir()
-    (tmp_path / "here" / "link").symlink_to(tmp_path / "there" / "deep")
-    before = without_access(snapshot(tmp_path / "here"))
-    around = tmp_path / "here" / "link" / ".."
-    plan = planned(report((member(around / "1.jpg"), member(around / "2.jpg"))), [around])
-    assert plan.moves == ()
-    assert "another file" in plan.skipped[0].reason
-    assert apply(plan, journal) == ()
-    assert without_access(snapshot(tmp_path / "here")) == before
-
-
 def test_a_folder_that_cannot_be_synced_is_no_failure(
     tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
