@@ -117,7 +117,7 @@ def size_of(entries: Iterable[JournalEntry]) -> int:
 
 
 def _print_json(entries: Sequence[JournalEntry], declared: Sequence[Choice]) -> None:
-    from clip_client.dedup.actions.apply import why_out_of_reach
+    from clip_client.dedup.actions.quarantine import why_out_of_reach
 
     listed = [
         {
@@ -134,7 +134,7 @@ def _print_json(entries: Sequence[JournalEntry], declared: Sequence[Choice]) -> 
 
 
 def _print_list(entries: Sequence[JournalEntry], declared: Sequence[Choice]) -> None:
-    from clip_client.dedup.actions.apply import why_out_of_reach
+    from clip_client.dedup.actions.quarantine import why_out_of_reach
 
     by_run: dict[str, list[JournalEntry]] = {}
     for entry in entries:

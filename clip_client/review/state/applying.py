@@ -181,7 +181,7 @@ class Worker:
                 try:
                     record(store.decisions, [(one.state, one.chosen) for one in batch if one.state != KEEP])
                     plan, _ = self._planned(batch, store, job)
-                    moved = apply(plan, store.journal, run=job.run).outcomes
+                    moved = apply(plan, store.journal, run=job.run)
                     outcomes = moved + _fill_album(plan.for_album)
                     done = {os.path.abspath(outcome.path) for outcome in outcomes if outcome.done}
                     for one in outcomes:

@@ -18,13 +18,13 @@ from clip_client.dedup.actions.verdicts import Judge, MoveOptions, with_companio
 from clip_client.dedup.compare.chosen_groups import chosen_photos, keep_instead
 from clip_client.dedup.compare.keep_rules import KeepRules
 from clip_client.dedup.files.hashing import sha256_of
-from clip_client.dedup.reporting.words import found_in_words, stays
+from clip_client.dedup.reporting.words import found_in_words
 from clip_client.dedup.store.choices import BEGUN, CHOICES, KEEP
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.store.journal import State
 from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.text import counted
-from clip_client.dedup.types import NEVER, ON_REQUEST
+from clip_client.dedup.types import NEVER, ON_REQUEST, SAFE_TIERS
 from clip_client.review.state.found_groups import APPLIED, FoundGroups
 from preprocess_ensemble.errors import ReportedError
 
@@ -295,7 +295,7 @@ class Session:
         return {
             place: {
                 "chosen": never.get(member.path, "") if place in moving else "",
-                "apply": stays(member, found.group),
+                "apply": member.verdict.why_it_stays(SAFE_TIERS),
             }
             for place, member in enumerate(members)
         }

@@ -18,7 +18,7 @@ from clip_client.dedup.features.preview import thumbnail
 from clip_client.dedup.reporting.html import write_page
 from clip_client.dedup.reporting.terminal import print_groups, print_notes
 from clip_client.dedup.text import at_least, human_bytes, printable
-from clip_client.dedup.types import BURST, EXACT, SAME_PIXELS, SIMILAR, CaptureTime, Metadata
+from clip_client.dedup.types import EXACT, SAME_PIXELS, SIMILAR, CaptureTime, Metadata
 from tests.fixtures import members
 from tests.fixtures.members import group, report
 
@@ -114,24 +114,6 @@ def test_a_name_cannot_forge_what_is_shown(name: bytes, shown: str) -> None:
     assert printable(os.fsdecode(name)) == shown
 
 
-def test_spare_bytes_are_those_of_all_but_the_kept() -> None:
-    of = report(group(member("a"), member("b"), member("c")))
-    assert (of.copies, of.spare_bytes) == (2, 2_800_000)
-
-
-def test_frames_of_a_burst_are_no_copies_but_copies_of_them_are() -> None:
-    frame = member("b", tier=SIMILAR, other_shot=BURST)
-    backup = member("c", tier=SIMILAR, other_shot=BURST, copy_of="b", copy_tier=EXACT)
-    of = report(group(member("a"), frame, backup))
-    assert (of.copies, of.spare_bytes) == (1, 1_400_000)
-
-
-def test_groups_are_ordered_by_the_space_that_they_free() -> None:
-    small, large = group(member("a"), member("b")), group(member("c"), member("d"), member("e"))
-    frames = group(member("f"), *(member(name, tier=SIMILAR, other_shot=BURST) for name in "ghi"))
-    assert report(frames, small, large).groups_by_space == (large, small, frames)
-
-
 @pytest.mark.parametrize(
     ("size", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (241_300, "241 kB"), (999_600, "1.0 MB")]
 )
@@ -176,13 +158,6 @@ def test_page_lives_with_photos_that_went_away(tmp_path: Path) -> None:
     text = page(report(group(member(photo(tmp_path / "a.jpg")), member(tmp_path / "gone.jpg", 0.992))))
     assert text.count("<img") == 1
     assert "can no longer be opened" in text
-
-
-def test_page_counts_its_pictures(tmp_path: Path) -> None:
-    calls: list[tuple[str, int, int]] = []
-    files = [member(photo(tmp_path / name)) for name in ("a.jpg", "b.png")]
-    write_page(report(group(*files)), io.BytesIO(), thumbnail=thumbnail, on_progress=lambda *call: calls.append(call))
-    assert calls == [("drawing", 1, 2), ("drawing", 2, 2)]
 
 
 def test_a_thumbnail_is_upright_and_small(tmp_path: Path) -> None:
