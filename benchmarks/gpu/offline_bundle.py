@@ -19,9 +19,9 @@ from typing import Final
 
 from PIL import Image, ImageOps
 
+from benchmarks.fixtures.sample_photos import write_originals, write_thumbnails
 from benchmarks.harness.results import output
 from preprocess_ensemble.errors import ReportedError
-from preprocess_ensemble.testing.sample_photos import write_originals, write_thumbnails
 
 ROOT: Final = Path(__file__).parents[2]
 TREE: Final = ("benchmarks", "clip_client", "preprocess_ensemble")

@@ -7,9 +7,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from benchmarks.fixtures.repositories import BUILD
 from preprocess_ensemble.errors import ReportedError
-
-BUILD: Final = Path("build")
 
 REQUIREMENTS: Final = {
     # infinity imports optimum's BetterTransformer, which refuses transformers 4.49 and newer, and a typer of its time;

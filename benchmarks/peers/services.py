@@ -12,9 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
-from benchmarks.harness.venvs import BUILD, venv_python
+from benchmarks.fixtures.repositories import BUILD
+from benchmarks.fixtures.server import ServerDidNotStart, free_port
+from benchmarks.harness.venvs import venv_python
 from benchmarks.peers.in_process import device
-from preprocess_ensemble.testing.server import ServerDidNotStart, free_port
 
 START_S: Final = 180.0
 

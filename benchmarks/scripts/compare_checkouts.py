@@ -17,10 +17,9 @@ from pathlib import Path
 import numpy as np
 import tritonclient.grpc as triton
 
+from benchmarks.fixtures.sample_photos import write_with_copies
+from benchmarks.fixtures.server import TINY_CLIP, free_port
 from preprocess_ensemble.contract import IMAGE, PIXELS, PREPROCESSOR
-from preprocess_ensemble.testing.sample_photos import write_with_copies
-from preprocess_ensemble.testing.server import free_port
-from preprocess_ensemble.testing.tiny_model import TINY_CLIP
 
 
 def measure(root: Path, scratch: Path, photos: Path, model: str) -> dict[str, bytes]:

@@ -27,6 +27,7 @@ from PIL import Image
 
 from benchmarks.experiments.dedup.step_times import REST, STEPS, StepTimes
 from benchmarks.fixtures.float_models import write_images_model
+from benchmarks.fixtures.sample_photos import write_originals
 from benchmarks.harness.checkpoint import say
 from benchmarks.harness.experiment import REPOSITORY, Run, experiment, option, rounds
 from benchmarks.harness.processor_time import Stopwatch
@@ -39,7 +40,6 @@ from benchmarks.peers.services import infinity
 from clip_client import ClipClient
 from clip_client.dedup import Store, find_duplicates
 from clip_client.dedup.grouping import CANDIDATES, OFF
-from preprocess_ensemble.testing.sample_photos import write_originals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.fixtures.bare_encoder import reference_vectors
-from benchmarks.fixtures.server_setting import SETTINGS, ServerSetting
+from benchmarks.fixtures.server_setting import ServerSetting
 from benchmarks.harness.experiment import MODEL, PHOTOS, REPOSITORY, Run, experiment, option, rounds, seconds
 from benchmarks.harness.results import show
 from benchmarks.harness.rounds import LEAST_COSINE, cosine_to_first, median_of, of_rounds, ratios, spread
@@ -30,6 +30,21 @@ SATURATED: Final = 0.95
 """The server is full at the least number of callers that reaches this share of the best rate."""
 OPEN_TIMES: Final = 3
 """Length of an open loop over that of a closed one, because near saturation a queue grows slowly to its full length."""
+SETTINGS: Final = (
+    option("--device", choices=("cpu", "cuda"), help="of the encoder; never fall back to the other"),
+    option("--tf32", action="store_true", help="let CUDA round the inputs of fp32 products"),
+    option("--graphs", action="store_true", help="CUDA graphs; on a CPU fixed batch sizes"),
+    *(
+        option(name, type=int, nargs="+", metavar="N", help=f"{what}; with several values, all combinations are served")
+        for name, what in (
+            ("--max-batch-size", "of the encoder"),
+            ("--encoders", "instances of the encoder"),
+            ("--decoders", "instances of the preprocessor"),
+            ("--delay-us", "max_queue_delay_microseconds of the encoder"),
+        )
+    ),
+)
+"""The options of :meth:`ServerSetting.every`."""
 
 
 @experiment(

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.fixtures.float_models import write_float_model
-from benchmarks.fixtures.server_setting import variant
+from benchmarks.fixtures.repositories import variant
+from benchmarks.fixtures.server import QUIET, Server, serving
 from benchmarks.harness.experiment import MODEL, REPOSITORY, Run, experiment, option, rounds, seconds
 from benchmarks.harness.results import show
 from benchmarks.harness.rounds import LEAST_COSINE, cosine_to_first, median_of, ratios, spread
@@ -28,7 +29,6 @@ from benchmarks.peers.services import Service, infinity, plain_service
 from preprocess_ensemble.contract import ENCODER
 from preprocess_ensemble.export.parity import REQUIRED_COSINE
 from preprocess_ensemble.runtimes.processor import has_bf16
-from preprocess_ensemble.testing.server import QUIET, Server, serving
 
 SYSTEMS: Final[Mapping[str, str]] = {
     "pytorch": "open_clip in process, fp32",

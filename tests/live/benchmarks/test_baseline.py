@@ -14,18 +14,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from benchmarks.fixtures.sample_photos import write_thumbnails
+from benchmarks.fixtures.server import TINY_CLIP, free_port
 from benchmarks.peers.services import plain_service
 from clip_client import ClipClient, ProtocolMismatch, Unavailable
 from preprocess_ensemble.contract import ImageStatus
-from preprocess_ensemble.testing.sample_photos import write_thumbnails
-from preprocess_ensemble.testing.server import free_port
-from preprocess_ensemble.testing.tiny_model import TINY_CLIP
 from tests.paths import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from preprocess_ensemble.testing.server import Server
+    from benchmarks.fixtures.server import Server
 
 
 @pytest.fixture(scope="module")

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from benchmarks.fixtures.server import Server, peak_memory, serving
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging import turbojpeg_decoder
 from preprocess_ensemble.imaging.decode import decode
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
 from preprocess_ensemble.model_repository.config import installed_passport
-from preprocess_ensemble.testing.server import Server, peak_memory, serving
 from tests.fixtures.images import image_files
 from tests.live.raw import infer
 
