@@ -159,8 +159,8 @@ class Experiment:
     """Measures and prints; returns what the result file keeps."""
     options: Sequence[Option] = ()
 
-    def main(self, arguments: Sequence[str] | None = None) -> int:
-        """Run with the arguments of a command line; return the exit code."""
+    def main(self, arguments: Sequence[str] | None = None, show: Callable[[Path], None] | None = None) -> int:
+        """Run with the arguments of a command line, let ``show`` print the result file, and return the exit code."""
         parser = argparse.ArgumentParser(prog=f"python -m benchmarks {self.name}", description=self.description)
         for add in (*self.options, _RESULTS, _CHECKPOINTS):
             add(parser)
@@ -172,6 +172,8 @@ class Experiment:
                 path = write_result(run.name, result, options.results)
             else:
                 path = run.saved.finish(result, options.results)
+        if show is not None:
+            show(path)
         print(f"result: {path}")
         return run.exit_code
 

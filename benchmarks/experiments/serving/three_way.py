@@ -22,7 +22,6 @@ from benchmarks.fixtures.float_models import write_float_model
 from benchmarks.fixtures.repositories import variant
 from benchmarks.fixtures.server import QUIET, Server, serving
 from benchmarks.harness.experiment import MODEL, REPOSITORY, Run, experiment, option, rounds, seconds
-from benchmarks.harness.results import show
 from benchmarks.harness.rounds import LEAST_COSINE, cosine_to_first, median_of, ratios, spread
 from benchmarks.harness.worker import Worker, start_together
 from benchmarks.peers.services import Service, infinity, plain_service
@@ -185,7 +184,6 @@ def measure(run: Run) -> dict[str, Any]:
     if "auto" in systems:
         said: list[bytes] = _RUNS_ON.findall((run.scratch / "auto.log").read_bytes())
         summary["systems"]["auto"]["runtime"] = said[-1].decode() if said else ""
-    print_summary(summary, concurrencies, options.rounds)
     return {"summary": summary}
 
 
@@ -234,24 +232,3 @@ def summarise(
     ]
     honest = all(ratio["median"] >= ratio["required"] for ratio in compared if ratio["of"] == "plain-batched")
     return {"systems": rows, "ratios": compared, "valid": honest and all(row["valid"] for row in rows.values())}
-
-
-def print_summary(summary: Mapping[str, Any], concurrencies: Sequence[int], count: int) -> None:
-    """Print the table of the systems, and the ratios."""
-    shares = list(dict.fromkeys(share for row in summary["systems"].values() for share in row["offered"]))
-    rows = []
-    for system, row in summary["systems"].items():
-        at = row["at"]
-        rates = [f"{at[str(concurrency)]['images_per_second']['median']:.1f}" for concurrency in concurrencies]
-        cosine = f"{row['cosine']:.6f}" + ("" if row["valid"] else " INVALID")
-        opened = (f"{one['p99']:.0f}" if (one := row["offered"].get(share)) else "" for share in shares)
-        rows.append((SYSTEMS[system], *rates, f"{at[str(concurrencies[0])]['p50_ms']:.0f}", *opened, cosine))
-    sizes = (f"x{concurrency}" for concurrency in concurrencies)
-    headings = ("system", *sizes, "p50 ms, x1", *(f"p99 ms, offered {share}" for share in shares), "least cosine")
-    show(f"Images per second, median of {count} interleaved rounds", headings, rows)
-    for ratio in summary["ratios"]:
-        verdict = "holds" if ratio["median"] >= ratio["required"] else "DOES NOT HOLD"
-        print(
-            f"{ratio['of']} / {ratio['to']}: {ratio['median']:.2f} ({ratio['min']:.2f} to {ratio['max']:.2f}), "
-            f"at least {ratio['required']} expected: {verdict}"
-        )

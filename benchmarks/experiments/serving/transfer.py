@@ -128,11 +128,6 @@ def measure(run: Run) -> dict[str, Any]:
     show(f"Sample photos at the model's input size; {model.id}, {weights}", headings, rows, width=110)
     costs = preparation([enlarged(path, PIXELS) for path in originals], model)
     large = preparation([enlarged(path, 6 * PIXELS) for path in originals[:4]], model)
-    rows = [
-        (way, f"{cost['mean_kb']:,.1f}", f"{cost['client_ms']:.1f}", f"{large[way]['client_ms']:.1f}")
-        for way, cost in costs.items()
-    ]
-    show("Photos of 2 megapixels", ("", "KB", "client ms", "(12 MP)"), rows)
     return {
         "model": model.id,
         "settings": settings,

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from benchmarks.experiments.dedup.first_scan import counted_steps
 from benchmarks.experiments.serving.ensemble import summary_of
 from benchmarks.experiments.serving.three_way import summarise
 from benchmarks.fixtures.server_setting import ServerSetting
@@ -27,6 +28,9 @@ from benchmarks.peers import in_process as systems
 from benchmarks.peers.baseline.batcher import Batcher
 from benchmarks.peers.baseline.service import Settings
 from clip_client._transports.triton_statistics import ModelStatistics
+from clip_client.dedup import Store, find_duplicates
+from tests.fixtures.images.scenes import scene
+from tests.fixtures.reviews import SmallPictures
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -297,3 +301,15 @@ def test_every_experiment_is_listed_with_its_question_on_one_line() -> None:
     for line in listed:
         assert re.fullmatch(r"\w+ +[A-Z][^?]{20,}\?", line), line
         assert len(line) <= 100, line
+
+
+def test_the_steps_of_a_search_are_found_and_counted(tmp_path: Path) -> None:
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    picture = scene(0, (600, 450))
+    picture.save(photos / "a.jpg")
+    picture.resize((300, 225)).save(photos / "half.jpg")
+    clip: Any = SmallPictures()
+    with Store(tmp_path / "store") as store, counted_steps() as seconds:
+        asyncio.run(find_duplicates(clip, [photos], store=store))
+    assert min(seconds.values()) > 0
