@@ -34,11 +34,10 @@ from benchmarks.fixtures.float_models import write_images_model
 from benchmarks.fixtures.sample_photos import write_originals
 from benchmarks.harness.checkpoint import say
 from benchmarks.harness.experiment import REPOSITORY, Run, experiment, option, rounds
-from benchmarks.harness.processor_time import Stopwatch
-from benchmarks.harness.venvs import EnvironmentFailed, venv_python
+from benchmarks.harness.meters import Stopwatch
 from benchmarks.harness.worker import in_new_process, peak_memory_mb
 from benchmarks.peers.folder_search import embed_with_infinity, search_with_fastdup
-from benchmarks.peers.services import infinity
+from benchmarks.peers.services import EnvironmentFailed, infinity, venv_python
 from clip_client import ClipClient
 from clip_client.dedup import Store, find_duplicates
 from clip_client.dedup.grouping import CANDIDATES, OFF

@@ -16,18 +16,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.fixtures.float_models import write_float_model
 from benchmarks.fixtures.repositories import variant
 from benchmarks.fixtures.server import QUIET, Server, serving
 from benchmarks.harness.experiment import MODEL, REPOSITORY, Run, experiment, option, rounds, seconds
 from benchmarks.harness.rounds import LEAST_COSINE, cosine_to_first, median_of, ratios, spread
-from benchmarks.harness.worker import Worker, start_together
+from benchmarks.load.loops import OPEN_TIMES
 from benchmarks.peers.services import Service, infinity, plain_service
 from preprocess_ensemble.contract import ENCODER
 from preprocess_ensemble.export.parity import REQUIRED_COSINE
 from preprocess_ensemble.runtimes.processor import has_bf16
+
+if TYPE_CHECKING:
+    from benchmarks.harness.worker import Worker
 
 SYSTEMS: Final[Mapping[str, str]] = {
     "pytorch": "open_clip in process, fp32",
@@ -62,8 +65,6 @@ RATIOS: Final = (
 )
 """(one, other, the least ratio of their images per second at the highest concurrency). The last says whether the
 baseline is an honest one."""
-OPEN_TIMES: Final = 3
-"""Length of an open loop over that of a closed one, because near saturation a queue grows slowly to its full length."""
 _RUNS_ON: Final = re.compile(rb'runs on (.+ \(.+\))"?$', re.MULTILINE)
 
 
@@ -159,7 +160,7 @@ def measure(run: Run) -> dict[str, Any]:
     served = [system for system in systems if system not in IN_PROCESS]
     per_round = len(systems) * len(concurrencies) + len(served) * len(options.offered)
     run.checkpoint(total=per_round * options.rounds)
-    running = start_together(run.stack, services(run))
+    running = {name: run.stack.enter_context(service) for name, service in services(run).items()}
     workers = {system: worker(run, system, running) for system in systems}
     cosines = cosine_to_first({system: one.ready["vectors"] for system, one in workers.items()})
     found: dict[str, list[dict[str, Any]]] = {}
