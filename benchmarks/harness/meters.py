@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -32,67 +33,64 @@ def sampling(read: Callable[[], object], every_s: float) -> Iterator[None]:
             running.result()
 
 
+@contextmanager
+def nvml_card(index: int = 0) -> Iterator[tuple[Any, Any]]:
+    """Give NVML and its handle of card ``index``; both are None without package, driver or card."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        found = pynvml, pynvml.nvmlDeviceGetHandleByIndex(index)
+    except Exception:  # NVML has a class for each of some thirty errors
+        yield None, None
+        return
+    try:
+        yield found
+    finally:
+        pynvml.nvmlShutdown()
+
+
 class GpuMeter:
     """Memory, utilisation, power and energy of an NVIDIA card during a block; nothing without a card."""
 
     def __init__(self) -> None:
-        self._samples: list[dict[str, float]] = []
-        self._seconds = 0.0
-        self._joules: float | None = None
+        self._samples: dict[str, list[float]] = {"watts": [], "gpu_percent": [], "memory_mb": []}
+        self._joules = 0.0
 
     @classmethod
     @contextmanager
     def running(cls, index: int = 0) -> Iterator[GpuMeter]:
         """Sample card ``index`` until the end of the block."""
         meter = cls()
-        try:
-            import pynvml
+        with nvml_card(index) as (nvml, card):
+            if nvml is None:
+                yield meter
+                return
 
-            pynvml.nvmlInit()
-            card = pynvml.nvmlDeviceGetHandleByIndex(index)
-        except Exception:  # no package, no driver or no card: NVML has a class for each of some thirty errors
-            yield meter
-            return
+            def read(what: str) -> Any:
+                try:
+                    return getattr(nvml, f"nvmlDeviceGet{what}")(card)
+                except nvml.NVMLError:  # virtual cards support few functions
+                    return None
 
-        def read(what: str, *arguments: int) -> Any:
-            try:
-                return getattr(pynvml, f"nvmlDeviceGet{what}")(card, *arguments)
-            except Exception:  # see above; virtual cards support few functions
-                return None
+            def sample() -> None:
+                if (milliwatts := read("PowerUsage")) is not None:
+                    meter._samples["watts"].append(milliwatts / 1e3)
+                if (rates := read("UtilizationRates")) is not None:
+                    meter._samples["gpu_percent"].append(rates.gpu)
+                if (memory := read("MemoryInfo")) is not None:
+                    meter._samples["memory_mb"].append(memory.used / 1e6)
 
-        def sample() -> None:
-            watts, rates, memory = read("PowerUsage"), read("UtilizationRates"), read("MemoryInfo")
-            found = {
-                "s": round(time.perf_counter() - start, 3),
-                "watts": None if watts is None else watts / 1e3,
-                "gpu_percent": None if rates is None else rates.gpu,
-                "memory_percent": None if rates is None else rates.memory,
-                "memory_mb": None if memory is None else round(memory.used / 1e6, 1),
-                "sm_mhz": read("ClockInfo", pynvml.NVML_CLOCK_SM),
-            }
-            meter._samples.append({name: value for name, value in found.items() if value is not None})
+            before_mj = read("TotalEnergyConsumption")
+            with sampling(sample, _EVERY_S):
+                yield meter
+            if before_mj is not None:
+                meter._joules = (read("TotalEnergyConsumption") - before_mj) / 1e3
 
-        start, before_mj = time.perf_counter(), read("TotalEnergyConsumption")
-        with sampling(sample, _EVERY_S):
-            yield meter
-        meter._seconds, after_mj = time.perf_counter() - start, read("TotalEnergyConsumption")
-        if before_mj is not None and after_mj is not None:
-            meter._joules = (after_mj - before_mj) / 1e3
-        pynvml.nvmlShutdown()
-
-    def report(self, images: int) -> dict[str, Any] | None:
-        """After the block: seconds, joules, images per joule and the samples over time; None without a card.
-
-        Joules are None for cards before Volta, which have no energy counter.
-        """
-        if not self._seconds:
-            return None
-        return {
-            "seconds": self._seconds,
-            "joules": self._joules,
-            "images_per_joule": images / self._joules if self._joules else None,
-            "samples": self._samples,
-        }
+    def report(self, images: int) -> dict[str, float]:
+        """After the block: the medians of what the card could tell, and images per joule; empty without a card."""
+        found = {name: statistics.median(values) for name, values in self._samples.items() if values}
+        return {**found, **({"images_per_joule": images / self._joules} if self._joules else {})}
 
 
 class RayGauge:

@@ -15,6 +15,8 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.harness.meters import nvml_card
+
 PACKAGES: Final = """
     numpy pillow onnxruntime onnxruntime-gpu openvino torch open_clip_torch grpcio tritonclient nvidia-pytriton fastapi
     uvicorn
@@ -39,7 +41,7 @@ def environment() -> dict[str, Any]:
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
         "load_average_before": LOAD_BEFORE,
         "load_average": round(os.getloadavg()[0], 2),
-        "gpu": output("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader") or card_name(),
+        "gpu": card_name(),
         "system": platform.platform(),
         "python": platform.python_version(),
         "packages": {one.name: one.version for one in metadata.distributions() if one.name in PACKAGES},
@@ -63,17 +65,9 @@ def output(*command: str) -> str | None:
 
 
 def card_name() -> str | None:
-    """Name and driver of the first GPU in nvidia-smi's form, for machines without it; None without a GPU."""
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        name = pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(0))
-        listed = f"{name}, {pynvml.nvmlSystemGetDriverVersion()}"
-        pynvml.nvmlShutdown()
-    except Exception:  # no package, no driver or no card: NVML has a class for each of some thirty errors
-        return None
-    return listed
+    """Name and driver of the first GPU; None without a GPU."""
+    with nvml_card() as (nvml, card):
+        return None if nvml is None else f"{nvml.nvmlDeviceGetName(card)}, {nvml.nvmlSystemGetDriverVersion()}"
 
 
 RESULTS: Final = Path(__file__).parents[1] / "results"

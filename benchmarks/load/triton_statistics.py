@@ -45,8 +45,7 @@ def measured(workers: Sequence[Worker], url: str, order: Mapping[str, Any]) -> d
         grown = after.since(before.get(name))
         if grown.requests:
             models[name] = grown.to_mapping()
-    used = meter.report(answer["images"])
-    return {**answer, "models": models, **({"gpu": used} if used is not None else {})}
+    return {**answer, "models": models, "gpu": meter.report(answer["images"])}
 
 
 def _together(workers: Sequence[Worker], order: Mapping[str, Any]) -> dict[str, Any]:

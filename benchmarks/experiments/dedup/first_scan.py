@@ -49,11 +49,8 @@ SIZES: Final[Mapping[str, tuple[int, int]]] = {
     "12 MP": (4000, 3000),
     "2 MP": (1632, 1224),
     "256 px": (341, 256),
-    "24 MP": (6000, 4000),
-    "2 MP PNG": (1632, 1224),
 }
 """Name -> width and height of the originals in pixels."""
-USUAL: Final = ("12 MP", "2 MP", "256 px")
 SYSTEMS: Final[Mapping[str, str]] = {
     "local:": "this, in process",
     "unaligned": "this, in process, `--verify off`",
@@ -111,13 +108,12 @@ def write_photo(source: Path, path: Path, size: tuple[int, int], number: int) ->
 
 def write_photos(folder: Path, name: str, count: int) -> None:
     """Write about ``count`` photos, copies included, of the size in :data:`SIZES` into ``folder``."""
-    size, suffix = SIZES[name], "png" if name.endswith("PNG") else "jpg"
     folder.mkdir()
     sources = write_originals(folder.parent / "originals")
     originals = range(round(count * _COPY_EVERY / (_COPY_EVERY + 1)))
-    paths = [folder / f"IMG_{number:05}.{suffix}" for number in originals]
+    paths = [folder / f"IMG_{number:05}.jpg" for number in originals]
     with ProcessPoolExecutor() as pool:
-        list(pool.map(write_photo, itertools.cycle(sources), paths, itertools.repeat(size), originals))
+        list(pool.map(write_photo, itertools.cycle(sources), paths, itertools.repeat(SIZES[name]), originals))
 
 
 @contextmanager
@@ -212,7 +208,7 @@ def start_peers(run: Run) -> dict[str, Callable[[Path], dict[str, Any]]]:
     REPOSITORY,
     rounds(3),
     option("--files", type=int, default=66, help="photos of each size, copies included"),
-    option("--sizes", nargs="+", choices=tuple(SIZES), default=USUAL, help="default: %(default)s"),
+    option("--sizes", nargs="+", choices=tuple(SIZES), default=list(SIZES), help="default: all"),
     option("--peers", nargs="+", choices=PEERS, default=[], help="measured beside it, in environments that pip makes"),
 )
 def measure(run: Run) -> dict[str, Any]:

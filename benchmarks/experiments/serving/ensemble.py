@@ -159,21 +159,13 @@ def point(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         }
         for step in ("clip_preprocess", ENCODER)
     }
-    used: dict[str, float] = {}
-    if all("gpu" in run for run in runs):
-        samples = [sample for run in runs for sample in run["gpu"]["samples"]]
-        for key in ("watts", "gpu_percent", "memory_mb"):
-            if values := [sample[key] for sample in samples if key in sample]:
-                used[key] = statistics.median(values)
-        if joules := [run["gpu"]["images_per_joule"] for run in runs if run["gpu"]["images_per_joule"]]:
-            used["images_per_joule"] = statistics.median(joules)
     return {
         "rate": spread([run["rate"] for run in runs]),
         "latency_ms": {key: median_of((run["latency_ms"] for run in runs), key) for key in ("p50", "p95", "p99")},
         "mean_ms": median_of(runs, "mean_ms"),
         "server_ms": steps,
         "share_batched": median_of((run["models"][ENCODER] for run in runs), "share_batched"),
-        **({"gpu": used} if used else {}),
+        "gpu": {key: median_of((run["gpu"] for run in runs), key) for key in runs[0]["gpu"]},
     }
 
 

@@ -16,6 +16,8 @@ from benchmarks.fixtures.copies.generator import KINDS
 from benchmarks.fixtures.copies.holdout import KINDS as HOLDOUT_KINDS
 from benchmarks.fixtures.copies.holdout_tools import missing_tools
 from benchmarks.fixtures.server import TINY_CLIP
+from benchmarks.report.command import newest
+from benchmarks.report.markdown_tables import part_of
 from tests.paths import ROOT
 
 if TYPE_CHECKING:
@@ -71,6 +73,11 @@ def test_ensemble(tiny_repository: Path, tmp_path: Path) -> None:
         ("session", "1", "4"),
         ("pytorch", "1", "4"),
     }
+    kept = newest(tmp_path)["delays"]  # no document has a result of these tables yet
+    assert "| 4 |" in part_of("ensemble", {"ensemble": kept})
+    assert "x, 100 ms |" in part_of("queue_delay", {"queue_delay": kept})
+    on_a_card = kept | {"experiment": "gpu_delays", "plan": {**kept["plan"], "device": "cuda"}}
+    assert "| bare session, batch 4 |" in part_of("gpu", {"gpu_delays": on_a_card})
 
 
 def test_transfer(tiny_repository: Path, tmp_path: Path) -> None:

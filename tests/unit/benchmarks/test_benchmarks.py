@@ -144,7 +144,7 @@ async def test_a_closed_loop_measures_the_latency_of_a_saturated_server() -> Non
 def test_the_server_is_full_at_the_first_point_near_the_best_and_other_vectors_are_invalid() -> None:
     model = {"mean_ms": {"queue": 1.0, "compute_infer": 2.0}, "share_batched": 0.5}
     one = {
-        "latency_ms": {"p50": 1.0, "p95": 2.0, "p99": 3.0}, "mean_ms": 1.0,
+        "latency_ms": {"p50": 1.0, "p95": 2.0, "p99": 3.0}, "mean_ms": 1.0, "gpu": {},
         "models": {"clip_preprocess": model, "clip_encoder": model},
     }  # fmt: skip
     rates = {1: 10.0, 2: 15.0, 4: 19.5, 8: 20.0, 16: 19.8}

@@ -91,7 +91,7 @@ def test_a_setting_is_written_as_an_operator_would_write_it(device: str) -> None
 def test_without_a_card_the_meter_is_silent() -> None:
     with GpuMeter.running(index=99) as meter:
         pass
-    assert meter.report(10) is None
+    assert meter.report(10) == {}
 
 
 def test_a_bundle_that_did_not_arrive_whole_is_refused(tmp_path: Path) -> None:
