@@ -6,8 +6,9 @@ import importlib.util
 import logging
 import os
 import socket
+import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from clip_client._optional import require
@@ -47,6 +48,7 @@ def cluster(address: str | None = None) -> Iterator[None]:
     # What Ray's C++ code writes to standard error, such as notes about restarts of actors, is also in Ray's log files.
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     import ray
+    from ray.data import DataContext
 
     if ray.is_initialized():
         yield
@@ -54,20 +56,25 @@ def cluster(address: str | None = None) -> Iterator[None]:
     try:
         if address is not None:
             _connect_once(address)
-        ray.init(
-            address=address or "local",
-            include_dashboard=None if address else False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-        )
+        with _hushed():
+            ray.init(
+                address=address or "local",
+                include_dashboard=None if address else False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+            )
     except (OSError, RuntimeError, ValueError) as error:
         where = f"there is no Ray cluster at {address}" if address else "Ray cannot be started on this machine"
         raise DistributedError(f"{where}: {first_line(error)}") from error
     try:
-        _quieten()
+        context = DataContext.get_current()
+        context.enable_progress_bars = False
+        context.print_on_execution_start = False
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
         yield
     finally:
-        ray.shutdown()
+        with _hushed():
+            ray.shutdown()
 
 
 def _connect_once(address: str) -> None:
@@ -77,19 +84,24 @@ def _connect_once(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()
 
 
-def _quieten() -> None:
-    from ray.data import DataContext
+@contextmanager
+def _hushed() -> Iterator[None]:
+    """Drop what Ray's C++ code, and for as long as they run its daemons, print: the output is for JSON, or nothing."""
+    with ExitStack() as stack, open(os.devnull, "wb") as nowhere:
+        for stream, number in ((sys.stdout, 1), (sys.stderr, 2)):
+            stream.flush()
+            kept = os.dup(number)
+            stack.callback(os.close, kept)
+            stack.callback(os.dup2, kept, number)
+            os.dup2(nowhere.fileno(), number)
+        yield
 
-    context = DataContext.get_current()
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
 
-
-def pool(workers: int | None) -> tuple[int, ActorPoolStrategy]:
+def pool(workers: int | None, *, tasks_at_once: int) -> tuple[int, ActorPoolStrategy]:
     """Return the CPUs of one worker and the pool of them: at most ``workers``, by default as many as have room.
 
-    If the cluster grows by itself, so does the pool.
+    If the cluster grows by itself, so does the pool. With two ``tasks_at_once``, the end of one partition and the start
+    of the next overlap.
     """
     import ray
     from ray.data import ActorPoolStrategy
@@ -97,13 +109,12 @@ def pool(workers: int | None) -> tuple[int, ActorPoolStrategy]:
     cpus = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
     per_worker = max(1, min(_CPUS_PER_WORKER, max(cpus, default=1)))
     room = max(1, sum(own // per_worker for own in cpus))
-    # Two partitions at a time, so that the end of one and the start of the next overlap.
     return per_worker, ActorPoolStrategy(
         min_size=1,
         max_size=workers,
         initial_size=min(room, workers or room),
-        max_tasks_in_flight_per_actor=4,
-        max_concurrent_calls_per_actor=2,
+        max_tasks_in_flight_per_actor=tasks_at_once**2,
+        max_concurrent_calls_per_actor=tasks_at_once,
     )
 
 
@@ -136,10 +147,10 @@ def in_tasks(
 ) -> Iterator[tuple[int, Result]]:
     """Call ``function(*call, *shared)`` in a Ray task for each of ``calls``; yield number and result of each that ends.
 
-    A task takes a CPU, and ``gpu_share`` of a GPU.
+    A task takes a CPU, and ``gpu_share`` of a GPU. Ray repeats a task whose worker or machine has died. ``Dataset.map``
+    would take seconds to begin and end each step of a search, and turn what a task raises into text.
 
-    Ray repeats a task whose worker or machine has died. Raises what a task raises, if that is a
-    :class:`.ReportedError`, and DistributedError for whatever else ends it.
+    Raises what a task raises, if that is a :class:`.ReportedError`, and DistributedError for whatever else ends it.
     """
     import ray
     from ray.exceptions import RayError, RayTaskError

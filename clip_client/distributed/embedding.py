@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 import re
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from clip_client._client import make_config
 from clip_client._optional import require
@@ -29,14 +34,23 @@ if TYPE_CHECKING:
     from clip_client.distributed.partition_folder import Plan
     from clip_client.distributed.sources import Partition
 
+    OnImages = Callable[[int, int | None], None]
+
 _ROWS_AT_ONCE: Final = 256
 """Images of a dataset that a worker embeds in one call: several batches of a server."""
 
-_MOST_DEATHS: Final = 10
-"""Workers that may die with one task: machines go away, but a partition that kills each worker must end the job."""
+_MOST_DEATHS: Final = 3
+_MOST_DEATHS_ALONE: Final = 2
+"""Workers that may die with one task: machines go away, but a partition that kills each worker must be named. With the
+first number other partitions may be the cause; with the second, the worker did nothing else."""
 
 _MOST_TASKS: Final = 2000
 """Ray's driver holds about this many tasks without effort; with more partitions a task has several."""
+
+_SHOWN_EVERY_S: Final = 0.5
+_MOST_NAMED: Final = 10
+
+_AGAIN: Final = "finished partitions stay: run the same again to continue"
 
 _ROOT_CAUSE: Final = re.compile(r"^[\w.]+(?:Error|Exception): .+", re.MULTILINE)
 """In the tracebacks of Ray: the first exception, such as that of a package which a machine lacks."""
@@ -110,7 +124,7 @@ def embed_partitions(
     config: ClientConfig | None = None,
     address: str | None = None,
     workers: int | None = None,
-    on_progress: Callable[[int, int | None], None] | None = None,
+    on_progress: OnImages | None = None,
 ) -> EmbeddingSummary:
     """Embed the images of ``partitions`` into a folder of Parquet files, one for each partition.
 
@@ -127,83 +141,140 @@ def embed_partitions(
     ``url`` and ``config`` are those of :class:`clip_client.ClipClient`; workers wait ``timeout_s`` for absent servers.
     ``address`` is that of a Ray cluster, ``"auto"`` for the one that this machine belongs to; without it, the cluster
     that the program is connected to is used, or Ray is started on this machine. ``workers`` is the most processes, by
-    default one for every four CPUs of a node. ``on_progress`` gets the images of finished partitions, and
-    their total if it is known before they are read.
+    default one for every four CPUs of a node. ``on_progress`` gets the images that are embedded, and their total if it
+    is known before they are read; another thread calls it, twice a second, from the first image on.
 
-    Raises DistributedError, which names the partition, for input that cannot be read and output that cannot be
-    written, VectorsError if ``output`` holds vectors of another id, ClipError if the servers do not answer, and
-    ImportError if Ray is missing.
+    Raises DistributedError, which names the partitions: at the end for those that cannot be read or kill their workers,
+    at once for output that cannot be written and images of which not one can be reached. Raises VectorsError if
+    ``output`` holds vectors of another id, ClipError if the servers do not answer, and ImportError if Ray is missing.
     """
     require("ray.data", EXTRA)
     config, model = _model(url, config)
     folder = PartitionFolder(location=Location.of(output), model=model, features=features)
     plan = folder.plan(partitions)
-    progress = _Progress(partitions, plan.partitions, on_progress or (lambda done, total: None))
-    images = failed = done = 0
-    if plan.partitions:
-        with cluster(address):
-            for outcome in _outcomes(config, folder, plan, workers):
-                if outcome.error:
-                    raise DistributedError(f"{outcome.error}; finished partitions stay: run the same again to continue")
-                images, failed, done = images + outcome.images, failed + outcome.failed, done + 1
-                progress.add(outcome)
+    left, outcomes = plan.partitions, list[Outcome]()
+    errors: dict[str, str] = {}
+    if left:
+        with cluster(address), _counted(partitions, plan.partitions, on_progress) as count:
+            for alone in (False, True):
+                if left:
+                    outcomes += _outcomes(config, folder, plan, left, workers, count, alone=alone)
+                errors = {outcome.partition: outcome.error for outcome in outcomes if outcome.error}
+                left = tuple(one for one in folder.unfinished(left) if one.name not in errors)
+    for partition in left:
+        errors[partition.name] = (
+            f"{partition.name}: {_MOST_DEATHS_ALONE} workers died while they embedded it and did nothing else; does an "
+            "image need more memory than a worker has, or crash a library?"
+        )
+    if errors:
+        more = f"; {len(errors) - _MOST_NAMED:,} more" if len(errors) > _MOST_NAMED else ""
+        named = "; ".join(itertools.islice(errors.values(), _MOST_NAMED))
+        raise DistributedError(f"{named}{more}; all other partitions are finished")
     return EmbeddingSummary(
         output=str(folder.location),
-        images=images,
-        failed=failed,
-        partitions=done,
+        images=sum(outcome.images for outcome in outcomes),
+        failed=sum(outcome.failed for outcome in outcomes),
+        partitions=len(outcomes),
         partitions_before=len(partitions) - len(plan.partitions),
     )
 
 
-class _Progress:
-    """Counts the images of finished partitions."""
+@contextmanager
+def _counted(
+    partitions: Sequence[Partition], left: Sequence[Partition], show: OnImages | None
+) -> Iterator[Callable[[int], object]]:
+    """Give what workers call with the number of images that they have embedded, and show the sum meanwhile."""
+    import ray
+    from ray.exceptions import RayError
 
-    def __init__(
-        self, partitions: Sequence[Partition], left: Sequence[Partition], show: Callable[[int, int | None], None]
-    ) -> None:
-        counts = [partition.count for partition in partitions]
-        self._total = None if None in counts else sum(filter(None, counts))
-        self._left = {partition.name: partition.count for partition in left}
-        self._done = sum(filter(None, counts)) - sum(filter(None, self._left.values()))
-        self._show = show
-        show(self._done, self._total)
+    if show is None:
+        yield _ignore
+        return
 
-    def add(self, outcome: Outcome) -> None:
-        """Show one more partition; rows that it did not write because they were there count, too."""
-        self._done += self._left.get(outcome.partition) or outcome.images
-        self._show(self._done, self._total)
+    class Counter:  # pickled by value: its process need not import this program
+        images = 0
+
+        def add(self, images: int) -> int:
+            self.images += images
+            return self.images
+
+    counter = ray.remote(num_cpus=0)(Counter).remote()
+    counts = [partition.count for partition in partitions]
+    total = None if None in counts else sum(filter(None, counts))
+    before = sum(filter(None, counts)) - sum(partition.count or 0 for partition in left)
+    ended = threading.Event()
+
+    def poll() -> None:
+        is_last = False
+        while not is_last:
+            is_last = ended.wait(_SHOWN_EVERY_S)
+            images = 0
+            with suppress(RayError):  # if its machine dies, the job goes on without progress
+                images = ray.get(counter.add.remote(0))
+            # The rate begins with the work, not with the start of Ray. What a killed worker did counts twice.
+            if images:
+                show(before + images if total is None else min(before + images, total), total)
+
+    with ThreadPoolExecutor(1, thread_name_prefix="clip_client progress") as thread:
+        polling = thread.submit(poll)
+        try:
+            yield partial(_add, counter)
+        finally:
+            ended.set()
+        polling.result()
 
 
-def _outcomes(config: ClientConfig, folder: PartitionFolder, plan: Plan, workers: int | None) -> Iterator[Outcome]:
-    """Run the job and yield what became of each partition."""
+def _ignore(images: int) -> None:
+    pass
+
+
+def _add(counter: Any, images: int) -> None:
+    counter.add.remote(images)
+
+
+def _outcomes(
+    config: ClientConfig,
+    folder: PartitionFolder,
+    plan: Plan,
+    left: Sequence[Partition],
+    workers: int | None,
+    count: Callable[[int], object],
+    *,
+    alone: bool,
+) -> Iterator[Outcome]:
+    """Embed what is ``left``, each in a worker that does nothing else if ``alone``.
+
+    Yields what became of each partition, except of those whose workers died. Raises DistributedError for the first one
+    whose reason holds for the others, too.
+    """
     import ray
     from ray.exceptions import RayError
     from ray.util.annotations import RayDeprecationWarning
 
-    cpus, strategy = pool(workers)
-    work = [{"partition": pickle.dumps(partition)} for partition in plan.partitions]
-    dataset = ray.data.from_items(work, override_num_blocks=min(len(work), _MOST_TASKS))
+    cpus, strategy = pool(workers, tasks_at_once=1 if alone else 2)
+    work = [{"partition": pickle.dumps(partition)} for partition in left]
+    dataset = ray.data.from_items(work, override_num_blocks=len(work) if alone else min(len(work), _MOST_TASKS))
     with warnings.catch_warnings():
         # Ray 2.60 has no other way to limit the retries of an actor's task, and will drop this one in 2.64.
         warnings.filterwarnings("ignore", message="`ray_remote_args`", category=RayDeprecationWarning)
         outcomes = dataset.map_batches(
             PartitionWorker,
-            fn_constructor_args=(config, folder, plan.number, plan.finished),
+            fn_constructor_args=(config, folder, plan.number, plan.finished, count),
             batch_size=1,
             num_cpus=cpus,
             compute=strategy,
-            max_task_retries=_MOST_DEATHS,
+            max_task_retries=(_MOST_DEATHS_ALONE if alone else _MOST_DEATHS) - 1,
         )
+    outcomes.context.max_errored_blocks = -1  # what its workers did not survive is found in the folder
     try:
         for row in outcomes.iter_rows():
-            yield Outcome(**row)
+            outcome = Outcome(**row)
+            if outcome.ends_job:
+                raise DistributedError(f"{outcome.error}; {_AGAIN}")
+            yield outcome
     except RayError as error:
         cause = _ROOT_CAUSE.search(str(error))
-        raise DistributedError(
-            f"Ray ended the job ({cause[0] if cause else first_line(error)}); finished partitions stay: run the same "
-            "again to continue"
-        ) from error
+        raise DistributedError(f"Ray ended the job ({cause[0] if cause else first_line(error)}); {_AGAIN}") from error
 
 
 def _model(url: str | Sequence[str] | None, config: ClientConfig | None) -> tuple[ClientConfig, FileModel]:

@@ -5,8 +5,8 @@ continues a folder of ``clip-client embed``. A cluster's file is called ``part-N
 of the partition's id and the vector id, so a file with this key means that the partition is finished, and work that is
 repeated replaces its file. The number orders the files of different runs: of two rows of one path the later counts.
 ``_manifest.json`` holds the vector id, and the number of each run by a hash of its partitions, so a run that is started
-again keeps its number. ``_started`` holds an empty file for each partition that a worker is at, and what killed workers
-have left there shows which partition kills them.
+again keeps its number. ``Dataset.write_parquet`` is not used: the file of a worker that was killed stays there
+incomplete, and no file says which part of the input it holds.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ import hashlib
 import json
 import re
 import time
-import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -40,8 +39,6 @@ if TYPE_CHECKING:
     from clip_client.distributed.storage import Location
 
 _MANIFEST: Final = "_manifest.json"
-_STARTED: Final = "_started"
-_ALONE: Final = "-alone"
 PART_FILE: Final = re.compile(r"part-(\d{5,})(?:-([0-9a-f]{32}))?\.parquet")
 """A file of vectors: the number of its run, and its key if a cluster wrote it."""
 _KEY_COLUMNS: Final = ("path_bytes", "size_bytes", "mtime_ns")
@@ -94,18 +91,20 @@ class PartitionFolder:
             self.location.filesystem.create_dir(self.location.path, recursive=True)
             infos = self.location.files(recursive=False)
             self._remove_abandoned(infos)
-            started = self.location / _STARTED
-            started.filesystem.delete_dir_contents(started.path, missing_dir_ok=True)
-            files = [(info.base_name, match) for info in infos if (match := PART_FILE.fullmatch(info.base_name))]
+            files = [match for info in infos if (match := PART_FILE.fullmatch(info.base_name))]
             keys = {self._key(partition): partition for partition in partitions}
-            held = {match[2] for _, match in files}
-            finished = self._finished_keys([name for name, match in files if match[2] not in keys])
-            last = max((int(match[1]) for _, match in files), default=-1)
+            finished = self._finished_keys([match[0] for match in files if match[2] not in keys])
+            last = max((int(match[1]) for match in files), default=-1)
             number = self._note_run(hashlib.blake2b("".join(sorted(keys)).encode(), digest_size=16).hexdigest(), last)
         except OSError as error:
             raise DistributedError(f"{self.location} cannot be used for the output: {first_line(error)}") from error
-        left = tuple(partition for key, partition in keys.items() if key not in held)
-        return Plan(number=number, partitions=left, finished=finished)
+        return Plan(number=number, partitions=self.unfinished(keys.values()), finished=finished)
+
+    def unfinished(self, partitions: Iterable[Partition]) -> tuple[Partition, ...]:
+        """Return those partitions that have no file. Raises DistributedError."""
+        names = (info.base_name for info in self.location.files(recursive=False))
+        held = {match[2] for name in names if (match := PART_FILE.fullmatch(name))}
+        return tuple(partition for partition in partitions if self._key(partition) not in held)
 
     def open_file(self, partition: Partition, number: int) -> PartitionFile:
         """Begin to write the rows of a partition; raises OSError."""
@@ -113,29 +112,6 @@ class PartitionFolder:
             self.location / f"part-{number:05}-{self._key(partition)}.parquet",
             embedded_schema(self.model, features=self.features),
         )
-
-    def deaths(self, partition: Partition) -> tuple[int, int]:
-        """Return how many workers have died in this run while they were at a partition, and how many of them were at
-        nothing else. Raises OSError.
-        """
-        from pyarrow import fs
-
-        folder, key = self.location / _STARTED, self._key(partition)
-        left = folder.filesystem.get_file_info(fs.FileSelector(folder.path, allow_not_found=True))
-        own = [info.base_name for info in left if info.base_name.startswith(key)]
-        return len(own), sum(_ALONE in name for name in own)
-
-    def note_start(self, partition: Partition, *, alone: bool) -> Location:
-        """Note that this worker is at a partition, at nothing else if ``alone``, until the note is deleted.
-
-        Raises OSError.
-        """
-        folder = self.location / _STARTED
-        folder.filesystem.create_dir(folder.path)
-        note = folder / f"{self._key(partition)}{_ALONE if alone else ''}-{uuid.uuid4().hex[:8]}"
-        with note.filesystem.open_output_stream(note.path):
-            pass
-        return note
 
     def _key(self, partition: Partition) -> str:
         facts = (partition.id, self.model.vector_id, self.features and ALGORITHM)
@@ -145,7 +121,7 @@ class PartitionFolder:
         """Return the number of this run's files, which is above ``last`` if the run is new."""
         place = self.location / _MANIFEST
         try:
-            manifest = json.loads(place.read())
+            manifest = json.loads(place.read()[0])
         except FileNotFoundError:
             manifest = {"vector_id": self.model.vector_id, "runs": {}}
         except ValueError as error:

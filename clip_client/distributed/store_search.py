@@ -24,8 +24,8 @@ from clip_client.dedup.features.image_features import cached_features
 from clip_client.dedup.files.file_types import is_raw
 from clip_client.dedup.grouping import group_contents
 from clip_client.dedup.types import FailedFile, PhotoFile
+from clip_client.distributed.duplicates import search_folder
 from clip_client.distributed.embedding import embed_partitions
-from clip_client.distributed.folder_search import search_folder
 from clip_client.distributed.partition_folder import PartitionFile, embedded_schema
 from clip_client.distributed.sources import image_files
 from clip_client.distributed.storage import Location
@@ -111,6 +111,7 @@ def grouping_on(model: FileModel) -> GroupContents:
             on_progress=on_progress,
         )
         shutil.rmtree(folder, ignore_errors=True)
+        assert grouped is not None, "they were asked for"
         return grouped
 
     return group

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import errno
+import os
 import pickle
 import resource
 import socket
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from clip_client import ClientConfig
 from clip_client._vectors.file_model import FileModel
 from clip_client._vectors.file_version import FileVersion
 from clip_client.distributed.partition_folder import PartitionFolder
-from clip_client.distributed.sources import SourceImage, image_files
+from clip_client.distributed.sources import Partition, SourceImage, image_files
 from clip_client.distributed.storage import Location
 from clip_client.distributed.workers import Outcome, PartitionWorker
 from clip_client.testing import FakeTriton, Reply
@@ -31,18 +32,15 @@ MODEL = FileModel("fake/random:0@00000000", "fake/random:0@00000000|shortest-bic
 NOTHING = np.empty(0, "S16")
 
 
-@dataclass(frozen=True)
-class Images:
-    """A partition called ``tar 7`` with one image for each function."""
+def partition_of(*reads: Callable[[], bytes], size_bytes: int | None = None) -> Partition:
+    """Return a partition called ``tar 7`` with one image for each function."""
+    return Partition(name="tar 7", id="7", count=None, images=partial(images_of, reads, size_bytes))
 
-    reads: tuple[Callable[[], bytes], ...]
-    name: str = "tar 7"
-    id: str = "7"
-    count: int | None = None
 
-    def images(self) -> Iterator[SourceImage]:
-        for number, read in enumerate(self.reads):
-            yield SourceImage(file=FileVersion(path=f"/{number}"), read=read)
+def images_of(reads: tuple[Callable[[], bytes], ...], size_bytes: int | None) -> Iterator[SourceImage]:
+    for number, read in enumerate(reads):
+        file = FileVersion(path=f"/{number}", size_bytes=size_bytes)
+        yield SourceImage(file=file, read=lambda read=read: (read(), None))  # type: ignore[misc]
 
 
 def image() -> bytes:
@@ -72,7 +70,7 @@ async def embed(
     config = ClientConfig(urls=(server.url,), transfer="original", **settings)
     folder = PartitionFolder(location=Location.of(output), model=model, features=False)
     worker = PartitionWorker(config, folder, 0, finished)
-    rows = [row async for row in worker({"partition": [pickle.dumps(Images(reads))]})]
+    rows = [row async for row in worker({"partition": [pickle.dumps(partition_of(*reads))]})]
     (outcome,) = rows
     return Outcome(**{name: values[0] for name, values in outcome.items()})
 
@@ -102,7 +100,7 @@ async def test_the_servers_limit_how_far_a_worker_reads_ahead(tmp_path: Path) ->
         config = ClientConfig(urls=(server.url,), transfer="original", max_in_flight=4)
         folder = PartitionFolder(location=Location.of(tmp_path), model=MODEL, features=False)
         worker = PartitionWorker(config, folder, 0, NOTHING)
-        outcome = await worker.embed(Images((counting,) * 400))
+        outcome = await worker.embed(partition_of(*(counting,) * 400))
     assert (outcome.images, outcome.failed) == (400, 0)
     assert max(lead) <= 32 + 2 * 4 + 4  # read ahead, taken by the stream, and what answers are on their way
 
@@ -176,13 +174,40 @@ async def test_a_disk_without_room_ends_the_job_and_keeps_what_is_finished(tmp_p
 
 
 async def test_a_file_over_the_limit_is_a_row_and_is_not_read(tmp_path: Path) -> None:
-    @dataclass(frozen=True)
-    class Large(Images):
-        def images(self) -> Iterator[SourceImage]:
-            yield SourceImage(file=FileVersion(path="/0", size_bytes=4), read=unreachable)
-
     async with FakeTriton() as server:
         config = ClientConfig(urls=(server.url,), transfer="original", max_image_bytes=3)
         folder = PartitionFolder(location=Location.of(tmp_path), model=MODEL, features=False)
-        await PartitionWorker(config, folder, 0, NOTHING).embed(Large(()))
+        await PartitionWorker(config, folder, 0, NOTHING).embed(partition_of(unreachable, size_bytes=4))
     assert pq.read_table(tmp_path).column("error_code").to_pylist() == ["TOO_LARGE"]
+
+
+async def test_a_row_says_which_file_the_worker_has_read(tmp_path: Path) -> None:
+    """Another disk, or a later time: what the driver has examined must not be believed to have this vector."""
+    path = tmp_path / "1.jpg"
+    path.write_bytes(b"image")
+    (partition,) = image_files([path])
+    seen = FileVersion.of(str(path))
+    path.write_bytes(b"another image")
+    os.utime(path, ns=(1, 1))
+    async with FakeTriton() as server:
+        config = ClientConfig(urls=(server.url,), transfer="original")
+        folder = PartitionFolder(location=Location.of(tmp_path / "out"), model=MODEL, features=False)
+        folder.plan([partition])
+        await PartitionWorker(config, folder, 0, NOTHING).embed(partition)
+    (row,) = pq.read_table(tmp_path / "out").to_pylist()
+    assert (row["size_bytes"], row["mtime_ns"]) == (len(b"another image"), 1)
+    assert seen.size_bytes == len(b"image")
+
+
+async def test_images_count_before_their_partition_is_finished(tmp_path: Path) -> None:
+    counted: list[tuple[int, bool]] = []
+
+    async with FakeTriton() as server:
+        config = ClientConfig(urls=(server.url,), transfer="original")
+        folder = PartitionFolder(location=Location.of(tmp_path), model=MODEL, features=False)
+
+        def count(images: int) -> None:
+            counted.append((images, any(tmp_path.glob("part-*.parquet"))))
+
+        await PartitionWorker(config, folder, 0, NOTHING, count).embed(partition_of(*(image,) * 150))
+    assert counted == [(64, False), (64, False), (22, True)]

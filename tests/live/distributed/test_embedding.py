@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import shutil
 import subprocess
 import sys
+import tarfile
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -29,7 +31,7 @@ from clip_client.distributed import DistributedError, embed_dataset, embed_parti
 from preprocess_ensemble.testing.sample_photos import coarse_noise
 from preprocess_ensemble.testing.server import QUIET, serving
 from tests.fixtures.images.scenes import resized, scene
-from tests.fixtures.ray_cluster import RAY_WARNINGS, DeadlyPartition, Gate, GatedPartition, connected, two_nodes
+from tests.fixtures.ray_cluster import RAY_WARNINGS, Gate, connected, deadly_partition, gated_partition, two_nodes
 from tests.fixtures.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -100,7 +102,7 @@ def assert_each_once(output: Path, folders: Sequence[Path]) -> None:
 def test_a_killed_node_and_a_killed_server_lose_and_double_nothing(
     cluster: Any, server: Server, tiny_repository: Path, folders: list[Path], gate: Gate, tmp_path: Path
 ) -> None:
-    partitions = [GatedPartition(folder=folder, gate=gate) for folder in folders]
+    partitions = [gated_partition(folder, gate) for folder in folders]
     (node,) = cluster.worker_nodes
     with serving(tiny_repository, *QUIET) as doomed, ThreadPoolExecutor(1) as thread:
 
@@ -137,7 +139,7 @@ def test_a_killed_driver_continues_with_what_is_not_finished(
     cluster: Any, server: Server, folders: list[Path], gate: Gate, tmp_path: Path
 ) -> None:
     output = tmp_path / "output"
-    partitions = [GatedPartition(folder=folder, gate=replace(gate, free=2)) for folder in folders]
+    partitions = [gated_partition(folder, replace(gate, free=2)) for folder in folders]
     arguments = pickle.dumps((partitions, server.grpc_url, str(output), cluster.address)).hex()
     log = tmp_path / "driver.log"
 
@@ -171,10 +173,29 @@ def test_a_partition_that_kills_its_workers_is_named_and_the_others_are_finished
     cluster: Any, server: Server, folders: list[Path], tmp_path: Path
 ) -> None:
     output = tmp_path / "output"
-    partitions = [GatedPartition(folder=folders[0]), DeadlyPartition(folder=folders[1], output=output)]
-    with pytest.raises(DistributedError, match=rf"{folders[1]}: 3 workers died .* the last 2 .* finished partitions"):
+    partitions = [gated_partition(folders[0]), deadly_partition(folders[1], output)]
+    with pytest.raises(
+        DistributedError, match=rf"^{folders[1]}: 2 workers died .* nothing else; .* all other partitions are"
+    ):
         embed_partitions(partitions, server.grpc_url, output=output, workers=1)
     assert_each_once(output, folders[:1])
+
+
+def test_a_damaged_tar_is_named_when_the_rest_is_done_and_nothing_else_is_printed(
+    server: Server, folders: list[Path], tmp_path: Path
+) -> None:
+    for number, folder in enumerate(folders[:3]):
+        with tarfile.open(tmp_path / f"{number}.tar", "w") as tar:
+            tar.add(folder, f"{number}")
+    damaged = tmp_path / "0.tar"
+    damaged.write_bytes(damaged.read_bytes()[:3_000])  # in the middle of a photo
+    command = [sys.executable, "-m", "clip_client", "embed", "--engine", "ray", "--source", "webdataset", "--quiet"]
+    arguments = ["--url", server.grpc_url, "--output", str(tmp_path / "out"), str(tmp_path)]
+    # Ray starts on this machine, in a process of its own.
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, ""), done.stderr
+    assert re.fullmatch(rf"clip-client: {damaged} cannot be read as a tar file: [^\n]*\n", done.stderr)
+    assert pq.read_table(tmp_path / "out").num_rows == 2 * _IMAGES
 
 
 def test_either_engine_continues_the_folder_of_the_other(

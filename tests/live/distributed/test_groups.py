@@ -192,6 +192,9 @@ def test_cells_find_the_pairs_and_a_killed_driver_continues_at_the_finished_cell
     assert 0 < len(grouped) < len(written_in(tmp_path / "groups"))
     assert grouped.items() < written_in(tmp_path / "groups").items()
     assert summary.grouped == pq.read_table(tmp_path / "groups").num_rows
+    finished = written_in(tmp_path / "groups")
+    assert find_duplicates(embedded, **options, on_progress=stop) == summary  # at once: no task begins
+    assert written_in(tmp_path / "groups") == finished
 
     expected, found = pairs_in(groups), pairs_in(groups_in(tmp_path))
     assert len(expected & found) >= 0.995 * len(expected)

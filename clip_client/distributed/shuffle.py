@@ -1,7 +1,8 @@
 """The shuffle: files whose rows are sorted by bucket, so that a worker reads one bucket out of each.
 
-A file is in Arrow's IPC format, with a record batch for each bucket. Files, unlike objects in Ray's memory, outlive a
-worker and the driver, and their number does not grow with the number of buckets.
+A file is in Arrow's IPC format, with a record batch for each bucket. Files outlive a worker and the driver, and their
+number does not grow with the number of buckets. ``Dataset.groupby`` would hold each vector in the object store, once
+for each of its cells, and begin again when the driver has died.
 """
 
 from __future__ import annotations
@@ -37,13 +38,10 @@ def write_buckets(
     order = np.argsort(buckets, kind="stable")
     sizes = np.bincount(buckets, minlength=count)
     schema = table.schema.with_metadata({_SIZES: json.dumps(sizes.tolist())})
-    try:
-        with place.replacing() as file, pa.ipc.new_file(file, schema) as writer:
-            for own in np.split(rows[order], np.cumsum(sizes)[:-1]):
-                columns = [column.combine_chunks() for column in table.take(own).columns]
-                writer.write_batch(pa.record_batch(columns, schema=schema))
-    except OSError as error:
-        raise DistributedError(f"{place} cannot be written: {first_line(error)}") from error
+    with place.written() as file, pa.ipc.new_file(file, schema) as writer:
+        for own in np.split(rows[order], np.cumsum(sizes)[:-1]):
+            columns = [column.combine_chunks() for column in table.take(own).columns]
+            writer.write_batch(pa.record_batch(columns, schema=schema))
     return sizes
 
 

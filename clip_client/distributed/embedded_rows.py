@@ -1,11 +1,17 @@
-"""The rows that :func:`.embed_partitions` wrote, in chunks that fit into the memory of a worker."""
+"""The rows that :func:`.embed_partitions` wrote: chunks that fit into a worker, and what is known of each row.
+
+The number of a row is its place among the rows of all files, which ``ray.data.read_parquet`` does not keep.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
 
 from clip_client._errors import VectorsError
 from clip_client._vectors.file_model import FileModel
@@ -15,12 +21,32 @@ from clip_client.distributed.partition_folder import PART_FILE, embedded_schema
 from preprocess_ensemble.errors import first_line
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from clip_client.distributed.storage import Location
 
+    Indices = NDArray[np.intp]
+
 VECTOR: Final = "vector"
+
+FACTS: Final = np.dtype(
+    [
+        ("content", "S16"),  # the first 16 bytes of the SHA-256
+        ("path", "S16"),  # a hash of 16 bytes
+        ("hash", "u8"),  # the perceptual hash
+        ("inner_hash", "u8"),  # that of what lies within a plain border; 0 if there is none
+        ("is_image", "?"),  # False for what could not be read and for what is no image
+        ("is_picture", "?"),  # vector and hash say what it shows: it was embedded and is not of nearly one colour
+        ("moment", "u8"),  # equal for photos that one camera took at the same time; 0 if the time is not known
+        ("flat_size", "u8"),  # equal for pictures of one size and nearly one colour; 0 for all others
+    ]
+)
+"""What the driver holds of each row: which content it has, and by what it can be compared."""
+
+_COLUMNS: Final = (
+    *("path_bytes", VECTOR, "error_code", "sha256", "perceptual_hash", "inner_hash", "is_flat", "code"),
+    *("width", "height", "camera", "taken_ms"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,16 +86,19 @@ class Chunk:
         return pa.concat_tables(tables).replace_schema_metadata().combine_chunks()
 
 
-def embedded_files(folder: Location) -> list[Location]:
-    """Return the files of vectors in ``folder``, those of earlier runs first; raises DistributedError."""
+def embedded_files(folder: Location) -> list[Any]:
+    """Return the ``pyarrow.fs.FileInfo`` of each file of vectors in ``folder``, those of earlier runs first.
+
+    Raises DistributedError.
+    """
     found = [
-        (int(match[1]), info.base_name)
+        (int(match[1]), info.path, info)
         for info in folder.files(recursive=False)
         if (match := PART_FILE.fullmatch(info.base_name))
     ]
     if not found:
         raise DistributedError(f"{folder} holds no vectors: no file is called part-NUMBER.parquet")
-    return [folder / name for _, name in sorted(found)]
+    return [info for *_, info in sorted(found, key=lambda one: one[:2])]
 
 
 def inspect_files(places: Iterable[Location]) -> list[EmbeddedFile]:
@@ -100,8 +129,8 @@ def _inspect(place: Location) -> EmbeddedFile:
     return EmbeddedFile(place=place, model=model, group_rows=rows)
 
 
-def one_model(files: Sequence[EmbeddedFile]) -> FileModel:
-    """Return the model of all ``files``; raise DistributedError, which names a file, if they have several."""
+def check_models(files: Sequence[EmbeddedFile]) -> None:
+    """Raise DistributedError, which names a file, if ``files`` are of several models."""
     first = files[0]
     for file in files:
         if file.model.vector_id != first.model.vector_id:
@@ -109,7 +138,6 @@ def one_model(files: Sequence[EmbeddedFile]) -> FileModel:
                 f"{file.place} holds vectors of {file.model.vector_id}, which must not be compared with those of "
                 f"{first.model.vector_id} in {first.place}; keep them in two folders"
             )
-    return first.model
 
 
 def chunks_of(files: Iterable[EmbeddedFile], most_rows: int) -> list[Chunk]:
@@ -135,6 +163,64 @@ def chunks_of(files: Iterable[EmbeddedFile], most_rows: int) -> list[Chunk]:
             rows += size
     close()
     return chunks
+
+
+def read_facts(chunk: Chunk, cells_share: float, recall_share: float) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return :data:`FACTS` about the rows of a chunk, (R,), and a sample of those with a picture, (S,).
+
+    The sample has the fields ``row``, ``vector``, ``for_cells`` and ``for_recall``. Rows are drawn for the cells and
+    for the recall with these shares, 0 to 1, by content, so that copies are drawn together. Raises DistributedError.
+    """
+    table = chunk.read(_COLUMNS)
+    vectors = vectors_in(table)
+    digests, errors, codes, flat, paths, cameras, taken = (
+        table.column(name).to_pylist()
+        for name in ("sha256", "error_code", "code", "is_flat", "path_bytes", "camera", "taken_ms")
+    )
+    facts = np.zeros(len(table), FACTS)
+    is_embedded = np.array([not error and not code for error, code in zip(errors, codes, strict=True)], dtype=bool)
+    is_flat = np.array([one is not False for one in flat], dtype=bool)
+    facts["content"] = [(digest or b"")[:16] for digest in digests]
+    facts["path"] = [blake2b(path, digest_size=16).digest() for path in paths]
+    facts["hash"], facts["inner_hash"], width, height = (
+        np.asarray(table.column(name).fill_null(0).to_numpy(), np.uint64)
+        for name in ("perceptual_hash", "inner_hash", "width", "height")
+    )
+    facts["is_image"] = [bool(one) and error != "NOT_AN_IMAGE" for one, error in zip(digests, errors, strict=True)]
+    facts["is_picture"] = is_embedded & ~is_flat & np.isfinite(vectors.sum(axis=1))
+    facts["moment"] = [
+        0 if ms is None else int.from_bytes(blake2b(f"{ms} {camera}".encode(), digest_size=8).digest(), "big")
+        for camera, ms in zip(cameras, taken, strict=True)
+    ]
+    facts["flat_size"] = np.where(is_embedded & is_flat, width << np.uint64(32) | height, np.uint64(0))
+    numbers = np.array([digest or bytes(32) for digest in digests], dtype="V32").view(np.uint64).reshape(-1, 4)
+    for_cells, for_recall = (
+        facts["is_picture"] & (numbers[:, column] < share * 2.0**64)
+        for column, share in enumerate((cells_share, recall_share))
+    )
+    rows = np.flatnonzero(for_cells | for_recall)
+    kinds = [("row", np.intp), ("vector", np.float32, vectors.shape[1]), ("for_cells", "?"), ("for_recall", "?")]
+    sample = np.zeros(len(rows), kinds)
+    columns = (rows + chunk.first_row, vectors[rows], for_cells[rows], for_recall[rows])
+    for name, column in zip(sample.dtype.names or (), columns, strict=True):
+        sample[name] = column
+    return facts, sample
+
+
+def first_with_content(facts: NDArray[Any]) -> Indices:
+    """Return (R,), the row that stands for each row's content; -1 for no image, or if a later row has its path.
+
+    This is one with a picture, if the content has any.
+    """
+    _, last = np.unique(facts["path"][::-1], return_index=True)
+    counts = np.zeros(len(facts), dtype=bool)
+    counts[len(facts) - 1 - last] = True
+    counts &= facts["is_image"]
+    rows = np.concatenate([np.flatnonzero(counts & facts["is_picture"]), np.flatnonzero(counts & ~facts["is_picture"])])
+    firsts = np.full(len(facts), -1)
+    _, first, which = np.unique(facts["content"][rows], return_index=True, return_inverse=True)
+    firsts[rows] = rows[first][which]
+    return firsts
 
 
 def vectors_in(table: Any) -> NDArray[np.float32]:
