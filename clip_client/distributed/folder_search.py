@@ -18,7 +18,7 @@ import numpy as np
 
 from clip_client.dedup.compare.candidate_pairs import with_inner_hashes
 from clip_client.dedup.compare.cells import fit_cells, sample_size
-from clip_client.dedup.compare.partitioned_join import EXACT
+from clip_client.dedup.compare.partitioned_join import ALL_COMPARED
 from clip_client.dedup.compare.projection import fit_projection
 from clip_client.dedup.compare.recall_sample import RecallSample
 from clip_client.dedup.compare.union_find import UnionFind
@@ -173,7 +173,7 @@ class FolderSearch:
         seen = np.ascontiguousarray(sample["vector"][sample["for_cells"]])
         projection = fit_projection(seen, np.arange(len(seen)), threshold)
         if count <= self.exact_rows or not len(seen):
-            cells, estimate, per_vector = one_cell(seen.shape[1]), EXACT, 1
+            cells, estimate, per_vector = one_cell(seen.shape[1]), ALL_COMPARED, 1
         else:
             drawn = sample[sample["for_recall"]]
             calls = ((chunk, is_used[chunk.row_slice]) for chunk in self.chunks)

@@ -37,6 +37,7 @@ from tests.fixtures.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from clip_client.distributed import EmbeddingSummary
     from preprocess_ensemble.testing.server import Server
 
 pytestmark = pytest.mark.filterwarnings(*RAY_WARNINGS)
@@ -199,8 +200,18 @@ def test_a_damaged_tar_is_named_when_the_rest_is_done_and_nothing_else_is_printe
 
 
 def test_either_engine_continues_the_folder_of_the_other(
-    cluster: Any, server: Server, folders: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    cluster: Any,
+    server: Server,
+    folders: list[Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    def embed_as_a_worker_dies(*arguments: Any, **settings: Any) -> EmbeddingSummary:
+        sys.stdout.write("(raylet) A worker died.")  # as a thread of Ray does
+        return embed_partitions(*arguments, **settings)
+
+    monkeypatch.setattr("clip_client.distributed.embed_partitions", embed_as_a_worker_dies)
     output, first = tmp_path / "output", folders[0]
     here = ["embed", "--url", server.grpc_url, "--output", str(output), "--json"]
     assert main([*here, str(first)]) == 0
