@@ -17,10 +17,8 @@ from clip_client.dedup.compare.cells import Cells
 from clip_client.dedup.compare.recall_sample import RecallSample
 from clip_client.dedup.compare.similarity_join import alike_links, equal_bands, join_hashes
 from clip_client.dedup.compare.union_find import UnionFind
-from clip_client.distributed.cluster import DistributedError
 from clip_client.distributed.embedded_rows import VECTOR, vectors_in
-from clip_client.distributed.shuffle import bucket_sizes, read_buckets, write_buckets
-from preprocess_ensemble.errors import first_line
+from clip_client.distributed.shuffle import RUN_AGAIN, bucket_sizes, read_buckets, write_buckets
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -265,16 +263,12 @@ def read_edges(places: Iterable[Location], *, similar: tuple[float, float] | Non
     Raises DistributedError.
     """
     wanted = None if similar is None else [("similarity", ">=", similar[0]), ("similarity", "<", similar[1])]
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     sides: list[tuple[Any, Any]] = [(np.empty(0, np.intp), np.empty(0, np.intp))]
     for place in places:
-        try:
-            with place.filesystem.open_input_file(place.path) as file:
-                table = pq.read_table(file, columns=["left", "right"], filters=wanted)
-        except (OSError, pa.ArrowException) as error:
-            raise DistributedError(f"{place} cannot be read ({first_line(error)}); remove it and run again") from error
+        with place.opened(RUN_AGAIN) as file:
+            table = pq.read_table(file, columns=["left", "right"], filters=wanted)
         sides.append((table.column("left").to_numpy(), table.column("right").to_numpy()))
     left, right = (np.concatenate(side) for side in zip(*sides, strict=True))
     return left, right

@@ -5,8 +5,7 @@ The number of a row is its place among the rows of all files, which ``ray.data.r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
@@ -18,7 +17,6 @@ from clip_client._vectors.file_model import FileModel
 from clip_client.dedup.features.image_features import ALGORITHM
 from clip_client.distributed.cluster import DistributedError
 from clip_client.distributed.partition_folder import PART_FILE, embedded_schema
-from preprocess_ensemble.errors import first_line
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,6 +26,7 @@ if TYPE_CHECKING:
     Indices = NDArray[np.intp]
 
 VECTOR: Final = "vector"
+_EMBED_AGAIN: Final = "remove it and embed its photos again"
 
 FACTS: Final = np.dtype(
     [
@@ -78,10 +77,11 @@ class Chunk:
     def read(self, columns: Sequence[str] | None = None) -> Any:
         """Return the rows as a ``pyarrow.Table`` of one piece; raises DistributedError, which names the file."""
         import pyarrow as pa
+        import pyarrow.parquet as pq
 
         tables = []
         for place, groups in self.pieces:
-            with _opened(place) as parquet:
+            with place.opened(_EMBED_AGAIN) as file, pq.ParquetFile(file) as parquet:
                 tables.append(parquet.read_row_groups(list(groups), columns=columns))
         return pa.concat_tables(tables).replace_schema_metadata().combine_chunks()
 
@@ -110,7 +110,9 @@ def inspect_files(places: Iterable[Location]) -> list[EmbeddedFile]:
 
 
 def _inspect(place: Location) -> EmbeddedFile:
-    with _opened(place) as parquet:
+    import pyarrow.parquet as pq
+
+    with place.opened(_EMBED_AGAIN) as file, pq.ParquetFile(file) as parquet:
         schema, metadata = parquet.schema_arrow, parquet.metadata
         rows = tuple(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))
     about = schema.metadata or {}
@@ -229,17 +231,3 @@ def vectors_in(table: Any) -> NDArray[np.float32]:
     dimension = column.type.list_size
     vectors: NDArray[np.float32] = column.combine_chunks().flatten().to_numpy().reshape(-1, dimension)
     return vectors
-
-
-@contextmanager
-def _opened(place: Location) -> Iterator[Any]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        with place.filesystem.open_input_file(place.path) as file, pq.ParquetFile(file) as parquet:
-            yield parquet
-    except (OSError, pa.ArrowException) as error:
-        raise DistributedError(
-            f"{place} cannot be read ({first_line(error)}); remove it and embed its photos again"
-        ) from error

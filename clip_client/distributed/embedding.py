@@ -98,7 +98,7 @@ def embed_dataset(
     require("ray.data", EXTRA)
     import pyarrow as pa
 
-    config, model = _model(url, config)
+    config, model = served_model(url, config)
     schema = dataset.schema(fetch_if_missing=False)
     # Behind a step that has not run, and with pandas, the workers find out.
     if schema is not None and isinstance(schema.base_schema, pa.Schema):
@@ -149,7 +149,7 @@ def embed_partitions(
     ``output`` holds vectors of another id, ClipError if the servers do not answer, and ImportError if Ray is missing.
     """
     require("ray.data", EXTRA)
-    config, model = _model(url, config)
+    config, model = served_model(url, config)
     folder = PartitionFolder(location=Location.of(output), model=model, features=features)
     plan = folder.plan(partitions)
     left, outcomes = plan.partitions, list[Outcome]()
@@ -277,7 +277,7 @@ def _outcomes(
         raise DistributedError(f"Ray ended the job ({cause[0] if cause else first_line(error)}); {_AGAIN}") from error
 
 
-def _model(url: str | Sequence[str] | None, config: ClientConfig | None) -> tuple[ClientConfig, FileModel]:
+def served_model(url: str | Sequence[str] | None, config: ClientConfig | None) -> tuple[ClientConfig, FileModel]:
     """Return the settings of the workers' clients, and the model that the servers serve."""
     config = make_config(url, config=config)
     with SyncClipClient(config=config) as clip:

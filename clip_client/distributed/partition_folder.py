@@ -134,23 +134,19 @@ class PartitionFolder:
 
     def _finished_keys(self, names: Sequence[str]) -> NDArray[np.bytes_]:
         """Return the keys of the images in files that belong to none of the partitions."""
-        import pyarrow as pa
         import pyarrow.parquet as pq
 
         keys: list[bytes] = []
         for name in names:
             place = self.location / name
-            try:
-                with place.filesystem.open_input_file(place.path) as file, pq.ParquetFile(file) as parquet:
-                    schema = parquet.schema_arrow
-                    self._check(place, FileModel.of(place, schema.metadata or {}).vector_id)
-                    if self.features and "sha256" not in schema.names:
-                        raise VectorsError(f"{place} holds vectors without features of the photos; name another folder")
-                    for batch in parquet.iter_batches(columns=list(_KEY_COLUMNS)):
-                        rows = zip(*(batch.column(column).to_pylist() for column in _KEY_COLUMNS), strict=True)
-                        keys += [version_key(path or b"", size, mtime) for path, size, mtime in rows]
-            except (OSError, pa.ArrowException) as error:
-                raise DistributedError(f"{place} cannot be read ({first_line(error)}); move it away") from error
+            with place.opened("move it away") as file, pq.ParquetFile(file) as parquet:
+                schema = parquet.schema_arrow
+                self._check(place, FileModel.of(place, schema.metadata or {}).vector_id)
+                if self.features and "sha256" not in schema.names:
+                    raise VectorsError(f"{place} holds vectors without features of the photos; name another folder")
+                for batch in parquet.iter_batches(columns=list(_KEY_COLUMNS)):
+                    rows = zip(*(batch.column(column).to_pylist() for column in _KEY_COLUMNS), strict=True)
+                    keys += [version_key(path or b"", size, mtime) for path, size, mtime in rows]
         finished: NDArray[np.bytes_] = np.unique(np.array(keys, dtype="S16"))
         return finished
 

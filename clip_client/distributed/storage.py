@@ -119,6 +119,20 @@ class Location:
             return file.read(), None
 
     @contextmanager
+    def opened(self, remedy: str) -> Iterator[Any]:
+        """Give a file that can be read at any place; in the block, pyarrow may find out that it is damaged.
+
+        Raises DistributedError, which says what to do then.
+        """
+        import pyarrow as pa
+
+        try:
+            with self.filesystem.open_input_file(self.path) as file:
+                yield file
+        except (OSError, pa.ArrowException) as error:
+            raise DistributedError(f"{self} cannot be read ({first_line(error)}); {remedy}") from error
+
+    @contextmanager
     def written(self) -> Iterator[IO[bytes]]:
         """Write a file as :meth:`replacing` does; raises DistributedError if that cannot be done."""
         try:
