@@ -11,9 +11,9 @@ from clip_client.dedup.compare.partitioned_join import EXACT_ROWS
 from clip_client.dedup.compare.thresholds import thresholds_for
 from clip_client.dedup.grouping import CANDIDATES, Grouped, GroupRules, check_group_rules
 from clip_client.dedup.search import DEFAULT_HASH_BITS
-from clip_client.distributed.cluster import EXTRA, DistributedError, cluster, in_tasks
+from clip_client.distributed.cluster import EXTRA, DistributedError, cluster
 from clip_client.distributed.component_groups import DuplicateSummary
-from clip_client.distributed.embedded_rows import check_models, chunks_of, embedded_files, inspect_files
+from clip_client.distributed.embedded_rows import chunks_of, embedded_files, inspect_files
 from clip_client.distributed.folder_search import GROUPS, SUCCESS, FolderSearch, key_of
 from clip_client.distributed.storage import Location
 
@@ -21,15 +21,12 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Sequence
 
-    from clip_client._vectors.file_model import FileModel
     from clip_client.dedup.store.store import Store
 
     OnTasks = Callable[[str, int, int | None], None]
 
 ROWS_AT_ONCE: Final = 65_536
 """Vectors that a worker compares at a time: 134 MB with 512 numbers each."""
-_FILES_PER_TASK: Final = 64
-"""Files that a task inspects."""
 
 
 def find_duplicates(
@@ -72,21 +69,21 @@ def find_duplicates(
     require("faiss", EXTRA)
     check_group_rules(keep, hash_bits, verify)
 
-    def rules_for(model: FileModel) -> GroupRules:
-        tuned = None if store is None else store.settings.tuned(model.vector_id)
-        return GroupRules(
-            thresholds=thresholds_for(model.id, threshold, tuned=tuned),
-            hash_bits=hash_bits,
-            keep=tuple(keep),
-            references=tuple(references),
-            decisions=() if store is None else tuple(store.decisions.all()),
-            verify=verify,
-        )
-
+    folder = Location.of(vectors)
+    (first,) = inspect_files([folder.at(info.path) for info in embedded_files(folder)[:1]])
+    tuned = None if store is None else store.settings.tuned(first.model.vector_id)
+    rules = GroupRules(
+        thresholds=thresholds_for(first.model.id, threshold, tuned=tuned),
+        hash_bits=hash_bits,
+        keep=tuple(keep),
+        references=tuple(references),
+        decisions=() if store is None else tuple(store.decisions.all()),
+        verify=verify,
+    )
     summary, _ = search_folder(
-        Location.of(vectors),
+        folder,
         Location.of(output),
-        rules_for,
+        rules,
         address=address,
         exact_rows=exact_rows,
         rows_at_once=rows_at_once,
@@ -98,7 +95,7 @@ def find_duplicates(
 def search_folder(
     vectors: Location,
     output: Location,
-    rules_for: Callable[[FileModel], GroupRules],
+    rules: GroupRules,
     *,
     address: str | None = None,
     exact_rows: int = EXACT_ROWS,
@@ -113,22 +110,17 @@ def search_folder(
     """
     infos = embedded_files(vectors)
     files = [vectors.at(info.path) for info in infos]
-    model = inspect_files(files[:1])[0].model
-    rules = rules_for(model)
     question = ([(str(file), info.size, info.mtime_ns) for file, info in zip(files, infos, strict=True)], rules)
     key = key_of(question, exact_rows, rows_at_once)
     if not returns_groups and (summary := _finished(output / GROUPS / SUCCESS, key)) is not None:
         return summary, None
     with cluster(address):
-        batches = ((files[start : start + _FILES_PER_TASK],) for start in range(0, len(files), _FILES_PER_TASK))
-        inspected = dict(in_tasks(inspect_files, batches))
-        embedded = [file for _, some in sorted(inspected.items()) for file in some]
-        check_models(embedded)
-        chunks = chunks_of(embedded, max(1, rows_at_once // 2))
+        inspected = inspect_files(files)
+        chunks = chunks_of(inspected, max(1, rows_at_once // 2))
         if not chunks:
             raise DistributedError(f"{vectors} holds no photos")
         search = FolderSearch(
-            model=model,
+            model=inspected[0].model,
             chunks=chunks,
             output=output,
             rules=rules,

@@ -6,6 +6,7 @@ The number of a row is its place among the rows of all files, which ``ray.data.r
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +18,7 @@ from clip_client._vectors.file_model import FileModel
 from clip_client.dedup.features.image_features import ALGORITHM
 from clip_client.distributed.cluster import DistributedError
 from clip_client.distributed.partition_folder import PART_FILE, embedded_schema
+from clip_client.distributed.storage import FOOTERS_AT_ONCE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -101,12 +103,21 @@ def embedded_files(folder: Location) -> list[Any]:
     return [info for *_, info in sorted(found, key=lambda one: one[:2])]
 
 
-def inspect_files(places: Iterable[Location]) -> list[EmbeddedFile]:
+def inspect_files(places: Sequence[Location]) -> list[EmbeddedFile]:
     """Read what the files say about themselves.
 
-    Raises DistributedError, which names the file, if one cannot be read or lacks the columns of a search.
+    Raises DistributedError, which names a file that cannot be read, lacks the columns of a search, or has vectors of
+    another model than the first.
     """
-    return [_inspect(place) for place in places]
+    with ThreadPoolExecutor(FOOTERS_AT_ONCE) as pool:
+        first, *others = pool.map(_inspect, places)
+    for file in others:
+        if file.model.vector_id != first.model.vector_id:
+            raise DistributedError(
+                f"{file.place} holds vectors of {file.model.vector_id}, which must not be compared with those of "
+                f"{first.model.vector_id} in {first.place}; keep them in two folders"
+            )
+    return [first, *others]
 
 
 def _inspect(place: Location) -> EmbeddedFile:
@@ -129,17 +140,6 @@ def _inspect(place: Location) -> EmbeddedFile:
     if about.get(b"algorithm") != ALGORITHM.encode():
         raise DistributedError(f"{place} holds features of another version of this program; embed its photos again")
     return EmbeddedFile(place=place, model=model, group_rows=rows)
-
-
-def check_models(files: Sequence[EmbeddedFile]) -> None:
-    """Raise DistributedError, which names a file, if ``files`` are of several models."""
-    first = files[0]
-    for file in files:
-        if file.model.vector_id != first.model.vector_id:
-            raise DistributedError(
-                f"{file.place} holds vectors of {file.model.vector_id}, which must not be compared with those of "
-                f"{first.model.vector_id} in {first.place}; keep them in two folders"
-            )
 
 
 def chunks_of(files: Iterable[EmbeddedFile], most_rows: int) -> list[Chunk]:

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
-import pickle
-import re
-import threading
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from clip_client._client import make_config
 from clip_client._optional import require
 from clip_client._sync import SyncClipClient
 from clip_client._vectors.file_model import FileModel
-from clip_client.distributed.cluster import EXTRA, DistributedError, cluster, fed_pool, pool
+from clip_client.distributed.cluster import ATTEMPTS, EXTRA, DistributedError, cluster, in_tasks, worker_cpus
 from clip_client.distributed.partition_folder import PartitionFolder
 from clip_client.distributed.sources import check_column
 from clip_client.distributed.storage import Location
-from clip_client.distributed.workers import Outcome, PartitionWorker, RowWorker
-from preprocess_ensemble.errors import first_line
+from clip_client.distributed.workers import Outcome, RowWorker, embed_partition
 
 if TYPE_CHECKING:
     import os
@@ -39,21 +31,8 @@ if TYPE_CHECKING:
 _ROWS_AT_ONCE: Final = 256
 """Images of a dataset that a worker embeds in one call: several batches of a server."""
 
-_MOST_DEATHS: Final = 3
-_MOST_DEATHS_ALONE: Final = 2
-"""Workers that may die with one task: machines go away, but a partition that kills each worker must be named. With the
-first number other partitions may be the cause; with the second, the worker did nothing else."""
-
-_MOST_TASKS: Final = 2000
-"""Ray's driver holds about this many tasks without effort; with more partitions a task has several."""
-
-_SHOWN_EVERY_S: Final = 0.5
+_FEW_CPUS: Final = 4
 _MOST_NAMED: Final = 10
-
-_AGAIN: Final = "finished partitions stay: run the same again to continue"
-
-_ROOT_CAUSE: Final = re.compile(r"^[\w.]+(?:Error|Exception): .+", re.MULTILINE)
-"""In the tracebacks of Ray: the first exception, such as that of a package which a machine lacks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,20 +76,31 @@ def embed_dataset(
     """
     require("ray.data", EXTRA)
     import pyarrow as pa
+    import ray
+    from ray.data import ActorPoolStrategy
 
     config, model = served_model(url, config)
     schema = dataset.schema(fetch_if_missing=False)
     # Behind a step that has not run, and with pandas, the workers find out.
     if schema is not None and isinstance(schema.base_schema, pa.Schema):
         check_column(schema.base_schema, column, "the dataset")
-    cpus, strategy = fed_pool(workers)
+    # A worker holds its CPU for as long as the dataset runs, and the tasks that read need one, too. With few CPUs, some
+    # of which other actors of the dataset may hold, workers share them with those tasks.
+    cpus = int(ray.cluster_resources().get("CPU", 0))
+    is_shared = 0 < cpus < _FEW_CPUS
+    strategy = ActorPoolStrategy(
+        min_size=1,
+        max_size=min(workers or cpus, cpus) if is_shared else workers,
+        max_concurrent_calls_per_actor=2,
+        enable_true_multi_threading=True,
+    )
     return dataset.map_batches(
         RowWorker,
         fn_constructor_args=(config, model, column),
         fn_constructor_kwargs={"features": features},
         batch_size=_ROWS_AT_ONCE,
         batch_format="pyarrow",
-        num_cpus=cpus,
+        num_cpus=0 if is_shared else 1,
         compute=strategy,
     )
 
@@ -142,7 +132,7 @@ def embed_partitions(
     ``address`` is that of a Ray cluster, ``"auto"`` for the one that this machine belongs to; without it, the cluster
     that the program is connected to is used, or Ray is started on this machine. ``workers`` is the most processes, by
     default one for every four CPUs of a node. ``on_progress`` gets the images that are embedded, and their total if it
-    is known before they are read; another thread calls it, twice a second, from the first image on.
+    is known before they are read.
 
     Raises DistributedError, which names the partitions: at the end for those that cannot be read or kill their workers,
     at once for output that cannot be written and images of which not one can be reached. Raises VectorsError if
@@ -152,24 +142,10 @@ def embed_partitions(
     config, model = served_model(url, config)
     folder = PartitionFolder(location=Location.of(output), model=model, features=features)
     plan = folder.plan(partitions)
-    left, outcomes = plan.partitions, list[Outcome]()
-    errors: dict[str, str] = {}
-    if left:
-        with cluster(address), _counted(partitions, plan.partitions, on_progress) as count:
-            for alone in (False, True):
-                if left:
-                    outcomes += _outcomes(config, folder, plan, left, workers, count, alone=alone)
-                errors = {outcome.partition: outcome.error for outcome in outcomes if outcome.error}
-                left = tuple(one for one in folder.unfinished(left) if one.name not in errors)
-    for partition in left:
-        errors[partition.name] = (
-            f"{partition.name}: {_MOST_DEATHS_ALONE} workers died while they embedded it and did nothing else; does an "
-            "image need more memory than a worker has, or crash a library?"
-        )
-    if errors:
+    outcomes = _outcomes(config, folder, plan, partitions, address, workers, on_progress) if plan.partitions else []
+    if errors := [outcome.error for outcome in outcomes if outcome.error]:
         more = f"; {len(errors) - _MOST_NAMED:,} more" if len(errors) > _MOST_NAMED else ""
-        named = "; ".join(itertools.islice(errors.values(), _MOST_NAMED))
-        raise DistributedError(f"{named}{more}; all other partitions are finished")
+        raise DistributedError(f"{'; '.join(errors[:_MOST_NAMED])}{more}; all other partitions are finished")
     return EmbeddingSummary(
         output=str(folder.location),
         images=sum(outcome.images for outcome in outcomes),
@@ -179,102 +155,52 @@ def embed_partitions(
     )
 
 
-@contextmanager
-def _counted(
-    partitions: Sequence[Partition], left: Sequence[Partition], show: OnImages | None
-) -> Iterator[Callable[[int], object]]:
-    """Give what workers call with the number of images that they have embedded, and show the sum meanwhile."""
-    import ray
-    from ray.exceptions import RayError
-
-    if show is None:
-        yield _ignore
-        return
-
-    class Counter:  # pickled by value: its process need not import this program
-        images = 0
-
-        def add(self, images: int) -> int:
-            self.images += images
-            return self.images
-
-    counter = ray.remote(num_cpus=0)(Counter).remote()
-    counts = [partition.count for partition in partitions]
-    total = None if None in counts else sum(filter(None, counts))
-    before = sum(filter(None, counts)) - sum(partition.count or 0 for partition in left)
-    ended = threading.Event()
-
-    def poll() -> None:
-        is_last = False
-        while not is_last:
-            is_last = ended.wait(_SHOWN_EVERY_S)
-            images = 0
-            with suppress(RayError):  # if its machine dies, the job goes on without progress
-                images = ray.get(counter.add.remote(0))
-            # The rate begins with the work, not with the start of Ray. What a killed worker did counts twice.
-            if images:
-                show(before + images if total is None else min(before + images, total), total)
-
-    with ThreadPoolExecutor(1, thread_name_prefix="clip_client progress") as thread:
-        polling = thread.submit(poll)
-        try:
-            yield partial(_add, counter)
-        finally:
-            ended.set()
-        polling.result()
-
-
-def _ignore(images: int) -> None:
-    pass
-
-
-def _add(counter: Any, images: int) -> None:
-    counter.add.remote(images)
-
-
 def _outcomes(
     config: ClientConfig,
     folder: PartitionFolder,
     plan: Plan,
-    left: Sequence[Partition],
+    partitions: Sequence[Partition],
+    address: str | None,
     workers: int | None,
-    count: Callable[[int], object],
-    *,
-    alone: bool,
-) -> Iterator[Outcome]:
-    """Embed what is ``left``, each in a worker that does nothing else if ``alone``.
+    on_progress: OnImages | None,
+) -> list[Outcome]:
+    """Embed the partitions of the plan; return what became of each.
 
-    Yields what became of each partition, except of those whose workers died. Raises DistributedError for the first one
-    whose reason holds for the others, too.
+    Raises DistributedError for the first one whose reason holds for the others, too.
     """
-    import ray
-    from ray.exceptions import RayError
-    from ray.util.annotations import RayDeprecationWarning
+    counts = [partition.count for partition in partitions]
+    total = None if None in counts else sum(filter(None, counts))
+    embedded = sum(filter(None, counts)) - sum(one.count or 0 for one in plan.partitions)
+    seen = [0] * len(plan.partitions)
+    """Images of each partition that are in ``embedded``: a worker that follows a dead one begins again."""
+    outcomes = []
 
-    cpus, strategy = pool(workers, tasks_at_once=1 if alone else 2)
-    work = [{"partition": pickle.dumps(partition)} for partition in left]
-    dataset = ray.data.from_items(work, override_num_blocks=len(work) if alone else min(len(work), _MOST_TASKS))
-    with warnings.catch_warnings():
-        # Ray 2.60 has no other way to limit the retries of an actor's task, and will drop this one in 2.64.
-        warnings.filterwarnings("ignore", message="`ray_remote_args`", category=RayDeprecationWarning)
-        outcomes = dataset.map_batches(
-            PartitionWorker,
-            fn_constructor_args=(config, folder, plan.number, plan.finished, count),
-            batch_size=1,
-            num_cpus=cpus,
-            compute=strategy,
-            max_task_retries=(_MOST_DEATHS_ALONE if alone else _MOST_DEATHS) - 1,
+    def name_deadly(number: int) -> Outcome:
+        return Outcome(
+            error=f"{plan.partitions[number].name}: {ATTEMPTS} workers died while they embedded it, the last one while "
+            "nothing else ran; does an image need more memory than a worker has, or crash a library?"
         )
-    outcomes.context.max_errored_blocks = -1  # what its workers did not survive is found in the folder
+
+    shared = (config, folder, plan.number, plan.finished)
+    calls = ((partition,) for partition in plan.partitions)
     try:
-        for row in outcomes.iter_rows():
-            outcome = Outcome(**row)
-            if outcome.ends_job:
-                raise DistributedError(f"{outcome.error}; {_AGAIN}")
-            yield outcome
-    except RayError as error:
-        cause = _ROOT_CAUSE.search(str(error))
-        raise DistributedError(f"Ray ended the job ({cause[0] if cause else first_line(error)}); {_AGAIN}") from error
+        with (
+            cluster(address),
+            closing(
+                in_tasks(embed_partition, calls, *shared, cpus=worker_cpus(), workers=workers, on_death=name_deadly)
+            ) as results,
+        ):
+            for number, result in results:
+                images = result
+                if isinstance(result, Outcome):
+                    outcomes.append(result)
+                    images = plan.partitions[number].count or result.images
+                embedded, seen[number] = embedded + images - seen[number], images
+                if on_progress is not None:
+                    on_progress(embedded, total)
+    except DistributedError as error:
+        raise DistributedError(f"{error}; finished partitions stay: run the same again to continue") from error
+    return outcomes
 
 
 def served_model(url: str | Sequence[str] | None, config: ClientConfig | None) -> tuple[ClientConfig, FileModel]:

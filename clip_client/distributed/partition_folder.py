@@ -15,8 +15,8 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -98,20 +98,19 @@ class PartitionFolder:
             number = self._note_run(hashlib.blake2b("".join(sorted(keys)).encode(), digest_size=16).hexdigest(), last)
         except OSError as error:
             raise DistributedError(f"{self.location} cannot be used for the output: {first_line(error)}") from error
-        return Plan(number=number, partitions=self.unfinished(keys.values()), finished=finished)
+        held = {match[2] for match in files}
+        left = tuple(partition for key, partition in keys.items() if key not in held)
+        return Plan(number=number, partitions=left, finished=finished)
 
-    def unfinished(self, partitions: Iterable[Partition]) -> tuple[Partition, ...]:
-        """Return those partitions that have no file. Raises DistributedError."""
-        names = (info.base_name for info in self.location.files(recursive=False))
-        held = {match[2] for name in names if (match := PART_FILE.fullmatch(name))}
-        return tuple(partition for partition in partitions if self._key(partition) not in held)
+    @contextmanager
+    def writing(self, partition: Partition, number: int) -> Iterator[Callable[[Sequence[Mapping[str, Any]]], None]]:
+        """Give what writes a row group of a partition's file, which appears when the block ends. Raises OSError."""
+        import pyarrow.parquet as pq
 
-    def open_file(self, partition: Partition, number: int) -> PartitionFile:
-        """Begin to write the rows of a partition; raises OSError."""
-        return PartitionFile(
-            self.location / f"part-{number:05}-{self._key(partition)}.parquet",
-            embedded_schema(self.model, features=self.features),
-        )
+        place = self.location / f"part-{number:05}-{self._key(partition)}.parquet"
+        schema = embedded_schema(self.model, features=self.features)
+        with place.replacing() as file, pq.ParquetWriter(file, schema, **NUMBERED.writer) as writer:
+            yield lambda rows: writer.write_table(table_of(rows, schema))
 
     def _key(self, partition: Partition) -> str:
         facts = (partition.id, self.model.vector_id, self.features and ALGORITHM)
@@ -162,29 +161,3 @@ class PartitionFolder:
             if info.base_name.startswith(".") and info.base_name.endswith(".part"):
                 if info.mtime_ns is None or time.time() - info.mtime_ns / 1e9 > _ABANDONED_S:
                     self.location.filesystem.delete_file(info.path)
-
-
-class PartitionFile:
-    """A file that appears under its name with :meth:`commit`. The methods block, and raise OSError."""
-
-    def __init__(self, place: Location, schema: Any) -> None:
-        import pyarrow.parquet as pq
-
-        self.place = place
-        self._schema = schema
-        self._open = ExitStack()
-        # The local engine removes unfinished files of this kind.
-        file = self._open.enter_context(place.replacing())
-        self._writer = self._open.enter_context(pq.ParquetWriter(file, schema, **NUMBERED.writer))
-
-    def write(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write one row group."""
-        self._writer.write_table(table_of(rows, self._schema))
-
-    def commit(self) -> None:
-        """Give the file its name."""
-        self._open.close()
-
-    def abort(self, error: BaseException) -> None:
-        """Remove the file, because of ``error``."""
-        self._open.__exit__(type(error), error, error.__traceback__)

@@ -19,7 +19,7 @@ from clip_client._vectors.file_version import FileVersion
 from clip_client.dedup.files.file_types import PHOTO_SUFFIXES, suffix_of
 from clip_client.dedup.files.scanner import scan
 from clip_client.distributed.cluster import DistributedError
-from clip_client.distributed.storage import Location, is_url
+from clip_client.distributed.storage import FOOTERS_AT_ONCE, Location, is_url
 from preprocess_ensemble.errors import first_line
 
 if TYPE_CHECKING:
@@ -31,8 +31,6 @@ _MOST_ROWS: Final = 10_000
 
 _PARQUET_ROWS_AT_ONCE: Final = 64
 """Images that one read of a Parquet file holds in memory."""
-
-_FOOTERS_AT_ONCE: Final = 32
 
 
 class DamagedInput(DistributedError):
@@ -96,7 +94,7 @@ def parquet_images(*addresses: Address, column: str = "bytes", path_column: str 
     paths. Raises DistributedError for a file that cannot be read, lacks a column, or holds something else in it.
     """
     columns = [column] if path_column is None else [column, path_column]
-    with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
+    with ThreadPoolExecutor(FOOTERS_AT_ONCE) as pool:
         parts = pool.map(lambda found: _row_groups(found[0], found[1], columns), _files_in(addresses, (".parquet",)))
         return [partition for partitions in parts for partition in partitions]
 

@@ -28,6 +28,9 @@ _KEYS: Final = re.compile(r"(?<=://)[^?]*@")
 _GCS_RETRIES_S: Final = 60
 """pyarrow tries to reach an unreachable bucket for fifteen minutes otherwise."""
 
+FOOTERS_AT_ONCE: Final = 32
+"""Parquet files that are examined at a time: a bucket takes a while to answer."""
+
 
 def is_url(text: str) -> bool:
     """Tell whether ``text`` is a URL with a scheme, not a path."""

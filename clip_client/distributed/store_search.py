@@ -105,7 +105,7 @@ def grouping_on(model: FileModel) -> GroupContents:
         _, grouped = search_folder(
             Location.of(folder / "vectors"),
             Location.of(folder / "duplicates"),
-            lambda model: rules,
+            rules,
             working_folder=os.getcwd(),
             returns_groups=True,
             on_progress=on_progress,

@@ -1,27 +1,24 @@
-"""The actors of a job: Ray calls them with partitions, or with rows that hold images."""
+"""What Ray calls to embed: with a partition, or with the rows of a dataset."""
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
+import itertools
 import logging
-import pickle
 import socket
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from anyio import to_thread
 
-from clip_client._client import ClipClient
 from clip_client._encoding import EncodedImage
 from clip_client._errors import ImageError, VectorsError
 from clip_client._pipeline.encoder import ImageEncoder
 from clip_client._pipeline.images import too_large
+from clip_client._sync import SyncClipClient
 from clip_client._vectors.vector_file import vector_row
 from clip_client.dedup.features.image_features import BYTES_ONLY, extract_features
 from clip_client.dedup.features.model_input import ModelInput, extract_with_input
@@ -43,8 +40,6 @@ if TYPE_CHECKING:
     from clip_client.distributed.partition_folder import PartitionFolder
     from clip_client.distributed.sources import Partition, SourceImage
 
-Result = TypeVar("Result")
-
 _logger = logging.getLogger("clip_client")
 
 _THREADS: Final = 16
@@ -56,7 +51,6 @@ _AHEAD: Final = 32
 _ROWS_PER_GROUP: Final = 1024
 """Of a Parquet file: 2 MB of vectors, which is what a worker holds of a partition of any size."""
 
-_PARTITIONS_AT_ONCE: Final = 2
 _COUNTED_AT_ONCE: Final = 64
 
 
@@ -76,30 +70,26 @@ class _Prepared:
 
 
 class ImageEmbedder:
-    """Embeds images for one worker. It belongs to the event loop that first uses it."""
+    """Embeds images for one worker."""
 
-    def __init__(self, config: ClientConfig, expected: FileModel, *, features: bool) -> None:
+    def __init__(self, clip: SyncClipClient, config: ClientConfig, expected: FileModel, *, features: bool) -> None:
+        self._clip = clip
         self._config = config
         self._expected = expected
         self._features = features
         self._encoder = ImageEncoder(config)
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="clip_client reader")
-        self._opening = asyncio.Lock()
-        self._client: ClipClient | None = None
 
-    async def rows(
-        self, images: Iterable[SourceImage], *, finished: NDArray[np.bytes_] | None = None
-    ) -> AsyncGenerator[tuple[int, Mapping[str, Any]], None]:
+    def rows(
+        self, images: Iterable[SourceImage], finished: NDArray[np.bytes_] | None = None
+    ) -> Iterator[tuple[int, Mapping[str, Any]]]:
         """Yield the index and the row of each image, in any order; those whose keys are in ``finished`` are skipped.
 
         A row has the columns of :func:`.partition_folder.embedded_schema`. Raises what ``embed_stream`` and ``images``
-        raise, VectorsError if the servers have another model than the job, and OSError if not one image could be
-        reached.
+        raise, VectorsError if the servers have another model than the job, and DistributedError if not one image could
+        be reached.
         """
-        async with self._opening:
-            if self._client is None:
-                self._client = await ClipClient(config=self._config).__aenter__()
-        model = await self._client.model()
+        model = self._clip.model()
         if model.vector_id != self._expected.vector_id:
             raise VectorsError(
                 f"the servers now serve {model.vector_id}, and the job has vectors of {self._expected.vector_id}"
@@ -115,13 +105,12 @@ class ImageEmbedder:
                     sent.append(replace(one, sent=None))
                     yield one.sent
 
-        async with aclosing(self._client.embed_stream(payloads(), ordered=False)) as items:
-            async for item in items:
-                one = sent[item.index]
-                yield one.index, {**vector_row(one.file, item.vector, item.error), **one.columns}
+        for item in self._clip.embed_stream(payloads(), ordered=False):
+            one = sent[item.index]
+            yield one.index, {**vector_row(one.file, item.vector, item.error), **one.columns}
         if not sent and failed and all(one.is_lost for one in failed):
             first = str(failed[0].failure).rstrip(".")
-            raise OSError(f"not one of its {len(failed):,} images could be read; the first: {first}")
+            raise DistributedError(f"not one of its {len(failed):,} images could be read; the first: {first}")
         for one in failed:
             yield one.index, {**vector_row(one.file, failure=one.failure), **one.columns}
 
@@ -183,121 +172,77 @@ class ImageEmbedder:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What became of a partition: a row of a few bytes in Ray's object store."""
+    """What became of a partition."""
 
-    partition: str
     images: int = 0
     failed: int = 0
     error: str = ""
     """Why the partition could not be finished."""
-    ends_job: bool = False
-    """The reason will hold for the other partitions, too."""
 
 
-class PartitionWorker:
-    """Embeds whole partitions, each into its file."""
+def embed_partition(
+    partition: Partition, config: ClientConfig, folder: PartitionFolder, number: int, finished: NDArray[np.bytes_]
+) -> Iterator[int | Outcome]:
+    """Write the rows of a partition, except of images in ``finished``, into its file with the ``number`` of a run.
 
-    def __init__(
-        self,
-        config: ClientConfig,
-        folder: PartitionFolder,
-        number: int,
-        finished: NDArray[np.bytes_],
-        count: Callable[[int], object] = lambda images: None,
-    ) -> None:
-        """Write files with the ``number`` of a run, without the images in ``finished``; ``count`` gets how many."""
-        self._embedder = ImageEmbedder(config, folder.model, features=folder.features)
-        self._folder = folder
-        self._number = number
-        self._finished = finished
-        self._count = count
-        self._free = asyncio.Semaphore(_PARTITIONS_AT_ONCE)
-
-    async def __call__(self, batch: Mapping[str, Any]) -> AsyncGenerator[dict[str, list[Any]], None]:
-        """Embed the partition in each row of ``batch`` and yield its :class:`Outcome` as a row."""
-        for packed in batch["partition"]:
-            outcome = await self._outcome(pickle.loads(packed))
-            yield {name: [value] for name, value in vars(outcome).items()}
-
-    async def _outcome(self, partition: Partition) -> Outcome:
-        try:
-            async with self._free:
-                return await self.embed(partition)
-        except DistributedError as error:  # it names the partition
-            reason, ends_job = str(error), not isinstance(error, DamagedInput)
-        except (ReportedError, OSError) as error:
-            reason, ends_job = f"{partition.name}: {error}", True
-        except Exception as error:  # a fault, whose traceback is in Ray's log files
-            _logger.exception("%s failed", partition.name)
-            reason, ends_job = f"{partition.name}: {type(error).__name__}: {first_line(error)}", False
-        return Outcome(partition=partition.name, error=reason, ends_job=ends_job)
-
-    async def embed(self, partition: Partition) -> Outcome:
-        """Write the rows of a partition.
-
-        Raises DistributedError, or what :meth:`ImageEmbedder.rows` and writing a file raise; then there is no file.
-        """
-        images = failed = 0
-        waiting: list[Mapping[str, Any]] = []
-        file = await self._tried(partition, self._folder.open_file, partition, self._number)
-        try:
-            async with aclosing(self._embedder.rows(partition.images(), finished=self._finished)) as rows:
-                async for _, row in rows:
-                    images += 1
-                    failed += row["error_code"] is not None
-                    waiting.append(row)
-                    if images % _COUNTED_AT_ONCE == 0:
-                        self._count(_COUNTED_AT_ONCE)
-                    if len(waiting) == _ROWS_PER_GROUP:
-                        await self._tried(partition, file.write, waiting)
-                        waiting = []
+    Yields how many images are embedded, several times, and the outcome. Raises DistributedError, which names the
+    partition, for what the other partitions would meet, too; then there is no file.
+    """
+    images = failed = 0
+    waiting: list[Mapping[str, Any]] = []
+    try:
+        with folder.writing(partition, number) as write, SyncClipClient(config=config) as clip:
+            rows = ImageEmbedder(clip, config, folder.model, features=folder.features).rows(
+                partition.images(), finished
+            )
+            while some := [row for _, row in itertools.islice(rows, _COUNTED_AT_ONCE)]:
+                images += len(some)
+                failed += sum(row["error_code"] is not None for row in some)
+                waiting += some
+                if len(waiting) >= _ROWS_PER_GROUP:
+                    write(waiting)
+                    waiting = []
+                yield images
             if waiting:
-                await self._tried(partition, file.write, waiting)
-            await self._tried(partition, file.commit)
-        except BaseException as error:
-            with suppress(OSError):
-                file.abort(error)
-            raise
-        self._count((partition.count or images) - images // _COUNTED_AT_ONCE * _COUNTED_AT_ONCE)
-        return Outcome(partition=partition.name, images=images, failed=failed)
-
-    async def _tried(self, partition: Partition, step: Callable[..., Result], *arguments: Any) -> Result:
-        """Do one step with the output in a thread. Raises DistributedError if a disk is full or a bucket is away."""
-        try:
-            return await to_thread.run_sync(step, *arguments)
-        except OSError as error:
-            # Each machine may have a disk of its own under the same name.
-            raise DistributedError(
-                f"{partition.name}: {socket.gethostname()} cannot write into {self._folder.location}: "
-                f"{error.strerror or first_line(error)}"
-            ) from error
+                write(waiting)
+        yield Outcome(images=images, failed=failed)
+    except DamagedInput as error:  # it names the partition
+        yield Outcome(error=str(error))
+    except OSError as error:
+        # Each machine may have a disk of its own under the same name.
+        raise DistributedError(
+            f"{partition.name}: {socket.gethostname()} cannot write into {folder.location}: "
+            f"{error.strerror or first_line(error)}"
+        ) from error
+    except ReportedError as error:
+        raise DistributedError(f"{partition.name}: {error}") from error
+    except Exception as error:  # a fault, whose traceback is in Ray's log files
+        _logger.exception("%s failed", partition.name)
+        yield Outcome(error=f"{partition.name}: {type(error).__name__}: {first_line(error)}")
 
 
 class RowWorker:
-    """Adds vectors to rows that hold images."""
+    """The actor that adds vectors to the rows of a dataset; any number of threads may call it."""
 
     def __init__(self, config: ClientConfig, model: FileModel, column: str, *, features: bool) -> None:
         import pyarrow as pa
 
-        self._embedder = ImageEmbedder(config, model, features=features)
+        self._embedder = ImageEmbedder(SyncClipClient(config=config).open(), config, model, features=features)
         schema = embedded_schema(model, features=features)
         new = [name for name in schema.names if name not in ("path", "path_bytes", "size_bytes", "mtime_ns")]
         self._schema = pa.schema([schema.field(name) for name in new])
         self._column = column
 
-    async def __call__(self, table: Any) -> AsyncGenerator[Any, None]:
-        """Yield a ``pyarrow.Table`` with the columns of :func:`embedded_schema` after its own."""
+    def __call__(self, table: Any) -> Any:
+        """Return a ``pyarrow.Table`` with the columns of :func:`embedded_schema` after its own."""
         check_column(table.schema, self._column, "the dataset")
         values = column_values(table, self._column)
         images = (image_in_row(one, one if isinstance(one, str) else str(row)) for row, one in enumerate(values))
-        rows: list[Mapping[str, Any]] = [{}] * len(table)
-        async with aclosing(self._embedder.rows(images)) as embedded:
-            async for index, row in embedded:
-                rows[index] = row
+        rows = [row for _, row in sorted(self._embedder.rows(images), key=lambda one: one[0])]
         new = table_of(rows, self._schema)
         for name in self._schema.names:
             table = table.append_column(self._schema.field(name), new.column(name))
-        yield table
+        return table
 
 
 def _holds(keys: NDArray[np.bytes_], key: bytes) -> bool:

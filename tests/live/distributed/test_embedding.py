@@ -176,7 +176,7 @@ def test_a_partition_that_kills_its_workers_is_named_and_the_others_are_finished
     output = tmp_path / "output"
     partitions = [gated_partition(folders[0]), deadly_partition(folders[1], output)]
     with pytest.raises(
-        DistributedError, match=rf"^{folders[1]}: 2 workers died .* nothing else; .* all other partitions are"
+        DistributedError, match=rf"^{folders[1]}: 3 workers died .* nothing else ran; .* all other partitions are"
     ):
         embed_partitions(partitions, server.grpc_url, output=output, workers=1)
     assert_each_once(output, folders[:1])

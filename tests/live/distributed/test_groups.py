@@ -26,7 +26,7 @@ from clip_client.dedup import find_duplicates as find_on_this_machine
 from clip_client.dedup.store.decisions import DIFFERENT
 from clip_client.dedup.types import EDITED, EXACT, RE_ENCODED, SAME_PIXELS
 from clip_client.distributed import DistributedError, embed_partitions, find_duplicates, images_below
-from clip_client.distributed.cluster import cluster
+from clip_client.distributed.cluster import cluster, in_tasks
 from tests.fixtures.embedded_rows import write_vectors
 from tests.fixtures.images.scenes import resized, scene
 from tests.fixtures.ray_cluster import RAY_WARNINGS
@@ -285,3 +285,11 @@ def test_what_a_task_refuses_ends_the_search_with_the_name_of_the_file(embedded:
     path.write_bytes(data)
     with pytest.raises(DistributedError, match=r"part-00002\.parquet cannot be read"):
         find_duplicates(folder, output=tmp_path / "output", threshold=THRESHOLD)
+
+
+def test_a_task_that_kills_each_worker_ends_the_search() -> None:
+    def die() -> None:
+        signal.raise_signal(signal.SIGKILL)
+
+    with pytest.raises(DistributedError, match="3 workers died with one task"):
+        list(in_tasks(die, [()]))

@@ -9,9 +9,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from clip_client._vectors.file_model import FileModel
+from clip_client.dedup.compare.keep_rules import DEFAULT_RULES
+from clip_client.dedup.compare.thresholds import thresholds_for
+from clip_client.dedup.grouping import OFF, GroupRules
+from clip_client.dedup.store.parquet_store import table_of
 from clip_client.distributed import DistributedError
+from clip_client.distributed.component_groups import group_photos
 from clip_client.distributed.embedded_rows import (
-    check_models,
     chunks_of,
     embedded_files,
     first_with_content,
@@ -19,6 +23,7 @@ from clip_client.distributed.embedded_rows import (
     read_facts,
     vectors_in,
 )
+from clip_client.distributed.partition_folder import embedded_schema
 from clip_client.distributed.storage import Location
 from tests.fixtures.embedded_rows import MODEL, embedded_row, write_embedded, write_vectors
 from tests.fixtures.vectors import clusters
@@ -35,7 +40,7 @@ VECTORS = clusters(seed=0, count=300, size=1, spread=0)
 
 def inspected(folder: Path) -> list[EmbeddedFile]:
     place = Location.of(folder)
-    return inspect_files(place.at(info.path) for info in embedded_files(place))
+    return inspect_files([place.at(info.path) for info in embedded_files(place)])
 
 
 def test_chunks_hold_each_row_once_and_in_order(tmp_path: Path) -> None:
@@ -83,7 +88,7 @@ def test_bad_input_is_named(tmp_path: Path, damage: Any, reason: str) -> None:
     write_vectors(tmp_path, VECTORS, partitions=2)
     damage(tmp_path / "part-00001.parquet")
     with pytest.raises(DistributedError, match=rf"part-00001\.parquet {reason}"):
-        check_models(inspected(tmp_path))
+        inspected(tmp_path)
 
 
 def test_a_folder_without_vectors_is_named(tmp_path: Path) -> None:
@@ -132,3 +137,20 @@ def test_a_sample_is_drawn_by_content(tmp_path: Path) -> None:
     first = sample["row"][sample["row"] < 150]
     assert sample["row"].tolist() == [*first, *first + 150]
     np.testing.assert_array_equal(sample["vector"], VECTORS[sample["row"]])
+
+
+def test_of_a_content_that_failed_once_the_row_with_the_vector_counts() -> None:
+    """The failed row comes first: one of the workers could not read its copy."""
+    one, nothing = VECTORS[0], np.full_like(VECTORS[0], np.nan)
+    failed = {**embedded_row("/failed.jpg", nothing, b"same"), "error_code": "INTERNAL", "error": "It failed."}
+    rows = [failed, embedded_row("/same.jpg", one, b"same"), embedded_row("/alike.jpg", one, b"alike")]
+    rules = GroupRules(
+        thresholds=thresholds_for("m/trained@1", 0.9),
+        hash_bits=-1,
+        keep=DEFAULT_RULES,
+        references=(),
+        decisions=(),
+        verify=OFF,
+    )
+    (group,) = group_photos(table_of(rows, embedded_schema(MODEL, features=True)), rules).groups
+    assert {member.path for member in group.members} == {"/failed.jpg", "/same.jpg", "/alike.jpg"}
