@@ -11,8 +11,9 @@ import hashlib
 import itertools
 import json
 import re
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -51,7 +52,7 @@ from clip_client.distributed.partition_folder import embedded_schema
 from preprocess_ensemble.errors import first_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -62,8 +63,7 @@ if TYPE_CHECKING:
 
     Indices = NDArray[np.intp]
     OnTasks = Callable[[str, int, int | None], None]
-
-_T = TypeVar("_T")
+    Results = Generator[tuple[int, Any], None, None]
 
 _CELLS: Final = "_cells"
 _EDGES: Final = "edges"
@@ -314,11 +314,12 @@ class FolderSearch:
         finished = {one.path for one in self._places(name, key)}
         return (call for call in calls if call[place].path not in finished)
 
-    def _wait(self, what: str, results: Iterable[tuple[int, object]], total: int | None) -> None:
+    def _wait(self, what: str, results: Results, total: int | None) -> None:
         for _ in self._shown(what, results, total):
             pass
 
-    def _shown(self, what: str, results: Iterable[tuple[int, _T]], total: int | None) -> Iterator[tuple[int, _T]]:
-        for done, result in enumerate(results, 1):
-            yield result
-            self.progress(what, done, total)
+    def _shown(self, what: str, results: Results, total: int | None) -> Results:
+        with closing(results):  # what still runs ends before the connection to the cluster
+            for done, result in enumerate(results, 1):
+                yield result
+                self.progress(what, done, total)

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -293,3 +294,17 @@ def test_a_task_that_kills_each_worker_ends_the_search() -> None:
 
     with pytest.raises(DistributedError, match="3 workers died with one task"):
         list(in_tasks(die, [()]))
+
+
+def test_a_task_whose_worker_has_died_twice_runs_alone(tmp_path: Path) -> None:
+    def die_twice(name: str) -> str:
+        before = len(list(tmp_path.glob(f"{name}*")))
+        (tmp_path / f"{name}{before}").touch()
+        if before < 2:
+            signal.raise_signal(signal.SIGKILL)
+        (tmp_path / "running").touch(exist_ok=False)
+        time.sleep(0.3)
+        (tmp_path / "running").unlink()
+        return name
+
+    assert dict(in_tasks(die_twice, [("a",), ("b",)])) == {0: "a", 1: "b"}
