@@ -173,7 +173,7 @@ def _outcomes(
     embedded = sum(filter(None, counts)) - sum(one.count or 0 for one in plan.partitions)
     seen = [0] * len(plan.partitions)
     """Images of each partition that are in ``embedded``: a worker that follows a dead one begins again."""
-    outcomes = []
+    outcomes: dict[int, Outcome] = {}
 
     def name_deadly(number: int) -> Outcome:
         return Outcome(
@@ -183,24 +183,21 @@ def _outcomes(
 
     shared = (config, folder, plan.number, plan.finished)
     calls = ((partition,) for partition in plan.partitions)
-    try:
-        with (
-            cluster(address),
-            closing(
-                in_tasks(embed_partition, calls, *shared, cpus=worker_cpus(), workers=workers, on_death=name_deadly)
-            ) as results,
-        ):
-            for number, result in results:
-                images = result
-                if isinstance(result, Outcome):
-                    outcomes.append(result)
-                    images = plan.partitions[number].count or result.images
-                embedded, seen[number] = embedded + images - seen[number], images
-                if on_progress is not None:
-                    on_progress(embedded, total)
-    except DistributedError as error:
-        raise DistributedError(f"{error}; finished partitions stay: run the same again to continue") from error
-    return outcomes
+    with cluster(address):
+        results = in_tasks(embed_partition, calls, *shared, cpus=worker_cpus(), workers=workers, on_death=name_deadly)
+        try:
+            with closing(results):
+                for number, result in results:
+                    images = result
+                    if isinstance(result, Outcome):
+                        outcomes.setdefault(number, result)  # a worker may die after it has finished
+                        images = plan.partitions[number].count or result.images
+                    embedded, seen[number] = embedded + images - seen[number], images
+                    if on_progress is not None:
+                        on_progress(embedded, total)
+        except DistributedError as error:
+            raise DistributedError(f"{error}; finished partitions stay: run the same again to continue") from error
+    return list(outcomes.values())
 
 
 def served_model(url: str | Sequence[str] | None, config: ClientConfig | None) -> tuple[ClientConfig, FileModel]:

@@ -7,7 +7,7 @@ import os
 import re
 import resource
 import socket
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,7 +19,7 @@ from anyio import to_thread
 from clip_client import ClientConfig
 from clip_client._vectors.file_model import FileModel
 from clip_client._vectors.file_version import FileVersion
-from clip_client.distributed import DistributedError
+from clip_client.distributed import DistributedError, embed_partitions, embedding
 from clip_client.distributed.partition_folder import PartitionFolder
 from clip_client.distributed.sources import Partition, SourceImage, image_files
 from clip_client.distributed.storage import Location
@@ -27,7 +27,7 @@ from clip_client.distributed.workers import Outcome, embed_partition
 from clip_client.testing import FakeTriton, Reply
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator
     from pathlib import Path
 
 MODEL = FileModel("fake/random:0@00000000", "fake/random:0@00000000|shortest-bicubic-224x224|original", 8)
@@ -216,3 +216,25 @@ async def test_a_worker_that_is_stopped_leaves_no_part_of_a_file(tmp_path: Path)
         with pytest.raises(KeyboardInterrupt):  # as Ray cancels a task
             await to_thread.run_sync(worker.throw, KeyboardInterrupt())
     assert not files_in(tmp_path)
+
+
+async def test_a_partition_counts_once_if_its_worker_dies_when_it_has_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ray.data", reason="Ray is not installed (extra: ray)")
+    shown = []
+
+    def in_tasks(
+        function: Callable[..., Iterator[int | Outcome]], calls: Iterable[Any], *shared: Any, **_: Any
+    ) -> Iterator[Any]:
+        for number, call in enumerate(calls):
+            for _ in range(2):
+                yield from ((number, value) for value in function(*call, *shared))
+
+    monkeypatch.setattr(embedding, "in_tasks", in_tasks)
+    monkeypatch.setattr(embedding, "cluster", nullcontext)
+    monkeypatch.setattr(embedding, "worker_cpus", lambda: 1)
+    async with FakeTriton() as server:
+        job = partial(embed_partitions, [partition_of(image, image)], server.url, output=tmp_path)
+        summary = await to_thread.run_sync(lambda: job(on_progress=lambda *counts: shown.append(counts)))
+    assert (summary.partitions, summary.images, shown[-1]) == (1, 2, (2, None))

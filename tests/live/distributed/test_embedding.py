@@ -104,6 +104,7 @@ def test_a_killed_node_and_a_killed_server_lose_and_double_nothing(
     cluster: Any, server: Server, tiny_repository: Path, folders: list[Path], gate: Gate, tmp_path: Path
 ) -> None:
     partitions = [gated_partition(folder, gate) for folder in folders]
+    shown: list[int] = []
     (node,) = cluster.worker_nodes
     with serving(tiny_repository, *QUIET) as doomed, ThreadPoolExecutor(1) as thread:
 
@@ -121,10 +122,15 @@ def test_a_killed_node_and_a_killed_server_lose_and_double_nothing(
 
         breaking = thread.submit(break_things)
         summary = embed_partitions(
-            partitions, [doomed.grpc_url, server.grpc_url], output=tmp_path / "output", workers=2
+            partitions,
+            [doomed.grpc_url, server.grpc_url],
+            output=tmp_path / "output",
+            workers=2,
+            on_progress=lambda done, total: shown.append(done),
         )
         breaking.result()
     assert (summary.partitions, summary.images, summary.failed) == (_PARTITIONS, _PARTITIONS * _IMAGES, _PARTITIONS)
+    assert shown[-1] == max(shown) == summary.images
     assert_each_once(tmp_path / "output", folders)
 
 

@@ -296,15 +296,18 @@ def test_a_task_that_kills_each_worker_ends_the_search() -> None:
         list(in_tasks(die, [()]))
 
 
-def test_a_task_whose_worker_has_died_twice_runs_alone(tmp_path: Path) -> None:
-    def die_twice(name: str) -> str:
+@pytest.mark.parametrize(("deaths", "workers"), [(2, None), (0, 1)])
+def test_a_task_runs_alone_if_its_worker_has_died_twice_or_one_may_run(
+    deaths: int, workers: int | None, tmp_path: Path
+) -> None:
+    def run(name: str) -> str:
         before = len(list(tmp_path.glob(f"{name}*")))
         (tmp_path / f"{name}{before}").touch()
-        if before < 2:
+        if before < deaths:
             signal.raise_signal(signal.SIGKILL)
         (tmp_path / "running").touch(exist_ok=False)
         time.sleep(0.3)
         (tmp_path / "running").unlink()
         return name
 
-    assert dict(in_tasks(die_twice, [("a",), ("b",)])) == {0: "a", 1: "b"}
+    assert dict(in_tasks(run, [("a",), ("b",)], workers=workers)) == {0: "a", 1: "b"}
