@@ -12,7 +12,6 @@ import numpy as np
 from clip_client.dedup.aligned import PairSource
 from clip_client.dedup.alignment.proofs import Proofs
 from clip_client.dedup.compare.candidate_pairs import SOURCES, candidate_pairs
-from clip_client.dedup.features.model_input import keep_nothing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -20,11 +19,10 @@ if TYPE_CHECKING:
     from clip_client.dedup.aligned import Alignment
     from clip_client.dedup.compare.candidate_pairs import CandidatePairs
     from clip_client.dedup.compare.groups import Compared
-    from clip_client.dedup.features.collect import CollectedFeatures
-    from clip_client.dedup.features.model_input import KeepPicture
+    from clip_client.dedup.features.collect import CollectedFeatures, KeepPicture
     from clip_client.dedup.files.reading import PhotoReader
     from clip_client.dedup.photo import Photo
-    from clip_client.dedup.store.spool import Spool
+    from clip_client.dedup.store.blob_table import Spool
     from clip_client.dedup.store.store import Store
     from clip_client.dedup.types import OnProgress, Thresholds
 
@@ -36,12 +34,12 @@ _MOST_ROUNDS: Final = 8
 _NO_OPENCV: Final = "No copy was verified, because OpenCV cannot be imported ({}): pip install 'clip-triton[dedup]'"
 
 
-def keep_pictures(spool: Spool) -> KeepPicture:
+def keep_pictures(spool: Spool) -> KeepPicture | None:
     """Return what keeps the small pictures of large photos in ``spool``; none without OpenCV, as nothing is aligned."""
     try:
         from clip_client.dedup.alignment.aligner import keep_small_picture
     except ImportError:
-        return keep_nothing
+        return None
     return partial(keep_small_picture, spool)
 
 

@@ -14,7 +14,6 @@ from clip_client.dedup.compare.keep_rules import DEFAULT_RULES
 from clip_client.dedup.compare.thresholds import thresholds_for
 from clip_client.dedup.features.collect import collect_features
 from clip_client.dedup.features.image_features import BYTES_ONLY
-from clip_client.dedup.features.model_input import keep_nothing
 from clip_client.dedup.files.hashing import sha256_of
 from clip_client.dedup.files.scanner import Scan, scan
 from clip_client.dedup.grouping import CANDIDATES, OFF, GroupRules, check_group_rules, group_contents
@@ -26,7 +25,7 @@ from clip_client.dedup.types import NO_MODEL
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from clip_client._embedder import Embedder
+    from clip_client._results import Embedder
     from clip_client.dedup.actions.verdicts import MoveOptions
     from clip_client.dedup.grouping import GroupContents
     from clip_client.dedup.types import OnProgress
@@ -90,7 +89,7 @@ async def find_duplicates(
         found = await to_thread.run_sync(lambda: scan([*named, *kept_folders], raw=True))
 
     with nullcontext(store) if store is not None else Store() as opened, opened.spool() as pictures:
-        keep_picture = keep_nothing if verify == OFF else keep_pictures(pictures)
+        keep_picture = None if verify == OFF else keep_pictures(pictures)
         collected = await collect_features(clip, found.files, opened, progress, keep_picture=keep_picture)
         collected.pictures = pictures
         progress("comparing", 0, None)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
-from clip_client._optional import require
+from clip_client._errors import require
 from preprocess_ensemble.errors import ReportedError, first_line
 
 EXTRA: Final = "clip-triton[ray]"

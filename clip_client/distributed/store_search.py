@@ -21,8 +21,7 @@ from clip_client._vectors.vector_file import vector_row
 from clip_client.dedup.features.image_features import cached_features
 from clip_client.dedup.files.file_types import is_raw
 from clip_client.dedup.grouping import group_contents
-from clip_client.dedup.store.layout import NUMBERED
-from clip_client.dedup.store.parquet_store import table_of
+from clip_client.dedup.store.parquet_store import NUMBERED, table_of
 from clip_client.dedup.types import FailedFile, PhotoFile
 from clip_client.distributed.duplicates import search_folder
 from clip_client.distributed.embedding import embed_partitions, served_model
@@ -68,7 +67,7 @@ def fill_store(
     _take_over(folder, store, own)
     known = store.files.known(files)
     with_features, with_vector = (
-        table.key_filter() for table in (cached_features(store), store.vectors(own.vector_id, own.dimension))
+        table.keys() for table in (cached_features(store), store.vectors(own.vector_id, own.dimension))
     )
 
     def is_done(file: PhotoFile) -> bool:

@@ -228,7 +228,7 @@ async def test_a_partition_counts_once_if_its_worker_dies_when_it_has_finished(
         function: Callable[..., Iterator[int | Outcome]], calls: Iterable[Any], *shared: Any, **_: Any
     ) -> Iterator[Any]:
         for number, call in enumerate(calls):
-            for _ in range(2):
+            for _attempt in range(2):
                 yield from ((number, value) for value in function(*call, *shared))
 
     monkeypatch.setattr(embedding, "in_tasks", in_tasks)

@@ -36,8 +36,9 @@ if TYPE_CHECKING:
 
     from PIL import Image
 
+    from clip_client.dedup.features.preview import DecodedPhoto
     from clip_client.dedup.files.reading import PhotoReader, ReadFile
-    from clip_client.dedup.store.spool import Spool
+    from clip_client.dedup.store.blob_table import Spool
     from clip_client.dedup.store.store import Store
 
 _AT_ONCE: Final = 64
@@ -81,9 +82,7 @@ class Aligner:
         self._read = reader.read
         self._pictures = {} if pictures is None else pictures
         self._is_source = is_source
-        self._table = store.alignment(ALGORITHM)
-        self._outcomes = store.alignment(_OUTCOMES)
-        store.keep_alignments({ALGORITHM, _OUTCOMES})
+        self._table, self._outcomes = store.alignment_tables(ALGORITHM, _OUTCOMES)
         self._keypoints = lru_cache(_REMEMBERED)(self._load)
         self._full_size = lru_cache(_AT_FULL_SIZE)(self._decode)
         self._pool = ThreadPoolExecutor(reader.threads, thread_name_prefix="clip_client verify")
@@ -225,14 +224,11 @@ class Aligner:
         return keypoints_of(path, sha256, self._read)
 
 
-def keep_small_picture(spool: Spool, sha256: str, data: bytes, picture: Image.Image, at_least: tuple[int, int]) -> None:
-    """Keep what alignment needs of a large photo, whose file is ``data``, for :class:`Aligner`.
-
-    ``picture`` is what ``decode(data, at_least=at_least)`` returned, and is not changed. Nothing is kept of a photo
-    that has to be decoded at another size.
-    """
+def keep_small_picture(spool: Spool, sha256: str, decoded: DecodedPhoto) -> None:
+    """Keep what alignment needs of a large photo for :class:`Aligner`; nothing if another size has to be decoded."""
     from preprocess_ensemble.imaging.decode import is_decoded_for
 
+    data, picture, at_least = decoded
     if is_decoded_for(picture, at_least, _NEEDED):
         made = _keypoints_of_picture(picture, data)
         if made.width * made.height >= _LEAST_PIXELS:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from clip_client.dedup import find_duplicates
 from clip_client.dedup.alignment.aligner import Aligner, keep_small_picture, keypoints_in
-from clip_client.dedup.store.spool import Spool
+from clip_client.dedup.features.preview import DecodedPhoto
+from clip_client.dedup.store.blob_table import Spool
 from clip_client.dedup.store.store import Store
 from clip_client.dedup.types import EDITED, RE_ENCODED
 from preprocess_ensemble.imaging import decode as decoding
@@ -72,7 +73,7 @@ def test_the_small_picture_is_the_same_from_whichever_decode(tmp_path: Path) -> 
         for name, data in photos.items():
             picture = decoding.decode(data, at_least=(471, 471))
             before = picture.tobytes()
-            keep_small_picture(spool, name, data, picture, (471, 471))
+            keep_small_picture(spool, name, DecodedPhoto(data, picture, (471, 471)))
             assert picture.tobytes() == before
         assert sorted(spool) == ["plain", "profile"]
         for name, row in spool.items():
@@ -85,9 +86,8 @@ def test_nothing_is_kept_of_a_picture_that_is_too_small_for_the_alignment(tmp_pa
     file = io.BytesIO()
     scene(0, (2000, 960)).save(file, "JPEG", quality=80)
     with Spool(tmp_path) as spool:
-        keep_small_picture(
-            spool, "a", file.getvalue(), decoding.decode(file.getvalue(), at_least=(471, 471)), (471, 471)
-        )
+        picture = decoding.decode(file.getvalue(), at_least=(471, 471))
+        keep_small_picture(spool, "a", DecodedPhoto(file.getvalue(), picture, (471, 471)))
         assert not spool
 
 
