@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Sequence
 
-    from clip_client._vectors.file_model import FileModel
+    from clip_client._vectors.vector_file import FileModel
     from clip_client.dedup.store.store import Store
     from clip_client.distributed.component_groups import DuplicateSummary
 

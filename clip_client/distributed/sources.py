@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from clip_client._vectors.file_version import FileVersion
+from clip_client._vectors.vector_file import FileVersion
 from clip_client.dedup.files.file_types import PHOTO_SUFFIXES, suffix_of
 from clip_client.dedup.files.scanner import scan
 from clip_client.distributed.cluster import DistributedError

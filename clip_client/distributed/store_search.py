@@ -17,9 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from clip_client._sync import SyncClipClient
-from clip_client._vectors.file_model import FileModel
-from clip_client._vectors.file_version import FileVersion
-from clip_client._vectors.vector_file import vector_row
+from clip_client._vectors.vector_file import FileModel, FileVersion, vector_row
 from clip_client.dedup.features.image_features import cached_features
 from clip_client.dedup.files.file_types import is_raw
 from clip_client.dedup.grouping import group_contents

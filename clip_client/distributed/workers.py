@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from clip_client._config import ClientConfig
-    from clip_client._vectors.file_model import FileModel
+    from clip_client._vectors.vector_file import FileModel
     from clip_client.distributed.partition_folder import PartitionFolder
     from clip_client.distributed.sources import Partition
 

@@ -15,8 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from clip_client import ClientConfig
-from clip_client._vectors.file_model import FileModel
-from clip_client._vectors.file_version import FileVersion
+from clip_client._vectors.vector_file import FileModel, FileVersion
 from clip_client.distributed.partition_folder import PartitionFolder
 from clip_client.distributed.sources import SourceImage, image_files
 from clip_client.distributed.storage import Location
@@ -61,19 +60,16 @@ def files_in(output: Path) -> list[Path]:
     return [path for path in output.rglob("*") if path.is_file()]
 
 
-async def embed(
-    server: FakeTriton,
-    output: Path,
-    *reads: Callable[[], bytes],
-    model: FileModel = MODEL,
-    finished: Any = NOTHING,
-    **settings: Any,
-) -> Outcome:
+def worker(
+    server: FakeTriton, output: Path, model: FileModel = MODEL, finished: Any = NOTHING, **settings: Any
+) -> PartitionWorker:
     config = ClientConfig(urls=(server.url,), transfer="original", **settings)
     folder = PartitionFolder(location=Location.of(output), model=model, features=False)
-    worker = PartitionWorker(config, folder, 0, finished)
-    rows = [row async for row in worker({"partition": [pickle.dumps(Images(reads))]})]
-    (outcome,) = rows
+    return PartitionWorker(config, folder, 0, finished)
+
+
+async def embed(server: FakeTriton, output: Path, *reads: Callable[[], bytes], **given: Any) -> Outcome:
+    (outcome,) = [row async for row in worker(server, output, **given)({"partition": [pickle.dumps(Images(reads))]})]
     return Outcome(**{name: values[0] for name, values in outcome.items()})
 
 
@@ -99,10 +95,7 @@ async def test_the_servers_limit_how_far_a_worker_reads_ahead(tmp_path: Path) ->
             lead.append(reads - server.images_embedded)
             return b"image"
 
-        config = ClientConfig(urls=(server.url,), transfer="original", max_in_flight=4)
-        folder = PartitionFolder(location=Location.of(tmp_path), model=MODEL, features=False)
-        worker = PartitionWorker(config, folder, 0, NOTHING)
-        outcome = await worker.embed(Images((counting,) * 400))
+        outcome = await worker(server, tmp_path, max_in_flight=4).embed(Images((counting,) * 400))
     assert (outcome.images, outcome.failed) == (400, 0)
     assert max(lead) <= 32 + 2 * 4 + 4  # read ahead, taken by the stream, and what answers are on their way
 
@@ -131,10 +124,8 @@ async def test_a_disk_that_only_the_driver_has_ends_the_job(tmp_path: Path) -> N
     (partition,) = image_files([tmp_path / "1.jpg"])
     (tmp_path / "1.jpg").unlink()
     async with FakeTriton() as server:
-        config = ClientConfig(urls=(server.url,), transfer="original")
-        folder = PartitionFolder(location=Location.of(tmp_path), model=MODEL, features=False)
         with pytest.raises(OSError, match=r"not one of its 1 images could be read; the first: .*No such file"):
-            await PartitionWorker(config, folder, 0, NOTHING).embed(partition)
+            await worker(server, tmp_path).embed(partition)
 
 
 async def test_servers_that_stay_away_end_the_job(tmp_path: Path) -> None:
@@ -182,7 +173,5 @@ async def test_a_file_over_the_limit_is_a_row_and_is_not_read(tmp_path: Path) ->
             yield SourceImage(file=FileVersion(path="/0", size_bytes=4), read=unreachable)
 
     async with FakeTriton() as server:
-        config = ClientConfig(urls=(server.url,), transfer="original", max_image_bytes=3)
-        folder = PartitionFolder(location=Location.of(tmp_path), model=MODEL, features=False)
-        await PartitionWorker(config, folder, 0, NOTHING).embed(Large(()))
+        await worker(server, tmp_path, max_image_bytes=3).embed(Large(()))
     assert pq.read_table(tmp_path).column("error_code").to_pylist() == ["TOO_LARGE"]

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from clip_client._vectors.file_model import FileModel
+from clip_client._vectors.vector_file import FileModel
 from clip_client.distributed import DistributedError
 from clip_client.distributed.chunks import chunks_of, embedded_files, inspect_files, one_model, vectors_in
 from clip_client.distributed.contents import Facts, read_facts
