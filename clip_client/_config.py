@@ -140,7 +140,7 @@ def check_count(name: str, value: int) -> None:
 
 
 def read_pem(name: str, pem: Pem | None) -> bytes | None:
-    """Return the bytes of a certificate or key; raise ValueError with the option's ``name`` if there are none."""
+    """Return the bytes of a certificate or key. Raises ValueError if they cannot be read; ``name`` is the option's."""
     if pem is None:
         return None
     try:

@@ -56,7 +56,7 @@ class Division:
     candidate: float | None
     """The least cosine of photos that are worth aligning; None if none are aligned, or all of those are alike."""
     gpu_share: float = 0
-    """Of a GPU, for a task that compares; 0 if there is none."""
+    """Part of a GPU that a comparing task needs; 0 without GPUs."""
 
 
 def one_cell(dimension: int) -> Cells:

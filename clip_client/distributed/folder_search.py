@@ -83,7 +83,7 @@ _PAIRED_PER_TASK: Final = 1 << 16
 _GROUPED_PER_TASK: Final = 8192
 """Photos that a task divides into groups, unless one component has more."""
 _ALIGNED_PER_TASK: Final = 512
-"""The same if it aligns them, which takes minutes, as long as there are few tasks."""
+"""Photos that a task divides into groups and aligns, which takes minutes; more if there would be too many tasks."""
 _FEW_TASKS: Final = 4096
 _SIMILARITIES_AT_ONCE: Final = 0.02
 """Pairs that are worth aligning join components in steps of this, the most similar first."""

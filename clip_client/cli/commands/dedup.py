@@ -75,8 +75,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _scan(options: SearchOptions, action: ActionOptions, printer: _Printer) -> Scan:
     """Find the photos, before a server or a model is needed.
 
-    Raises CommandFailed if there are none, or if a path on the command line names nothing; and NoAlbum if ``--apply``
-    needs an album of Apple Photos that cannot be filled.
+    Raises CommandFailed if no photo is found, or if a path on the command line names nothing; and NoAlbum if
+    ``--apply`` needs an album of Apple Photos that cannot be filled.
     """
     from clip_client.dedup.reporting.terminal import print_failed, print_skipped
 
