@@ -15,10 +15,10 @@ import numpy as np
 
 from clip_client.dedup.compare.candidate_pairs import near_by_hashes, near_by_vectors
 from clip_client.dedup.compare.cells import Cells, fit_cells
+from clip_client.dedup.compare.hamming import equal_bands, join_hashes
 from clip_client.dedup.compare.partitioned_join import ALL_COMPARED
-from clip_client.dedup.compare.projection import fit_projection
 from clip_client.dedup.compare.recall_sample import RecallSample
-from clip_client.dedup.compare.similarity_join import alike_links, equal_bands, join_hashes
+from clip_client.dedup.compare.similarity_join import alike_links, fit_projection
 from clip_client.dedup.compare.union_find import UnionFind
 from clip_client.distributed.buckets import bucket_sizes, read_buckets, write_buckets
 from clip_client.distributed.chunks import VECTOR, vectors_in
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from clip_client.dedup.compare.projection import Projection
-    from clip_client.dedup.compare.similarity_join import ComparePairs
+    from clip_client.dedup.compare.similarity_join import ComparePairs, Projection
     from clip_client.dedup.types import RecallEstimate
     from clip_client.distributed.chunks import Chunk
     from clip_client.distributed.storage import Location

@@ -8,8 +8,7 @@ from clip_client._optional import require
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES
 from clip_client.dedup.compare.partitioned_join import EXACT_ROWS
 from clip_client.dedup.compare.thresholds import thresholds_for
-from clip_client.dedup.grouping import CANDIDATES, GroupRules, check_group_rules
-from clip_client.dedup.search import DEFAULT_HASH_BITS
+from clip_client.dedup.search import CANDIDATES, DEFAULT_HASH_BITS, GroupRules, check_group_rules
 from clip_client.distributed.cluster import EXTRA
 from clip_client.distributed.folder_search import ROWS_AT_ONCE, search_folder
 from clip_client.distributed.storage import Location

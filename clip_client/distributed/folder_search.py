@@ -17,9 +17,10 @@ import numpy as np
 from clip_client.dedup.compare.candidate_pairs import with_inner_hashes
 from clip_client.dedup.compare.cells import sample_size
 from clip_client.dedup.compare.partitioned_join import EXACT_ROWS
-from clip_client.dedup.compare.projection import fit_projection
+from clip_client.dedup.compare.similarity_join import fit_projection
 from clip_client.dedup.compare.union_find import UnionFind
-from clip_client.dedup.grouping import OFF, Grouped, GroupRules
+from clip_client.dedup.report import DuplicateReport
+from clip_client.dedup.search import OFF, GroupRules
 from clip_client.distributed.cell_join import (
     Division,
     SampledVectors,
@@ -102,7 +103,7 @@ def search_folder(
     working_folder: str | None = None,
     returns_groups: bool = False,
     on_progress: Callable[[str, int, int | None], None] | None = None,
-) -> tuple[DuplicateSummary, Grouped]:
+) -> tuple[DuplicateSummary, DuplicateReport]:
     """Do the work of :func:`.find_duplicates`; return the summary, and with ``returns_groups`` the groups as well.
 
     Paths that are relative are so to ``working_folder``, on every worker.
@@ -144,7 +145,7 @@ class _Search:
     returns_groups: bool
     progress: Callable[[str, int, int | None], None]
 
-    def run(self) -> tuple[DuplicateSummary, Grouped]:
+    def run(self) -> tuple[DuplicateSummary, DuplicateReport]:
         """Search; raises as :func:`.find_duplicates`."""
         facts, sample = self._read()
         firsts = facts.first_with_content()
@@ -302,7 +303,7 @@ class _Search:
             for high, low in itertools.pairwise([np.inf, *steps[1:], -1.0]):
                 yield read_edges(cells, similar=(low, high))
 
-    def _group(self, key: str, labels: Indices, recall: RecallEstimate) -> tuple[list[int], Grouped]:
+    def _group(self, key: str, labels: Indices, recall: RecallEstimate) -> tuple[list[int], DuplicateReport]:
         """Divide components into groups; ``labels``, (R,), are equal for the rows of one, and -1 for no photo.
 
         A part that was finished by a search that ended early stays, unless the groups themselves are wanted.
@@ -342,7 +343,7 @@ class _Search:
             parts.append(part.grouped)
         if not count:
             write_groups(folder / f"{key}-part-00000.parquet", [])
-        return totals.tolist(), Grouped.combine(parts, recall)
+        return totals.tolist(), DuplicateReport.combine(parts, recall)
 
     def _finish(self) -> None:
         """Say that the groups are complete, and remove what only the search needs."""
