@@ -3,21 +3,21 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-LAPTOP := .venv-laptop
+FLOORS := .venv-floors
 DEMO_INSTALLED := $(VENV)/.demo-installed
 PHOTOS ?=
 TESTS ?=
 MUTANTS ?=
 
-.PHONY: help install demo test laptop lint dist mutants bench measure fuzz faults soak audit clean
+.PHONY: help install demo test pythons floors lint dist mutants bench measure fuzz faults soak audit clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # A stamp is newer than setup.cfg after an installation, so a second run installs nothing.
 $(BIN)/python:
-	$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' \
-	    || { echo "Python 3.10 to 3.12 is needed, and $(PYTHON) is `$(PYTHON) --version`: make PYTHON=python3.11 ..."; exit 1; }
+	$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' \
+	    || { echo "Python 3.11 or 3.12 is needed, and $(PYTHON) is `$(PYTHON) --version`: make PYTHON=python3.11 ..."; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
 # Without PyTorch, and without OpenVINO, which only makes some processors faster: of the extra local, the export needs
@@ -43,13 +43,17 @@ demo: $(DEMO_INSTALLED)  ## find the duplicates among sample photos, or in PHOTO
 test: $(INSTALLED)  ## run all tests, or those in TESTS=path
 	$(BIN)/python -m pytest $(or $(TESTS),--numprocesses 3 --dist loadfile --no-loadscope-reorder)
 
-# A server holds back NumPy, and with it OpenCV; a laptop gets the newest of both.
-laptop: setup.cfg pyproject.toml  ## test the comparison of photos with the newest packages, those of the extra laptop
-	$(PYTHON) -m venv $(LAPTOP)
-	$(LAPTOP)/bin/python -m pip install --quiet --editable '.[laptop]' \
-	    hypothesis imagehash jsonschema pytest pytest-asyncio pytest-timeout pytest-xdist
-	$(LAPTOP)/bin/python -m pip install --quiet --no-deps 'scikit-image>=0.24'
-	$(LAPTOP)/bin/python -m pytest --numprocesses 2 $(addprefix tests/unit/dedup/,alignment compare features)
+# A server holds back NumPy, and with it OpenCV; these have the newest of both.
+pythons: $(INSTALLED)  ## install the wheel with Python 3.13 and 3.14, and run its tests there (root; ten minutes)
+	CLIP_TEST_PYTHONS=1 $(BIN)/python -m pytest tests/live/packaging/test_pythons.py
+
+floors: setup.cfg pyproject.toml $(INSTALLED)  ## run the tests of the extra laptop with the lowest versions of setup.cfg
+	$(PYTHON) -m venv --clear $(FLOORS)
+	$(BIN)/uv pip install --quiet --python $(FLOORS) --resolution lowest-direct --editable '.[laptop,tracing]'
+	$(BIN)/uv pip install --quiet --python $(FLOORS) cryptography httpx hypothesis imagehash jsonschema psutil pytest \
+	    pytest-asyncio pytest-timeout pytest-xdist trustme
+	$(BIN)/uv pip install --quiet --python $(FLOORS) --no-deps 'scikit-image>=0.24'
+	$(FLOORS)/bin/python -m pytest --numprocesses 3 $(addprefix tests/unit/,client dedup review vectors)
 
 lint: $(INSTALLED)  ## check style and types
 	$(BIN)/ruff check .

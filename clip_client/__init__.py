@@ -22,14 +22,11 @@ from clip_client._errors import (
     VectorsError,
 )
 from clip_client._health import HealthReport, HealthStep
-from clip_client._image_source import ImageSource, ImageSources
 from clip_client._model import ModelInfo
-from clip_client._results import EmbeddedItem, EmbeddingBatch
+from clip_client._results import EmbeddedItem, EmbeddingBatch, ImageSource, ImageSources
 from clip_client._sync import SyncClipClient
 from clip_client._vectors.files import load_vectors, save_vectors
 from clip_client._vectors.nearest import Neighbour, nearest
-
-__version__ = "0.1.0"
 
 __all__ = (
     "ClientConfig",
@@ -66,6 +63,15 @@ for _name in __all__:
     if isinstance(_object := globals()[_name], type | _FunctionType):
         _object.__module__ = __name__
 del _name, _object
+
+
+def __getattr__(name: str) -> str:
+    # Reading the package's metadata takes longer than the rest of this module.
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("clip-triton")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -31,12 +31,12 @@ from clip_client._transports.factory import transport_factory as default_transpo
 from preprocess_ensemble.cores import usable_cores
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
     from clip_client._client_stats import ClientStats
     from clip_client._encoding import TransferName
-    from clip_client._image_source import ImageSources
     from clip_client._model import ModelInfo
+    from clip_client._results import ImageSources
     from clip_client._transports.base import TransportFactory
     from clip_client.dedup.report import DuplicateReport
 

@@ -21,38 +21,25 @@ class ServerStats:
     """The last request failed; until one succeeds, the server gets one request at a time."""
 
 
-@dataclass(slots=True)
-class Counters:
-    """What the sender counts; the fields are those of :class:`ClientStats`."""
-
-    images_embedded: int = 0
-    images_failed: int = 0
-    images_shed: int = 0
-    requests_sent: int = 0
-    requests_retried: int = 0
-    requests_failed: int = 0
-    bytes_sent: int = 0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class ClientStats:
     """Counts since the client was entered, and two of this moment. It does not change after you got it."""
 
-    images_waiting: int
+    images_waiting: int = 0
     """Encoded, and not in a request now."""
-    images_in_flight: int
+    images_in_flight: int = 0
     """In a request now."""
-    images_embedded: int
-    images_failed: int
+    images_embedded: int = 0
+    images_failed: int = 0
     """Ended with an ImageError from the server."""
-    images_shed: int
+    images_shed: int = 0
     """Given up before they were sent, because they would have come back too late."""
-    requests_sent: int
+    requests_sent: int = 0
     """Includes retries."""
-    requests_retried: int
+    requests_retried: int = 0
     """Requests that failed and whose images were sent again."""
-    requests_failed: int
+    requests_failed: int = 0
     """Requests that failed for good."""
-    bytes_sent: int
+    bytes_sent: int = 0
     """Bytes of images, retries included."""
-    servers: tuple[ServerStats, ...]
+    servers: tuple[ServerStats, ...] = ()

@@ -17,6 +17,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from functools import partial
 
@@ -135,3 +136,12 @@ def forked_process(used: str, pid: int) -> ForkedProcess:
 
 class VectorsError(ClipError, ValueError):
     """Vectors cannot be loaded, saved or compared; the message says why. No server is involved."""
+
+
+def require(package: str, install: str) -> None:
+    """Import ``package``; raise ImportError with the command that installs it if that fails."""
+    try:
+        importlib.import_module(package)
+    except ImportError as error:
+        message = f"this needs {package} ({error}); install it with: pip install '{install}'"
+        raise ImportError(message, name=package) from error

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import random
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from clip_client._balancing.retry import backoff_s, is_retried
+from clip_client._balancing.retry import RETRIED, backoff_s
 from clip_client._encoding import IMAGE_ENCODINGS
 from clip_client._errors import ClipError, DeadlineExceeded, ProtocolMismatch, Unauthorized, Unavailable
 from clip_client._model import ModelInfo
@@ -24,7 +23,6 @@ class Handshake:
     def __init__(self, balancer: Balancer, config: ClientConfig) -> None:
         self._balancer = balancer
         self._config = config
-        self._randomness = random.Random()
         self._task: asyncio.Task[ModelInfo] | None = None
         """The last handshake, in progress or done; None before the first and after the model was invalidated."""
         self._has_connected = False
@@ -78,48 +76,45 @@ class Handshake:
         failures = 0
         while True:
             try:
-                model = await fetch_common_model(self._balancer, timeout_s=deadline - loop.time())
+                model = await self._common_model(deadline)
             except ClipError as error:
                 failures += 1
-                pause_s = backoff_s(failures, random_source=self._randomness)
-                if not self._has_connected or not is_retried(error) or loop.time() + pause_s >= deadline:
+                pause_s = backoff_s(failures)
+                if not self._has_connected or not isinstance(error, RETRIED) or loop.time() + pause_s >= deadline:
                     raise
                 await asyncio.sleep(pause_s)
             else:
                 self._has_connected = True
                 return replace(model, transfer=IMAGE_ENCODINGS[self._config.transfer].id)
 
+    async def _common_model(self, deadline: float) -> ModelInfo:
+        """Ask every server once; those that are down do not count if one answers.
 
-async def fetch_common_model(balancer: Balancer, *, timeout_s: float) -> ModelInfo:
-    """Ask every server; servers that are down do not count as long as one answers.
-
-    Raises ProtocolMismatch if two servers serve different models or one speaks another contract, Unauthorized if one
-    refuses the credentials, and the first server's error if none answers.
-    """
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + timeout_s
-    await balancer.ensure_resolved()
-    servers = balancer.servers
-    remaining = max(0.001, deadline - loop.time())
-    outcomes = await asyncio.gather(
-        *(server.transport.model(timeout_s=remaining) for server in servers), return_exceptions=True
-    )
-    models: list[tuple[Server, ModelInfo]] = []
-    failures: list[ClipError] = []
-    for server, outcome in zip(servers, outcomes, strict=True):
-        if isinstance(outcome, ModelInfo):
-            models.append((server, outcome))
-        elif isinstance(outcome, ClipError) and not isinstance(outcome, ProtocolMismatch | Unauthorized):
-            failures.append(outcome)
-        else:
-            raise outcome
-    if not models:
-        raise failures[0] if failures else Unavailable("There is no server.")
-    first, model = models[0]
-    for server, other in models:
-        if other.fingerprint != model.fingerprint:
-            raise ProtocolMismatch(
-                f"{first.endpoint} serves {model.id} and {server.endpoint} serves {other.id}; "
-                "all servers of one client must serve one model."
-            )
-    return model
+        Raises ProtocolMismatch if two servers serve different models or one speaks another contract, Unauthorized if
+        one refuses the credentials, and the first server's error if none answers.
+        """
+        await self._balancer.ensure_resolved()
+        servers = self._balancer.servers
+        remaining = max(0.001, deadline - asyncio.get_running_loop().time())
+        outcomes = await asyncio.gather(
+            *(server.transport.model(timeout_s=remaining) for server in servers), return_exceptions=True
+        )
+        models: list[tuple[Server, ModelInfo]] = []
+        failures: list[ClipError] = []
+        for server, outcome in zip(servers, outcomes, strict=True):
+            if isinstance(outcome, ModelInfo):
+                models.append((server, outcome))
+            elif isinstance(outcome, ClipError) and not isinstance(outcome, ProtocolMismatch | Unauthorized):
+                failures.append(outcome)
+            else:
+                raise outcome
+        if not models:
+            raise failures[0] if failures else Unavailable("There is no server.")
+        first, model = models[0]
+        for server, other in models:
+            if other.fingerprint != model.fingerprint:
+                raise ProtocolMismatch(
+                    f"{first.endpoint} serves {model.id} and {server.endpoint} serves {other.id}; "
+                    "all servers of one client must serve one model."
+                )
+        return model

@@ -1,24 +1,31 @@
-"""The results of embedding."""
+"""What a caller passes as an image, and the results of embedding."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Protocol, TypeAlias, Union
 
 import numpy as np
 
-from clip_client._errors import ClipError, ImageError, ImageErrors
-from clip_client._optional import require
+from clip_client._errors import ClipError, ImageError, ImageErrors, require
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
     from numpy.typing import NDArray
+    from PIL.Image import Image
 
-    from clip_client._image_source import ImageSource
     from clip_client._model import ModelInfo
+
+ImageSource: TypeAlias = Union[
+    str, "os.PathLike[str]", bytes, bytearray, memoryview, "Image", "NDArray[np.uint8]", IO[bytes]
+]
+"""A path, the bytes of an image file, a PIL image, a uint8 array (H, W, 3) in RGB, or a binary file object."""
+
+ImageSources: TypeAlias = ImageSource | Iterable[ImageSource] | AsyncIterable[ImageSource]
+"""One image, or any iterable of images. An array (N, H, W, 3) counts as N images."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
@@ -109,6 +116,16 @@ class EmbeddingBatch:
         """
         require("pandas", "pandas")
         return self.to_arrow().to_pandas()
+
+
+class Embedder(Protocol):
+    """The two methods of :class:`clip_client.ClipClient` that a search for duplicates needs."""
+
+    async def model(self) -> ModelInfo:
+        """Describe the model that makes the vectors."""
+
+    def embed_stream(self, source: ImageSources, *, ordered: bool = True) -> AsyncGenerator[EmbeddedItem, None]:
+        """Yield one item per image, in bounded memory; in the order of the source unless ``ordered=False``."""
 
 
 class Collector:

@@ -17,11 +17,10 @@ from anyio.from_thread import BlockingPortal
 from clip_client._client import ClientBase, ClipClient
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
     from clip_client._client_stats import ClientStats
-    from clip_client._image_source import ImageSources
-    from clip_client._results import EmbeddedItem
+    from clip_client._results import EmbeddedItem, ImageSources
 
 P = ParamSpec("P")
 T = TypeVar("T")

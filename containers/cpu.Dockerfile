@@ -5,7 +5,7 @@
 #   docker run -p 8001:8001 -v clip-models:/models clip-triton:cpu --model ViT-B-32
 #
 # The first start downloads the weights into the volume; later starts need no network. Single requests can crash this
-# Triton (docs/security.md), so it is for clients that you trust. BASE needs Python 3.10 to 3.12 with pip and libpython,
+# Triton (docs/security.md), so it is for clients that you trust. BASE needs Python 3.11 or 3.12 with pip and libpython,
 # glibc 2.35 and apt-get, on x86-64.
 ARG BASE=python:3.11-slim
 

@@ -8,8 +8,8 @@
 # One image for CPU and GPU: the model's instance_group is KIND_AUTO, so `--gpus all` is the only difference.
 #
 # The newest known release; single requests can crash releases before 25.07 (docs/security.md). It needs a driver
-# for CUDA 13.4. 24.10 is the oldest that works: its ONNX Runtime (1.19) is the first to know the IR and opset that
-# clip-export writes, and its Triton (2.51) is the one that the tests of this project run. TensorRT on more than one GPU
+# for CUDA 13.4. 24.11 is the oldest that works: 24.10, the one that pip installs and the tests run, has Python 3.10.
+# TensorRT on more than one GPU
 # needs 25.06, because older ones do not tell the execution provider its GPU.
 ARG TRITON_VERSION=26.09
 

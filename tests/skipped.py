@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _REMEDIES: Final = {
     "chromium": "apt-get install chromium",
     "libturbojpeg": "apt-get install libturbojpeg0, then make install",
-    "nvidia-pytriton": "make install on Linux x86-64 with Python 3.10 to 3.12",
+    "nvidia-pytriton": "make install on Linux x86-64 with Python 3.11 or 3.12",
     "TensorRT": "only where the image of NVIDIA's Triton can be fetched",
     "no python3 with pip": "apt-get install python3-pip",
     "(buildah|podman|crun|mmdebstrap) is missing": "apt-get install buildah podman crun mmdebstrap",

@@ -7,7 +7,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
@@ -42,7 +42,7 @@ def environment() -> dict[str, Any]:
     described = (line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines())
     cpu = {key.strip(): value.strip() for key, _, value in described}
     return {
-        "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "cpu": cpu.get("model name", platform.processor()),
         "cores": len(os.sched_getaffinity(0)),
         "cpu_flags": sorted(FLAGS & set(cpu.get("flags", "").split())),

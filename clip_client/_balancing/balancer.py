@@ -9,14 +9,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from clip_client._balancing.concurrency_limit import AdaptiveLimit
-from clip_client._balancing.retry import backoff_s, is_retried
+from clip_client._balancing.retry import RETRIED, backoff_s
 from clip_client._client_stats import ServerStats
 from clip_client._endpoint import EndpointKind
 from clip_client._errors import ClipError, DeadlineExceeded, Overloaded
 from clip_client._transports.factory import resolve_auto
 
 if TYPE_CHECKING:
-    import random
     from collections.abc import Sequence
 
     from clip_client._config import ClientConfig
@@ -79,7 +78,6 @@ class Server:
         *,
         started_at: float,
         now: float,
-        randomness: random.Random,
         has_other: bool = False,
     ) -> None:
         """Record a failed request: shrink the limit, back off, both or neither. ``has_other``: another server works."""
@@ -91,12 +89,12 @@ class Server:
             self.limit.release(images)
         # If there are others, also after errors that are not retried: a server that fails at once would have the fewest
         # images in flight, and attract all requests. One that is alone may fail because of its requests.
-        backs_off = is_retried(error) or (has_other and not isinstance(error, DeadlineExceeded))
+        backs_off = isinstance(error, RETRIED) or (has_other and not isinstance(error, DeadlineExceeded))
         # Requests that were already in flight at the first failure add no information.
         if backs_off and started_at >= self._failed_at:
             self._failures += 1
             self._failed_at = now
-            self.backoff_until = now + backoff_s(self._failures, random_source=randomness)
+            self.backoff_until = now + backoff_s(self._failures)
 
 
 class Balancer:

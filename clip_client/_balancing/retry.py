@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import random
+from typing import Final
 
-from clip_client._errors import ClipError, ModelNotReady, Overloaded, Unavailable
-
-if TYPE_CHECKING:
-    import random
+from clip_client._errors import ModelNotReady, Overloaded, Unavailable
 
 RETRIED: Final = (Unavailable, Overloaded, ModelNotReady)
 """Nothing else is sent to the same server again: a bad image stays bad, and a refused token stays refused."""
@@ -20,20 +18,18 @@ _BUDGET: Final = 100.0
 _BUDGET_PER_S: Final = 5.0
 _BUDGET_PER_SUCCESS: Final = 0.1
 
-
-def is_retried(error: ClipError) -> bool:
-    """Return whether a request that failed with this error may be sent again."""
-    return isinstance(error, RETRIED)
+_random: Final = random.SystemRandom()
+"""Unlike ``random`` itself, the same in no two programs, also if they seed it."""
 
 
-def backoff_s(failures: int, *, random_source: random.Random) -> float:
+def backoff_s(failures: int) -> float:
     """Return how long to back off after this many failures in a row (1 or more).
 
     "Full jitter" of Brooker, "Exponential Backoff And Jitter" (AWS, 2015): uniform between 0 and the exponential cap,
     so that clients that lost a server together do not reconnect together.
     """
     doublings = min(failures - 1, 30)  # an outage of hours must not overflow
-    return random_source.uniform(0.0, min(_MAX_DELAY_S, _FIRST_DELAY_S * 2.0**doublings))
+    return _random.uniform(0.0, min(_MAX_DELAY_S, _FIRST_DELAY_S * 2.0**doublings))
 
 
 class RetryBudget:

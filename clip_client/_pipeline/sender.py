@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import random
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from clip_client._balancing.retry import RetryBudget, is_retried
-from clip_client._client_stats import ClientStats, Counters
+from clip_client._balancing.retry import RETRIED, RetryBudget
+from clip_client._client_stats import ClientStats
 from clip_client._errors import ClipError, DeadlineExceeded, ImageError, Overloaded, ProtocolMismatch, Unavailable
 from clip_client._pipeline.pending_image import Deadline, PendingImage, Result
 from preprocess_ensemble.contract import ImageStatus
@@ -41,9 +40,9 @@ class Sender:
         self._config = config
         self._on_mismatch = on_mismatch
         self._loop = asyncio.get_running_loop()
-        self._randomness = random.Random()
         self._budget = RetryBudget(self._loop.time())
-        self._counters = Counters()
+        self._counts = ClientStats()
+        """Only the counts; :meth:`stats` adds what there is at the moment."""
 
         # A submitted image is in _waiting or in a request of _requests until it has its result. A cancelled one may
         # stay in _waiting for a while; _cancelled counts those since the last clean-up.
@@ -84,11 +83,11 @@ class Sender:
 
     def stats(self) -> ClientStats:
         """Return the counts so far."""
-        return ClientStats(
+        return replace(
+            self._counts,
             images_waiting=len(self._waiting),
             images_in_flight=sum(len(request.images) for request in self._requests.values()),
             servers=tuple(server.stats() for server in self._balancer.servers),
-            **asdict(self._counters),
         )
 
     async def aclose(self) -> None:
@@ -229,7 +228,7 @@ class Sender:
         remaining, waited = image.deadline.at - now, now - image.waits_since
         if remaining > min(2 * latency, waited):
             return False
-        self._counters.images_shed += 1
+        self._counts.images_shed += 1
         error = Overloaded(
             f"{server.endpoint} is overloaded: the image waited {waited:.2f} s, "
             f"{max(0.0, remaining):.2f} s are left, and an answer takes {latency:.2f} s."
@@ -244,8 +243,8 @@ class Sender:
         server, images, count = request.server, request.images, len(request.images)
         request_id = uuid.uuid4().hex
         payloads = [image.payload for image in images]
-        self._counters.requests_sent += 1
-        self._counters.bytes_sent += sum(map(len, payloads))
+        self._counts.requests_sent += 1
+        self._counts.bytes_sent += sum(map(len, payloads))
         # The longest time of all images; if one has less, its call gives it up.
         deadlines = request.deadlines
         timeout_s = max(0.001, *(deadline.request_s(request.started_at) for deadline in set(deadlines)))
@@ -253,14 +252,8 @@ class Sender:
             answer = await server.transport.infer(payloads, request_id=request_id, timeout_s=timeout_s)
         except ClipError as error:
             now = self._loop.time()
-            server.failed(
-                count,
-                error,
-                started_at=request.started_at,
-                now=now,
-                randomness=self._randomness,
-                has_other=self._balancer.has_other(server),
-            )
+            has_other = self._balancer.has_other(server)
+            server.failed(count, error, started_at=request.started_at, now=now, has_other=has_other)
             self._retry_or_fail(request, error, now)
         else:
             now = self._loop.time()
@@ -277,15 +270,15 @@ class Sender:
                 image for image in images if image.deadline is not None and image.deadline.since > request.started_at
             ]
         else:
-            again = images if is_retried(error) or self._is_tried_elsewhere(error, request.server) else []
+            again = images if isinstance(error, RETRIED) or self._is_tried_elsewhere(error, request.server) else []
         if again and self._budget.spend(now):
-            self._counters.requests_retried += 1
+            self._counts.requests_retried += 1
             # To the front, in their order: an ordered stream waits for these.
             self._waiting.extendleft(image for image in reversed(again) if not image.done())
         else:
             again = []
         if len(again) < len(images):
-            self._counters.requests_failed += 1
+            self._counts.requests_failed += 1
             self._fail((image for image in images if image not in again), error)
 
     def _is_tried_elsewhere(self, error: ClipError, server: Server) -> bool:
@@ -301,7 +294,7 @@ class Sender:
         same_model = [tuple(fingerprint) == model.fingerprint for fingerprint in answer.fingerprints.tolist()]
         statuses = answer.statuses.tolist()
         if all(same_model) and not any(statuses) and answer.vectors.shape[1] == model.dimension:
-            self._counters.images_embedded += len(images)
+            self._counts.images_embedded += len(images)
             for image, vector in zip(images, answer.vectors, strict=True):
                 self._finish(image, vector)
             return
@@ -320,11 +313,11 @@ class Sender:
                     request_id=request_id,
                 )
             elif statuses[row]:
-                self._counters.images_failed += 1
+                self._counts.images_failed += 1
                 code = _code(statuses[row])
                 result = ImageError(answer.errors[row], code=code, request_id=request_id)
             else:
-                self._counters.images_embedded += 1
+                self._counts.images_embedded += 1
                 result = answer.vectors[row]
             self._finish(image, result)
 

@@ -19,7 +19,7 @@ import numpy as np
 from clip_client._pipeline.images import is_single
 
 if TYPE_CHECKING:
-    from clip_client._image_source import ImageSources
+    from clip_client._results import ImageSources
 
 _END: Final = object()
 

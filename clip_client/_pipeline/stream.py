@@ -15,14 +15,14 @@ from clip_client._pipeline.images import path_of
 from clip_client._pipeline.source import open_source
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
     from clip_client._config import ClientConfig
-    from clip_client._image_source import ImageSource, ImageSources
     from clip_client._model import ModelInfo
     from clip_client._pipeline.encoder import ImageEncoder
     from clip_client._pipeline.pending_image import Deadline, Result
     from clip_client._pipeline.sender import Sender
+    from clip_client._results import ImageSource, ImageSources
 
 
 class Stream:

@@ -20,8 +20,9 @@ from preprocess_ensemble import contract
 from preprocess_ensemble.model_repository.passport import Canary, Parity, Passport
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from numpy.typing import NDArray
-    from typing_extensions import Self
 
 PNG_1X1: Final = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="

@@ -47,7 +47,7 @@ class InMemoryChannel:
         name = path.rpartition("/")[2]
         method = getattr(self._server, name, None)
 
-        async def call(request: Any, *, timeout: float, metadata: object) -> Any:
+        async def call(request: Any, *, timeout: float, metadata: object) -> Any:  # noqa: ASYNC109  that of gRPC
             assert method is not None, name
             if isinstance(request, bytes):
                 request = service_pb2.ModelInferRequest.FromString(request)
@@ -56,7 +56,7 @@ class InMemoryChannel:
             answer.add_done_callback(self._calls.discard)
             try:
                 return await asyncio.wait_for(answer, timeout)
-            except asyncio.TimeoutError:
+            except TimeoutError:
                 raise _failure(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded") from None
 
         return call

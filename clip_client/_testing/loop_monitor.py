@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 _TICK_S: Final = 0.005
 

@@ -13,28 +13,37 @@ from typing import Any, Final
 
 import numpy as np
 
-from clip_client import _errors
+from clip_client._errors import (
+    ClipError,
+    DeadlineExceeded,
+    ModelNotReady,
+    Overloaded,
+    ProtocolMismatch,
+    Unauthorized,
+    Unavailable,
+)
 from clip_client._model import ModelInfo
 from clip_client._transports.base import Answer, Transport
 from preprocess_ensemble import contract
 
-_ERRORS: Final[Mapping[int, tuple[type[_errors.ClipError], str]]] = {
-    401: (_errors.Unauthorized, "The server at {url} refused the credentials; check token."),
-    403: (_errors.Unauthorized, "The server at {url} refused the credentials; check token."),
-    404: (_errors.ProtocolMismatch, "The address {url} is not the plain service; check host and port."),
-    405: (_errors.ProtocolMismatch, "The address {url} is not the plain service; check host and port."),
+_REFUSED: Final = Unauthorized, "The server at {url} refused the credentials; check token."
+_WRONG_SERVICE: Final = ProtocolMismatch, "The address {url} is not the plain service; check host and port."
+_EXPIRED: Final = DeadlineExceeded, "The server at {url} did not answer in time."
+_FAILED: Final = ClipError, "The server at {url} failed on this request; its log has the reason."
+_ERRORS: Final[Mapping[int, tuple[type[ClipError], str]]] = {
+    401: _REFUSED,
+    403: _REFUSED,
+    404: _WRONG_SERVICE,
+    405: _WRONG_SERVICE,
     413: (
-        _errors.ProtocolMismatch,
+        ProtocolMismatch,
         "The server at {url} does not accept a request of this size; lower max_request_bytes of ClientConfig.",
     ),
-    422: (
-        _errors.ProtocolMismatch,
-        "The server at {url} does not accept this client's requests; update the older of the two.",
-    ),
-    429: (_errors.Overloaded, "The server at {url} is overloaded."),
-    502: (_errors.Unavailable, "The proxy at {url} cannot reach its server."),
-    503: (_errors.ModelNotReady, "The server at {url} has no model ready."),
-    504: (_errors.DeadlineExceeded, "The server at {url} did not answer in time."),
+    422: (ProtocolMismatch, "The server at {url} does not accept this client's requests; update the older of the two."),
+    429: (Overloaded, "The server at {url} is overloaded."),
+    502: (Unavailable, "The proxy at {url} cannot reach its server."),
+    503: (ModelNotReady, "The server at {url} has no model ready."),
+    504: _EXPIRED,
 }
 """HTTP status -> error and sentence; the server's own text is never repeated."""
 
@@ -47,7 +56,7 @@ class HttpTransport(Transport):
         try:
             import aiohttp
         except ModuleNotFoundError:
-            raise _errors.ClipError("http:// needs aiohttp: pip install aiohttp") from None
+            raise ClipError("http:// needs aiohttp: pip install aiohttp") from None
         self.url = url
         self._aiohttp = aiohttp
         headers = {} if token is None else {"authorization": f"Bearer {token}"}
@@ -93,28 +102,20 @@ class HttpTransport(Transport):
         limit = self._aiohttp.ClientTimeout(total=timeout_s)
         try:
             async with self._session.request(method, path, headers=headers, timeout=limit, **body) as response:
-                if response.status != 200:
-                    kind, sentence = _ERRORS.get(
-                        response.status,
-                        (_errors.ClipError, "The server at {url} failed on this request; its log has the reason."),
-                    )
-                    raise kind(sentence.format(url=self.url), request_id=request_id)
-                return json.loads(await response.read())
-        except asyncio.TimeoutError:
-            raise _errors.DeadlineExceeded(
-                f"The server at {self.url} did not answer in time.", request_id=request_id
-            ) from None
+                if response.status == 200:
+                    return json.loads(await response.read())
+                kind, sentence = _ERRORS.get(response.status, _FAILED)
+        except TimeoutError:
+            kind, sentence = _EXPIRED
         except self._aiohttp.ClientConnectorError:
-            raise _errors.Unavailable(
-                f"No server answers at {self.url}; is the service running there?", request_id=request_id
-            ) from None
+            kind, sentence = Unavailable, "No server answers at {url}; is the service running there?"
         except self._aiohttp.ClientError:
-            raise _errors.Unavailable(f"The connection to {self.url} was lost.", request_id=request_id) from None
+            kind, sentence = Unavailable, "The connection to {url} was lost."
         except ValueError:
             raise _malformed(request_id) from None
-        except RuntimeError:
-            # aiohttp raises this if the session was closed.
-            raise _errors.Unavailable("This client is closed.", request_id=request_id) from None
+        except RuntimeError:  # aiohttp raises this if the session was closed
+            kind, sentence = Unavailable, "This client is closed."
+        raise kind(sentence.format(url=self.url), request_id=request_id)
 
 
 def _read_answer(document: Any, rows: int, request_id: str) -> Answer:
@@ -132,14 +133,12 @@ def _read_answer(document: Any, rows: int, request_id: str) -> Answer:
             errors=tuple(str(result[contract.ERROR]) for result in results),
             fingerprints=np.tile(np.array(document[contract.FINGERPRINT], np.int32), (rows, 1)),
         )
+        if statuses.shape != (rows,) or answer.fingerprints.shape != (rows, 2):
+            raise ValueError
+        return answer
     except (KeyError, TypeError, ValueError):
         raise _malformed(request_id) from None
-    if statuses.shape != (rows,) or answer.fingerprints.shape != (rows, 2):
-        raise _malformed(request_id)
-    return answer
 
 
-def _malformed(request_id: str | None) -> _errors.ProtocolMismatch:
-    return _errors.ProtocolMismatch(
-        "The answer does not follow the protocol of the plain service.", request_id=request_id
-    )
+def _malformed(request_id: str | None) -> ProtocolMismatch:
+    return ProtocolMismatch("The answer does not follow the protocol of the plain service.", request_id=request_id)

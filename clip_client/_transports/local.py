@@ -98,7 +98,7 @@ class LocalTransport(Transport):
             raise Unavailable("This client is closed.", request_id=request_id) from None
         try:
             return await asyncio.wait_for(future, timeout_s)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             raise DeadlineExceeded("This machine did not embed the images in time.", request_id=request_id) from None
         except ClipError:
             raise

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from clip_client._errors import ImageError, VectorsError
-from clip_client._optional import require
+from clip_client._errors import ImageError, VectorsError, require
 from clip_client._results import EmbeddingBatch
 from clip_client._vectors.file_model import FileModel
 from preprocess_ensemble.errors import ReportedError, first_line

@@ -13,8 +13,7 @@ import numpy as np
 from clip_client._errors import ImageError
 from clip_client._results import EmbeddingBatch
 from clip_client._vectors.file_model import FileModel, VectorModel
-from clip_client.dedup.store.layout import NUMBERED
-from clip_client.dedup.store.parquet_store import table_of, without_null_lists
+from clip_client.dedup.store.parquet_store import NUMBERED, table_of, without_null_lists
 from clip_client.dedup.text import printable
 
 if TYPE_CHECKING:

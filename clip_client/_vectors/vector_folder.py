@@ -14,8 +14,7 @@ from clip_client._errors import VectorsError
 from clip_client._vectors.file_model import FileModel
 from clip_client._vectors.file_version import version_key
 from clip_client._vectors.vector_file import RESULT_COLUMNS, batch_of, vector_schema
-from clip_client.dedup.store.layout import NUMBERED, Layout
-from clip_client.dedup.store.parquet_store import ParquetStore
+from clip_client.dedup.store.parquet_store import NUMBERED, Layout, ParquetStore
 
 if TYPE_CHECKING:
     from clip_client._results import EmbeddingBatch

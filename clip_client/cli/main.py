@@ -10,14 +10,17 @@ import argparse
 import errno
 import io
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 
 from clip_client.cli.commands import decide, dedup, embed, health, profile, purge, review, rules, similar, tune, undo
 from clip_client.cli.doctor import command as doctor_command
 from clip_client.cli.errors import CommandMisused
 from clip_client.cli.parser import SHELLS, CompletionAction, Parser, VersionAction
-from clip_client.cli.termination import interruptible
 from preprocess_ensemble.errors import ReportedError
 
 _COMMANDS = (embed, similar, dedup, review, undo, purge, decide, rules, tune, health, profile, doctor_command)
@@ -32,12 +35,37 @@ def main(argv: Sequence[str] | None = None) -> int:
         # A file name may contain characters that the terminal's encoding lacks; that must not fail.
         sys.stdout.reconfigure(errors="backslashreplace")
     words = tuple(sys.argv[1:] if argv is None else argv)
-    with interruptible() as termination:
+    with _interruptible() as exit_code:
         try:
             return _run(words)
         except KeyboardInterrupt:
             goes_on = "; the work that is done is kept, and the same command continues it" if words[0] in _GO_ON else ""
-            return _say(f"interrupted{goes_on}", termination.exit_code)
+            return _say(f"interrupted{goes_on}", exit_code())
+
+
+@contextmanager
+def _interruptible() -> Iterator[Callable[[], int]]:
+    """Treat SIGTERM like Ctrl-C in the block, unless the caller of this process ignores it; give the exit code."""
+    number = signal.SIGINT
+
+    def interrupt(_number: int, frame: FrameType | None) -> None:
+        nonlocal number
+        number = signal.SIGTERM
+        # The handler of a running event loop cancels its task. In the background of a script SIGINT is ignored.
+        on_interrupt = signal.getsignal(signal.SIGINT)
+        if not callable(on_interrupt):
+            raise KeyboardInterrupt
+        on_interrupt(signal.SIGINT, frame)
+
+    is_main = threading.current_thread() is threading.main_thread()
+    replaces = is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if replaces:
+        signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield lambda: 128 + number  # as shells have it
+    finally:
+        if replaces:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _run(words: Sequence[str]) -> int:
@@ -88,8 +116,8 @@ def _parser() -> Parser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, prog="clip-client")
     for command in _COMMANDS:
         command.add_to(commands)
-    for subparser in commands.choices.values():
-        subparser.set_defaults(parser=subparser)
+    for command, subparser in zip(_COMMANDS, commands.choices.values(), strict=True):
+        subparser.set_defaults(parser=subparser, run=command.run)
     return parser
 
 

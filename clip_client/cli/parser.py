@@ -1,20 +1,26 @@
-"""The argument parser of ``clip-client``: suggestions for misspelt names, the version, and shell completion."""
+"""The argument parser of ``clip-client``: suggestions for misspelt names, types of options, shell completion."""
 
 from __future__ import annotations
 
 import argparse
 import difflib
+import os
 import re
-from collections.abc import Iterator, Sequence
-from typing import Any, Final, NoReturn
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, NoReturn, TypeVar
 
 from clip_client.cli.errors import need
+
+Number = TypeVar("Number", int, float)
 
 SHELLS: Final = ("bash", "zsh", "fish", "tcsh")
 
 _INVALID_CHOICE: Final = re.compile(r"invalid choice: '?([^'\s]*)'? \(choose from (.*)\)")
 
-_DISTRIBUTION: Final = "clip-triton"
+DISTRIBUTION: Final = "clip-triton"
+"""The name of the package that pip installs."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -51,7 +57,7 @@ class VersionAction(argparse.Action):
         from importlib import metadata
 
         try:
-            version = metadata.version(_DISTRIBUTION)
+            version = metadata.version(DISTRIBUTION)
         except metadata.PackageNotFoundError:
             version = "from its source, not installed"
         print(f"{parser.prog} {version}")
@@ -86,3 +92,26 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 def _suggestion(word: str, names: Sequence[str]) -> str:
     close = difflib.get_close_matches(word, names, n=1)
     return f"; did you mean {close[0]}?" if close else ""
+
+
+def number_type(
+    convert: Callable[[str], Number], accept: Callable[[Number], bool], *, expected: str
+) -> Callable[[str], Number]:
+    """Return the ``type`` of an option whose number ``accept`` must hold for; ``expected`` tells the user which."""
+
+    def parse(text: str) -> Number:
+        with suppress(ValueError):
+            number = convert(text)
+            if accept(number):
+                return number
+        raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
+
+    return parse
+
+
+count = number_type(int, lambda number: number >= 1, expected="a whole number of at least 1")
+
+
+def user_path(text: str) -> Path:
+    """Return a path of the command line; a leading ``~`` is the home folder, which shells leave in ``--store=~/x``."""
+    return Path(os.path.expanduser(text))

@@ -33,7 +33,16 @@ class Verdict:
 
     def moves_with(self, tiers: Collection[str]) -> bool:
         """Tell whether it moves if these tiers are selected and no person has looked at it."""
-        return self.moves in (BY_DEFAULT, ON_REQUEST) and self.tier in tiers
+        return self.is_copy and self.tier in tiers
+
+    def why_it_stays(self, tiers: Collection[str] | None) -> str:
+        """Say why it does not move if these tiers are selected, or, with None, if a person chose that it moves.
+
+        Empty if it does, and for the photo that the group keeps.
+        """
+        if self.moves == NEVER or (tiers is not None and not self.is_copy):
+            return self.reason
+        return "" if tiers is None or self.tier in tiers else f"It moves only with --act-on {self.tier}."
 
     @property
     def is_copy(self) -> bool:

@@ -26,7 +26,6 @@ from clip_client.dedup.compare.thresholds import thresholds_for
 from clip_client.dedup.compare.union_find import UnionFind
 from clip_client.dedup.features.collect import collect_features
 from clip_client.dedup.features.image_features import BYTES_ONLY
-from clip_client.dedup.features.model_input import keep_nothing
 from clip_client.dedup.files.companions import companions
 from clip_client.dedup.files.directories import DirectorySet
 from clip_client.dedup.files.hashing import sha256_of
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from clip_client._embedder import Embedder
+    from clip_client._results import Embedder
     from clip_client.dedup.actions.verdicts import MoveOptions
     from clip_client.dedup.compare.candidate_pairs import CandidatePairs
     from clip_client.dedup.features.collect import CollectedFeatures
@@ -139,7 +138,7 @@ async def find_duplicates(
         found = await to_thread.run_sync(lambda: scan([*named, *kept_folders], raw=True))
 
     with nullcontext(store) if store is not None else Store() as opened, opened.spool() as pictures:
-        keep_picture = keep_nothing if verify == OFF else keep_pictures(pictures)
+        keep_picture = None if verify == OFF else keep_pictures(pictures)
         collected = await collect_features(clip, found.files, opened, progress, keep_picture=keep_picture)
         collected.pictures = pictures
         progress("comparing", 0, None)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from clip_client._optional import require
+from clip_client._errors import require
 from preprocess_ensemble.errors import ReportedError, first_line
 
 if TYPE_CHECKING:

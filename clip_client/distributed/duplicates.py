@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from clip_client._optional import require
+from clip_client._errors import require
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES
 from clip_client.dedup.compare.partitioned_join import EXACT_ROWS
 from clip_client.dedup.compare.thresholds import thresholds_for

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from clip_client._client import make_config
-from clip_client._optional import require
+from clip_client._errors import require
 from clip_client._sync import SyncClipClient
 from clip_client._vectors.file_model import FileModel
 from clip_client.distributed.cluster import EXTRA, DistributedError, cluster, fed_pool, pool

@@ -28,8 +28,7 @@ from clip_client._vectors.file_model import FileModel
 from clip_client._vectors.file_version import version_key
 from clip_client._vectors.vector_file import vector_schema
 from clip_client.dedup.features.image_features import ALGORITHM, feature_columns
-from clip_client.dedup.store.layout import NUMBERED
-from clip_client.dedup.store.parquet_store import table_of
+from clip_client.dedup.store.parquet_store import NUMBERED, table_of
 from clip_client.distributed.cluster import DistributedError
 from preprocess_ensemble.errors import first_line
 

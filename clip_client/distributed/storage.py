@@ -18,7 +18,7 @@ from preprocess_ensemble.errors import first_line
 from preprocess_ensemble.whole_file import whole_file
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 _URL: Final = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 

@@ -69,7 +69,7 @@ def fill_store(
     _take_over(folder, store, own)
     known = store.files.known(files)
     with_features, with_vector = (
-        table.key_filter() for table in (cached_features(store), store.vectors(own.vector_id, own.dimension))
+        table.keys() for table in (cached_features(store), store.vectors(own.vector_id, own.dimension))
     )
 
     def is_done(file: PhotoFile) -> bool:

@@ -27,9 +27,9 @@ from clip_client.dedup.compare.keep_rules import DEFAULT_RULES
 from clip_client.review.pages import environment
 from clip_client.review.requests import (
     MOST_ROWS,
-    Body,
     checked_filter,
     query_of,
+    read_body,
     read_filter,
     read_number,
     read_numbers,
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
 _ASSETS: Final = ("clip_client.review", "clip_client.dedup.reporting")
 _ROWS: Final = 50
+"""Groups on one page of the list."""
 _OF_A_JOB: Final = ("what", "number", "done", "total", "run", "is_running", "error")
 _MOST_DECODED: Final = 3
 """Photos at once. They have threads of their own, so that pages never wait for them."""
@@ -63,7 +64,6 @@ def review_app(session: Session, worker: Worker) -> Starlette:
     return Starlette(
         routes=[
             Route("/", to.groups),
-            Route("/rows", to.rows),
             Route("/groups/{number:int}", to.group),
             Route("/groups/{number:int}/plan", to.refusals),
             Route("/photos/{sha256}/{size}", to.photo),
@@ -99,29 +99,22 @@ class _Handlers:
     # What was found.
 
     def groups(self, request: Request) -> Response:
-        """The list of groups; while the search runs, how far it is; if it failed, why."""
+        """The list of groups from ``start`` (0) on; while the search runs, how far it is; if it failed, why."""
         state = self._state()
         if state["phase"] != READY:
             return self._page("scanning.html.j2" if state["phase"] == SCANNING else "failed.html.j2", state)
-        return self._page("groups.html.j2", state, **self._rows(request))
-
-    def rows(self, request: Request) -> Response:
-        """The rows of the list, without the page around them: from ``start`` (0), and at most ``most`` (200)."""
-        self._need_groups()
-        return self._html("rows.html.j2", **self._rows(request))
-
-    def _rows(self, request: Request) -> dict[str, Any]:
         wanted, groups = read_filter(request), self._session.groups
         start = read_number(request, "start", default=0, most=10**9)
-        most = read_number(request, "most", default=_ROWS, most=MOST_ROWS)
-        return {
-            "wanted": wanted,
-            "query": query_of(wanted),
-            "start": start,
-            "most": most,
-            "count": groups.count(wanted),
-            "groups": [group_view(found, most=3) for found in islice(groups.each(wanted), start, start + most)],
-        }
+        return self._page(
+            "groups.html.j2",
+            state,
+            wanted=wanted,
+            query=query_of(wanted),
+            start=start,
+            most=_ROWS,
+            count=groups.count(wanted),
+            groups=[group_view(found, most=3) for found in islice(groups.each(wanted), start, start + _ROWS)],
+        )
 
     def group(self, request: Request) -> Response:
         """One group, with its first ``most`` photos. The query of the list that led here decides which one is next."""
@@ -133,7 +126,6 @@ class _Handlers:
             "group.html.j2",
             state,
             group=group_view(found, most=most, problem_of=self._session.problem_of),
-            is_undone=found.is_undone,
             before=before,
             after=after,
             query=query_of(wanted),
@@ -185,14 +177,13 @@ class _Handlers:
         the number of photos on the page: of those after them, the ones move that moved before this choice.
         """
         found = self._found(request)
-        body = await Body.of(request)
-        what, keep, move = body.one("what", ""), body.one("keep", 0), body.several("move", int)
-        move = [*move, *found.moving_unseen(body.one("seen", len(found.group.members)), keep)]
+        members = len(found.group.members)
+        what, keep, move, seen = await read_body(request, what="", keep=0, move=int, seen=members)
+        move += found.moving_unseen(seen, keep)
         return await self._write(lambda: self._session.choose(found.id, what, keep=keep, move=move))
 
     async def take_back(self, _request: Request) -> Response:
         """Take the last step back that has not been applied."""
-        self._need_groups()
 
         def take_back() -> None:
             if not self._session.take_back():
@@ -224,17 +215,14 @@ class _Handlers:
 
     async def choose_by_rules(self, request: Request) -> Response:
         """Choose for all wanted groups as one step: ``{"rules": [...], "also": [...], "tier": "", "text": ""}``."""
-        self._need_groups()
-        body = await Body.of(request)
-        wanted = checked_filter(**{name: body.one(name, "") for name in ("tier", "state", "text")})
-        rules, also = used_rules(body.several("rules", str)), body.several("also", str)
-        return await self._write(lambda: self._bulk.choose(wanted, rules, also))
+        *of_filter, rules, also = await read_body(request, tier="", state="", text="", rules=str, also=str)
+        wanted = checked_filter(**dict(zip(("tier", "state", "text"), of_filter, strict=True)))
+        return await self._write(lambda: self._bulk.choose(wanted, used_rules(rules), also))
 
     async def save_rules(self, request: Request) -> Response:
         """Save rules for ``dedup --keep @mine``: ``{"name": "mine", "rules": [...]}``; no rules delete the name."""
-        body = await Body.of(request)
-        name, rules = body.one("name", ""), used_rules(body.several("rules", str))
-        return await self._write(lambda: self._session.save_rules(name, rules))
+        name, rules = await read_body(request, name="", rules=str)
+        return await self._write(lambda: self._session.save_rules(name, used_rules(rules)))
 
     # The plan, and carrying it out.
 
@@ -248,14 +236,12 @@ class _Handlers:
 
     async def make_plan(self, request: Request) -> Response:
         """Begin to plan all staged choices: ``{"merge_metadata": true}``; ``/state`` has the ``job``."""
-        self._need_groups()
-        merge_metadata = (await Body.of(request)).one("merge_metadata", False)
+        (merge_metadata,) = await read_body(request, merge_metadata=False)
         return await self._write(lambda: self._worker.plan(merge_metadata=merge_metadata))
 
     async def apply(self, request: Request) -> Response:
         """Begin to carry out the plan with this ``number`` of the job: ``{"plan": 1}``."""
-        self._need_groups()
-        number = (await Body.of(request)).one("plan", 0)
+        (number,) = await read_body(request, plan=0)
         return await self._write(lambda: self._worker.apply(number))
 
     def history(self, _request: Request) -> Response:
@@ -264,7 +250,6 @@ class _Handlers:
 
     async def restore(self, request: Request) -> Response:
         """Begin to take a run back."""
-        self._need_groups()
         run = request.path_params["run"]
         if run not in {item.run for item in self._session.history()}:
             raise HTTPException(404, "there is no such run")
@@ -285,6 +270,7 @@ class _Handlers:
 
     async def _write(self, act: Callable[[], object]) -> Response:
         """Do what changes something in a thread; answer with the new state, or with the reason why it was refused."""
+        self._need_groups()
         try:
             await run_in_threadpool(act)
         except CannotChoose as error:
@@ -302,10 +288,7 @@ class _Handlers:
             "totals": [total._asdict() for total in session.groups.totals()] if session.phase == READY else [],
             "job": job
             and {
-                **{
-                    name: getattr(job, name)
-                    for name in ("what", "number", "done", "total", "run", "is_running", "error")
-                },
+                **{name: getattr(job, name) for name in _OF_A_JOB},
                 "is_current": job.choices == session.choices_version,
             },
         }

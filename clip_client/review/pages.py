@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import jinja2
 
@@ -14,41 +13,25 @@ from clip_client.dedup.store.choices import KEEP, OPEN
 from clip_client.dedup.text import folder_above, printable
 from clip_client.dedup.types import is_random
 from clip_client.review.requests import query_of
-from clip_client.review.state.found_groups import APPLIED, STAGED_STATES, GroupTotal
+from clip_client.review.state.found_groups import APPLIED, STAGED_STATES
 from clip_client.review.views import STATE_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from clip_client.review.views import MemberView
+    from clip_client.dedup.photo import Photo
 
 SIDES: Final = {"small": 112, "large": 480}
 """Longest side of a 4:3 picture on the pages, in CSS pixels, by the size that its address names."""
 
 
-@dataclass(frozen=True)
-class Option:
+class Option(NamedTuple):
     """One choice of a filter."""
 
     key: str
     """Empty for all."""
     name: str
     groups: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Overview:
-    """The numbers above the list, and on the button that applies."""
-
-    groups: int
-    decided: int
-    spare_bytes: int
-    """Of all groups that have not been applied."""
-    staged: int
-    """Decisions that have not been applied."""
-    staged_bytes: int
-    tiers: tuple[Option, ...]
-    states: tuple[Option, ...]
 
 
 def environment(roots: Sequence[str]) -> jinja2.Environment:
@@ -66,9 +49,9 @@ def environment(roots: Sequence[str]) -> jinja2.Environment:
     return made
 
 
-def _fitted(member: MemberView, size: str) -> tuple[int, int]:
+def _fitted(photo: Photo, size: str) -> tuple[int, int]:
     """Return width and height of a photo on the page; never more than it has."""
-    return fit(member.width, member.height, SIDES[size])
+    return fit(photo.width, photo.height, SIDES[size])
 
 
 def _run_time(run: str, between: str) -> str:
@@ -76,24 +59,23 @@ def _run_time(run: str, between: str) -> str:
     return f"{run[:4]}-{run[4:6]}-{run[6:8]}{between}{run[9:11]}:{run[11:13]}"
 
 
-def _overview(state: Mapping[str, Any]) -> Overview:
-    """Sum up the groups of one search."""
-    totals = [GroupTotal(**total) for total in state["totals"]]
+def _overview(totals: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Sum up the groups of one search: the numbers above the list, and on the button that applies."""
 
-    def groups(chosen: Sequence[GroupTotal]) -> int:
-        return sum(total.groups for total in chosen)
+    def count(chosen: Sequence[Mapping[str, Any]]) -> int:
+        return sum(total["groups"] for total in chosen)
 
-    def options(field: int, names: dict[str, str]) -> tuple[Option, ...]:
-        counts = {key: groups([total for total in totals if total[field] == key]) for key in names}
-        return tuple(Option(key, names[key], count) for key, count in counts.items() if count)
+    def options(field: str, names: Mapping[str, str]) -> list[Option]:
+        counts = {key: count([total for total in totals if total[field] == key]) for key in names}
+        return [Option("", "all", count(totals)), *(Option(key, names[key], of) for key, of in counts.items() if of)]
 
-    staged = [total for total in totals if total.state in STAGED_STATES]
-    return Overview(
-        groups=groups(totals),
-        decided=groups([total for total in totals if total.state != OPEN]),
-        spare_bytes=sum(total.spare_bytes for total in totals if total.state != APPLIED),
-        staged=groups(staged),
-        staged_bytes=sum(total.spare_bytes for total in staged if total.state == KEEP),
-        tiers=(Option("", "All", groups(totals)), *options(0, TIER_NAMES)),
-        states=(Option("", "all", groups(totals)), *options(1, STATE_NAMES)),
-    )
+    staged = [total for total in totals if total["state"] in STAGED_STATES]
+    return {
+        "groups": count(totals),
+        "decided": count([total for total in totals if total["state"] != OPEN]),
+        "spare_bytes": sum(total["spare_bytes"] for total in totals if total["state"] != APPLIED),
+        "staged": count(staged),
+        "staged_bytes": sum(total["spare_bytes"] for total in staged if total["state"] == KEEP),
+        "tiers": options("tier", TIER_NAMES),
+        "states": options("state", STATE_NAMES),
+    }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from starlette.exceptions import HTTPException
@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 MOST_ROWS = 200
-"""On one page."""
-
-Kind = TypeVar("Kind")
+"""Photos of a plan on one page."""
 
 
 def read_filter(request: Request) -> Filter:
@@ -59,33 +57,22 @@ def read_numbers(request: Request, name: str, *, most: int) -> list[int]:
     return list(map(int, texts))
 
 
-class Body:
-    """The JSON object in the body of a request."""
+async def read_body(request: Request, **expected: Any) -> list[Any]:
+    """Read values of the JSON object in the body, in the order in which they are ``expected``.
 
-    def __init__(self, values: dict[str, Any]) -> None:
-        self._values = values
-
-    @classmethod
-    async def of(cls, request: Request) -> Body:
-        """Read the body."""
-        try:
-            values = json.loads(await request.body() or b"{}")
-        except ValueError:
-            raise HTTPException(400, "the body is no JSON") from None
-        if not isinstance(values, dict):
-            raise HTTPException(400, "the body is no JSON object")
-        return cls(values)
-
-    def one(self, name: str, default: Kind) -> Kind:
-        """Return a value, which is of the type of ``default``."""
-        value = self._values.get(name, default)
-        if type(value) is not type(default):
+    An expected value is the default, whose type the value has. If it is a type, the value is a list of that type.
+    """
+    try:
+        values = json.loads(await request.body() or b"{}")
+    except ValueError:
+        raise HTTPException(400, "the body is no JSON") from None
+    if not isinstance(values, dict):
+        raise HTTPException(400, "the body is no JSON object")
+    found = []
+    for name, default in expected.items():
+        value = values.get(name, [] if isinstance(default, type) else default)
+        wanted = list if isinstance(default, type) else type(default)
+        if type(value) is not wanted or (wanted is list and any(type(one) is not default for one in value)):
             raise HTTPException(400, f"{name} has the wrong type")
-        return value
-
-    def several(self, name: str, kind: type[Kind]) -> list[Kind]:
-        """Return a list of values of one type; empty if it is missing."""
-        values = self.one(name, list[Any]())
-        if any(type(value) is not kind for value in values):
-            raise HTTPException(400, f"{name} holds a value of the wrong type")
-        return values
+        found.append(value)
+    return found

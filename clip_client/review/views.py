@@ -36,22 +36,19 @@ STATE_NAMES: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class MemberView:
-    """One photo of a group."""
+    """One photo of a group. All texts are printable."""
 
     place: int
     """Its position in the group, from 0: what a choice names it by."""
-    sha256: str
-    """Its content: what the addresses of its pictures name it by."""
-    path: str
-    """Printable, as are all texts here."""
+    photo: Photo
+    alignment: Alignment | None
+    """With the first photo of the group, if they were aligned."""
+    region: tuple[float, float, float, float] | None
+    """What differs from that photo: left, top, width and height as shares of its own sides."""
     name: str
     folder: str
     preferred: str
     """The folder as a keep rule names it; empty if a form cannot hold its name, such as one with a line break."""
-    width: int
-    """Pixels; 0 if the file could not be decoded."""
-    height: int
-    size_bytes: int
     format: str
     """Ending of the file's name, in capitals."""
     taken: str
@@ -70,38 +67,20 @@ class MemberView:
     """``"missing"`` or ``"changed"`` since the scan; else empty."""
     better: frozenset[str]
     """Fields of which it has the best value of the group: ``pixels``, ``taken``, ``companions``."""
-    alignment: Alignment | None
-    """With the first photo of the group, if they were aligned."""
-    region: tuple[float, float, float, float] | None
-    """What differs from that photo: left, top, width and height as shares of its own sides."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GroupView:
-    """One group."""
+    """One group, with its first photos and the one that stays."""
 
-    id: int
-    tier: str
-    state: str
-    """A key of :data:`STATE_NAMES`."""
-    spare_bytes: int
-    copies: int
-    """Photos besides the first one that are copies of it or of another one."""
-    min_similarity: float
+    found: FoundGroup
     keep: int
     """Position of the photo that stays, by the choice or by the suggestion."""
-    reason: str
-    """Why the first photo is suggested."""
-    photos: int
-    """How many it has."""
-    has_contents: bool
-    """Not all of them are the same bytes."""
     members: tuple[MemberView, ...]
-    """The first ones, and the one that stays."""
     seen: int
-    """Those from this position on are not among them, unless one of them stays."""
+    """Photos from this position on are not among ``members``, unless one of them stays."""
     moving_unseen: int
-    """Photos that move and are not among them."""
+    """Photos that move and are not among ``members``."""
 
     @property
     def kept(self) -> MemberView:
@@ -113,23 +92,21 @@ def group_view(
     found: FoundGroup, *, most: int = MOST_PHOTOS, problem_of: Callable[[Member], str] | None = None
 ) -> GroupView:
     """Describe a group and ``most`` of its photos. With ``problem_of`` their files are looked at; else none is."""
-    group = found.group
+    members = found.group.members
     keep, moving = found.keep_and_moving
-    kept, best = group.members[0], _best([member.photo for member in group.members])
+    kept, best = members[0], _best([member.photo for member in members])
 
     def view(place: int) -> MemberView:
-        member = group.members[place]
+        member = members[place]
         photo = member.photo
         return MemberView(
             place=place,
-            sha256=photo.sha256,
-            path=printable(photo.label),
+            photo=photo,
+            alignment=member.alignment,
+            region=region_on(member, kept),
             name=printable(os.path.basename(photo.label)),
             folder=printable(os.path.join(os.path.dirname(photo.label), "")),
             preferred=_preferred(photo),
-            width=photo.width,
-            height=photo.height,
-            size_bytes=photo.size_bytes,
             format=suffix_of(photo.path)[1:].upper(),
             taken=printable(photo.metadata.taken.replace("T", " ")),
             camera=printable(photo.camera),
@@ -139,25 +116,15 @@ def group_view(
             moves=place in moving,
             stays_why="" if not place or member.verdict.is_copy else printable(member.verdict.reason),
             problem=problem_of(member) if problem_of is not None else "",
-            alignment=member.alignment,
-            region=region_on(member, kept),
             better=frozenset(field for field, places in best.items() if place in places),
         )
 
-    shown = sorted({*range(min(most, len(group.members))), keep})
+    shown = sorted({*range(min(most, len(members))), keep})
     return GroupView(
-        id=found.id,
-        tier=group.tier,
-        state=found.state,
-        spare_bytes=found.spare_bytes,
-        copies=group.copies,
-        min_similarity=group.min_similarity,
+        found=found,
         keep=keep,
-        reason=printable(group.reason),
-        photos=len(group.members),
-        has_contents=any(member.sha256 != kept.sha256 for member in group.members),
         members=tuple(map(view, shown)),
-        seen=min(most, len(group.members)),
+        seen=min(most, len(members)),
         moving_unseen=len(moving.difference(shown)),
     )
 

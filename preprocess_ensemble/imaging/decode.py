@@ -22,7 +22,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from PIL import Image
@@ -64,14 +64,14 @@ _SCALES: Final = (8, 4, 2)
 """The scales for which libjpeg-turbo has fast code; 3/8 takes longer than 1/2, though it makes fewer pixels."""
 
 
-class Decoder(str, Enum):
+class Decoder(StrEnum):
     """Who made the pixels; both are libjpeg-turbo if the file is a JPEG."""
 
     PILLOW = "pillow"
     TURBOJPEG = "turbojpeg"
 
 
-class DecodePath(str, Enum):
+class DecodePath(StrEnum):
     """Whether an image was decoded at reduced size, or else why not."""
 
     SCALED = "scaled"

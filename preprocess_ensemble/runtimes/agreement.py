@@ -98,12 +98,14 @@ class AgreementCheck:
         self._fingerprint = passport.fingerprint
         pictures = np.concatenate([canary, self.sample])
         middle = len(pictures) // 2
-        self._batches = []
-        for pixels, failed in (
+        batches = (
             (canary, np.zeros(1, np.bool_)),
             (np.insert(pictures, middle, 0, axis=0), np.arange(len(pictures) + 1) == middle),
-        ):
-            self._batches.append((pixels, failed, checked_vectors(reference, pixels, self._fingerprint, failed)))
+        )
+        self._batches = [
+            (pixels, failed, checked_vectors(reference, pixels, self._fingerprint, failed))
+            for pixels, failed in batches
+        ]
 
     def lowest_cosine(self, session: Session) -> float:
         """Return the least cosine of the vectors of ``session`` to those of the reference.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Final
@@ -38,24 +40,21 @@ class Candidate:
 
 def openvino_candidates(file: Path, *, threads: int) -> tuple[Candidate, Candidate]:
     """Return OpenVINO in bf16 and in fp32 for the model ``file``; ``threads`` as in :func:`open_openvino`."""
-    try:
+    version = ""
+    with suppress(metadata.PackageNotFoundError):
         version = metadata.version("openvino")
-    except metadata.PackageNotFoundError:
-        version = ""
 
-    def open_bf16() -> OpenModel:
+    def open_in(precision: str) -> OpenModel:
         # First, because importing OpenVINO takes half a second.
-        if not has_bf16():
+        if precision == "bf16" and not has_bf16():
             raise RuntimeUnusable("this processor has neither avx512_bf16 nor amx_bf16")
-        return open_openvino(file, precision="bf16", threads=threads)
+        return open_openvino(file, precision=precision, threads=threads)
 
-    def open_fp32() -> OpenModel:
-        return open_openvino(file, precision="fp32", threads=threads)
-
-    return (
-        Candidate(runtime="OpenVINO", precision="bf16", version=version, open=open_bf16),
-        Candidate(runtime="OpenVINO", precision="fp32", version=version, open=open_fp32),
+    bf16, fp32 = (
+        Candidate(runtime="OpenVINO", precision=precision, version=version, open=partial(open_in, precision))
+        for precision in ("bf16", "fp32")
     )
+    return bf16, fp32
 
 
 def coreml(file: Path) -> Candidate:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +17,7 @@ from typing import Any, Final
 from preprocess_ensemble.runtimes.processor import processor_id
 from preprocess_ensemble.whole_file import whole_file
 
-_VERSION: Final = 1
+_VERSION: Final = 2
 """Raise it if the same measurement would lead to another choice, or if the file has another form."""
 
 _LOCK_TIMEOUT_S: Final = 60.0
@@ -62,11 +62,12 @@ class Choices:
 
     def get(self, about: Mapping[str, str]) -> Choice | None:
         """Return the choice for ``about``, which names what it depends on besides the processor; None without one."""
-        return _read(self._file(about))
+        choice: Choice | None = _read(self._file(about)).get("choice")
+        return choice
 
     def keep(self, about: Mapping[str, str], choice: Choice) -> None:
         """Remember ``choice``. Raises OSError if the folder cannot be written."""
-        record = {"version": _VERSION, "processor": self._processor, "about": dict(about), **asdict(choice)}
+        record = {"version": _VERSION, "processor": self._processor, "about": dict(about), "choice": asdict(choice)}
         self._make_folder()
         with whole_file(self._file(about)) as file:
             file.write(json.dumps(record, indent=1).encode("ascii"))
@@ -74,34 +75,29 @@ class Choices:
     def on_this_processor(self) -> Iterator[str]:
         """Yield one clause for each choice that was measured here: which model runs on what, and why."""
         for path in sorted(self.folder.glob("*.json")):
-            record, choice = _record(path), _read(path)
-            about = record.get("about")
-            if choice is not None and isinstance(about, dict) and record.get("processor") == self._processor:
-                yield f"{about.get('model')} runs on {choice.name or about.get('reference')} ({choice})"
+            record = _read(path)
+            if record.get("processor") == self._processor:
+                about, choice = record["about"], record["choice"]
+                yield f"{about['model']} runs on {choice.name or about['reference']} ({choice})"
 
     @contextmanager
     def measuring(self) -> Iterator[None]:
         """Keep other processes of this user from measuring at the same time, whatever their model.
 
-        Without filelock, or in a folder that cannot be written, it keeps off none.
+        Without filelock, or in a folder that cannot be written, they are not kept from it.
         """
-        lock = None
-        with suppress(ImportError, OSError, NotImplementedError):  # filelock's Timeout is an OSError
-            from filelock import FileLock
+        with ExitStack() as stack:
+            with suppress(ImportError, OSError, NotImplementedError):  # filelock's Timeout is an OSError
+                from filelock import FileLock
 
-            self._make_folder()
-            lock = FileLock(self.folder / "measuring.lock", timeout=_LOCK_TIMEOUT_S)
-            lock.acquire()
-        try:
+                self._make_folder()
+                stack.enter_context(FileLock(self.folder / "measuring.lock", timeout=_LOCK_TIMEOUT_S))
             yield
-        finally:
-            if lock is not None:
-                lock.release()
 
     def _make_folder(self) -> None:
-        # Without a home, the path begins with a "~" that is none.
+        # Without a home, the path begins with a "~" that is not replaced.
         if not self.folder.is_absolute():
-            raise FileNotFoundError(f"{self.folder} is no absolute path")
+            raise FileNotFoundError(f"{self.folder} is not an absolute path")
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def _file(self, about: Mapping[str, str]) -> Path:
@@ -109,23 +105,12 @@ class Choices:
         return self.folder / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
 
 
-def _record(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> dict[str, Any]:
+    """Return what :meth:`Choices.keep` wrote, with the Choice; empty if there is no such file of this version."""
     try:
-        found = json.loads(path.read_text(encoding="ascii"))
-    except (OSError, ValueError, RecursionError):
+        record = json.loads(path.read_text(encoding="ascii"))
+        if record["version"] != _VERSION:
+            return {}
+        return {**record, "choice": Choice(**record["choice"])}
+    except (OSError, ValueError, RecursionError, KeyError, TypeError):
         return {}
-    return found if isinstance(found, dict) and found.get("version") == _VERSION else {}
-
-
-def _read(path: Path) -> Choice | None:
-    record = _record(path)
-    try:
-        return Choice(
-            name=str(record["name"]),
-            speeds={str(name): float(speed) for name, speed in record["speeds"].items()},
-            refused={str(name): str(reason) for name, reason in record["refused"].items()},
-            disagrees=bool(record["disagrees"]),
-            day=str(record["day"]),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return None

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,14 +11,10 @@ from preprocess_ensemble.errors import first_line
 from preprocess_ensemble.runtimes.model import LoadFailed, OpenModel, RuntimeUnusable
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     import numpy.typing as npt
 
 _HINTS: Final = {"fp32": "f32", "bf16": "bf16"}
 """Precision -> OpenVINO's name of it."""
-
-_TELEMETRY: Final = "openvino_telemetry"
 
 
 class OpenVinoSession:
@@ -41,8 +36,10 @@ def open_openvino(file: Path, *, precision: str, threads: int = 0) -> OpenModel:
     prefers performance cores on a hybrid processor. Raises RuntimeUnusable if the package is missing or if OpenVINO
     would compute in another precision here, and LoadFailed if the package is damaged or cannot compile the model.
     """
+    # The import reports itself to Google Analytics unless this package is missing.
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
     try:
-        openvino = _import_openvino()
+        import openvino
     except ImportError as error:
         kind = RuntimeUnusable if error.name == "openvino" else LoadFailed  # not installed, or damaged
         raise kind(f"the package openvino cannot be imported ({first_line(error)})") from None
@@ -60,27 +57,3 @@ def open_openvino(file: Path, *, precision: str, threads: int = 0) -> OpenModel:
         raise RuntimeUnusable(f"OpenVINO computes in {computes_in} on this processor, not in {_HINTS[precision]}")
     version = str(openvino.__version__).partition("-")[0]
     return OpenModel(session=OpenVinoSession(compiled), runtime=f"OpenVINO {version}", precision=precision)
-
-
-@contextmanager
-def _without_telemetry() -> Iterator[None]:
-    """Let ``import openvino`` find no ``openvino_telemetry``.
-
-    The import reports itself to Google Analytics, unless this package is missing or the user has opted out in a file.
-    """
-    before = sys.modules.get(_TELEMETRY)
-    sys.modules[_TELEMETRY] = None  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        if before is None:
-            del sys.modules[_TELEMETRY]
-        else:
-            sys.modules[_TELEMETRY] = before
-
-
-def _import_openvino() -> ModuleType:
-    with _without_telemetry():
-        import openvino
-    module: ModuleType = openvino
-    return module

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from typing import Final, Literal, get_args
 
 from preprocess_ensemble.errors import ReportedError
@@ -29,9 +28,9 @@ def parse_precision(text: str) -> Precision:
     return text
 
 
-def precision_of_environment(environment: Mapping[str, str] = os.environ) -> Precision | None:
+def precision_of_environment() -> Precision | None:
     """Return the precision that ``CLIP_PRECISION`` demands; None if it is not set or empty. Raises PrecisionUnknown."""
-    text = environment.get(PRECISION_VARIABLE)
+    text = os.environ.get(PRECISION_VARIABLE)
     if not text:
         return None
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
@@ -25,6 +25,8 @@ _TIE: Final = 1.03
 _FAR_AHEAD: Final = 1.5
 """A candidate this much faster than the reference ends the search, because the next one would take 2 to 4 s to open and
 time. OpenVINO in fp32 was 0.9 to 1.2 times as fast as ONNX Runtime on three kinds of processor."""
+
+_NOTHING_ELSE: Final = "nothing else may run it here"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,26 +62,16 @@ def select(
     is ``"bf16"`` and that cannot be used.
     """
     if passport is None or reference.precision != "fp32":
-        reason = "only fp32 exports with a passport, on a CPU, have another precision"
+        reason = "other precisions need an fp32 export with a passport, on a CPU"
         if precision == "bf16":
             raise RuntimeUnusable(f"the model cannot run in bf16 ({reason})")
         return Selection(model=reference, reason=reason)
     if precision == "fp32":
         return Selection(model=reference, reason="fp32 was asked for")
-    if precision == "auto":
-        if not candidates:
-            return Selection(model=reference, reason="nothing else may run it here")
-        return _Fastest(reference, passport, candidates, choices or Choices(), timer or Timer()).select()
-    trial = _Trial(reference, passport)
-    for candidate in candidates:
-        if candidate.precision == precision and (opened := trial.open(candidate)):
-            return Selection(model=opened.model, reason=_agreement(opened.cosine))
-    reasons = "; ".join(f"{name}: {reason}" for name, reason in trial.reasons.items())
-    raise RuntimeUnusable(f"the model cannot run in {precision} ({reasons or 'nothing else may run it here'})")
-
-
-def _agreement(cosine: float) -> str:
-    return f"cosine to fp32 on this processor at least {cosine:.6f}"
+    search = _Search(reference, passport, candidates, choices or Choices(), timer or Timer())
+    if precision == "bf16":
+        return search.demanded(precision)
+    return search.fastest() if candidates else Selection(model=reference, reason=_NOTHING_ELSE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,55 +83,13 @@ class _Opened:
     timing: Timing | None
     """None if it was not timed."""
 
+    @property
+    def agreement(self) -> str:
+        return f"cosine to fp32 on this processor at least {self.cosine:.6f}"
 
-class _Trial:
+
+class _Search:
     """Opens candidates, compares them with the reference, and keeps why some cannot be used."""
-
-    def __init__(self, reference: OpenModel, passport: Passport) -> None:
-        self._reference = reference
-        self._passport = passport
-        self.refused: dict[str, Exception] = {}
-
-    @cached_property
-    def _check(self) -> AgreementCheck:
-        return AgreementCheck(self._reference.session, self._passport)
-
-    @property
-    def reasons(self) -> dict[str, str]:
-        """Candidate -> why it cannot be used, as a clause."""
-        return {
-            name: str(error) if isinstance(error, ReportedError) else f"it cannot run the model ({first_line(error)})"
-            for name, error in self.refused.items()
-        }
-
-    @property
-    def disagrees(self) -> bool:
-        """Whether a runtime that should work here computed other vectors, or failed to."""
-        return any(not isinstance(error, RuntimeUnusable) for error in self.refused.values())
-
-    @property
-    def may_change(self) -> bool:
-        """Whether one that cannot be used now may be usable the next time."""
-        lasting = (RuntimeUnusable, Disagreement)
-        return any(isinstance(error, LoadFailed) or not isinstance(error, lasting) for error in self.refused.values())
-
-    def open(self, candidate: Candidate, timer: Timer | None = None) -> _Opened | None:
-        """Open ``candidate``, check that it agrees, and time it if there is a timer; None if it cannot be used."""
-        self.refused.pop(candidate.name, None)
-        timing = None
-        try:
-            model = candidate.open()
-            cosine = self._check.lowest_cosine(model.session)
-            if timer is not None:
-                timing = time_against(model.session, self._reference.session, self._check.sample, timer)
-        except Exception as error:  # The runtimes' exceptions share no base class.
-            self.refused[candidate.name] = error.with_traceback(None)  # whose frames would keep the model open
-            return None
-        return _Opened(model=model, cosine=cosine, timing=timing)
-
-
-class _Fastest:
-    """The precision ``auto``."""
 
     def __init__(
         self,
@@ -150,10 +100,11 @@ class _Fastest:
         timer: Timer,
     ) -> None:
         self._reference = reference
+        self._passport = passport
         self._candidates = {candidate.name: candidate for candidate in candidates}
         self._choices = choices
         self._timer = timer
-        self._trial = _Trial(reference, passport)
+        self._refused: dict[str, Exception] = {}
         self._about = {
             "model": passport.id,
             "reference": str(reference),
@@ -161,22 +112,56 @@ class _Fastest:
             **{candidate.name: candidate.version for candidate in candidates if candidate.version},
         }
 
-    def select(self) -> Selection:
+    @cached_property
+    def _check(self) -> AgreementCheck:
+        return AgreementCheck(self._reference.session, self._passport)
+
+    def demanded(self, precision: Precision) -> Selection:
+        """Return the first candidate in ``precision`` that agrees. Raises RuntimeUnusable if none does."""
+        for candidate in self._candidates.values():
+            if candidate.precision == precision and (opened := self._open(candidate)):
+                return Selection(model=opened.model, reason=opened.agreement)
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in self._reasons().items())
+        raise RuntimeUnusable(f"the model cannot run in {precision} ({reasons or _NOTHING_ELSE})")
+
+    def fastest(self) -> Selection:
+        """Return the remembered choice, or measure which is the fastest."""
         if selection := self._remembered():
             return selection
         with self._choices.measuring():
             # Another process may have measured while this one waited.
             return self._remembered() or self._measured()
 
+    def _open(self, candidate: Candidate, *, timed: bool = False) -> _Opened | None:
+        """Open ``candidate``, check that it agrees, and time it if asked to; None if it cannot be used."""
+        self._refused.pop(candidate.name, None)
+        timing = None
+        try:
+            model = candidate.open()
+            cosine = self._check.lowest_cosine(model.session)
+            if timed:
+                timing = time_against(model.session, self._reference.session, self._check.sample, self._timer)
+        except Exception as error:  # The runtimes' exceptions share no base class.
+            self._refused[candidate.name] = error.with_traceback(None)  # whose frames would keep the model open
+            return None
+        return _Opened(model=model, cosine=cosine, timing=timing)
+
+    def _reasons(self) -> dict[str, str]:
+        """Candidate -> why it cannot be used, as a clause."""
+        return {
+            name: str(error) if isinstance(error, ReportedError) else f"it cannot run the model ({first_line(error)})"
+            for name, error in self._refused.items()
+        }
+
     def _remembered(self) -> Selection | None:
-        """Return the remembered choice; None if there is none, or if it cannot be used any more."""
+        """Return the remembered choice; None without one, or if it cannot be used any more."""
         choice = self._choices.get(self._about)
         if choice is None:
             return None
         if not choice.name:
-            return Selection(model=self._reference, reason=str(choice), disagrees=choice.disagrees)
+            return self._selection(None, choice)
         candidate = self._candidates.get(choice.name)
-        opened = self._trial.open(candidate) if candidate else None
+        opened = self._open(candidate) if candidate else None
         return self._selection(opened, choice) if opened else None
 
     def _measured(self) -> Selection:
@@ -185,37 +170,25 @@ class _Fastest:
         last, opened = "", None
         for name, candidate in self._candidates.items():
             opened = None  # Closes the one before, so that memory holds two models at most.
-            last, opened = name, self._trial.open(candidate, self._timer)
+            last, opened = name, self._open(candidate, timed=True)
             if opened and opened.timing:
                 speeds[name] = opened.timing.speed
                 waiting = max(waiting, opened.timing.waiting)
                 if speeds[name] > _FAR_AHEAD:
                     break
         name = self._most_exact_of_the_fastest(speeds)
-        if name and name != last:
+        if name != last:
             opened = None
-            opened = self._trial.open(self._candidates[name])
-        chosen = opened if name else None
+            opened = self._open(self._candidates[name]) if name else None
         choice = Choice(
-            name=name if chosen else "",
+            name=name if opened else "",
             speeds=speeds,
-            refused=self._trial.reasons,
-            disagrees=self._trial.disagrees,
-            day=datetime.now(timezone.utc).date().isoformat(),
+            refused=self._reasons(),
+            # A runtime that should work here computed other vectors, or failed to.
+            disagrees=any(not isinstance(error, RuntimeUnusable) for error in self._refused.values()),
+            day=datetime.now(UTC).date().isoformat(),
         )
-        return self._selection(chosen, choice, self._keep(choice, waiting) if speeds else "")
-
-    def _keep(self, choice: Choice, waiting: float) -> str:
-        """Remember ``choice``; return why that is not possible, or an empty text."""
-        if waiting > CONTENDED:
-            return f"timed again at the next load, because other work held the cores for {waiting:.0%} of the time"
-        if self._trial.may_change:
-            return "timed again at the next load, because one of them failed"
-        try:
-            self._choices.keep(self._about, choice)
-        except OSError as error:
-            return f"timed at each load, because {self._choices.folder} cannot be written ({error.strerror or error})"
-        return ""
+        return self._selection(opened, choice, self._keep(choice, waiting) if speeds else "")
 
     def _most_exact_of_the_fastest(self, speeds: Mapping[str, float]) -> str:
         """Return the name of the candidate to take, empty for the reference."""
@@ -225,8 +198,22 @@ class _Fastest:
         near = [name for name, speed in speeds.items() if speed * _TIE >= fastest]
         return min(near, key=lambda name: (self._candidates[name].precision != "fp32", -speeds[name]))
 
+    def _keep(self, choice: Choice, waiting: float) -> str:
+        """Remember ``choice``; return why that is not possible, or an empty text."""
+        if waiting > CONTENDED:
+            return f"timed again at the next load, because other work held the cores for {waiting:.0%} of the time"
+        # These last; any other error, and a load that failed, may not occur the next time.
+        lasting = (RuntimeUnusable, Disagreement)
+        if any(isinstance(error, LoadFailed) or not isinstance(error, lasting) for error in self._refused.values()):
+            return "timed again at the next load, because one of them failed"
+        try:
+            self._choices.keep(self._about, choice)
+        except OSError as error:
+            return f"timed at each load, because {self._choices.folder} cannot be written ({error.strerror or error})"
+        return ""
+
     def _selection(self, chosen: _Opened | None, choice: Choice, *more: str) -> Selection:
-        clauses = (str(choice), _agreement(chosen.cosine) if chosen else "", *more)
+        clauses = (str(choice), chosen.agreement if chosen else "", *more)
         return Selection(
             model=chosen.model if chosen else self._reference,
             reason="; ".join(filter(None, clauses)),

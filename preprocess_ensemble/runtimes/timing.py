@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +16,6 @@ from preprocess_ensemble.contract import EMBEDDING, PIXELS, STATUS
 from preprocess_ensemble.cores import usable_cores
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import numpy.typing as npt
 
     from preprocess_ensemble.runtimes.model import Session
@@ -41,7 +39,6 @@ _CLEAR: Final = 1.25
 
 _LONG_S: Final = 1.0
 """If a larger batch would take longer, only one row is timed: large models keep all cores busy with that."""
-
 
 CONTENDED: Final = 0.2
 """Share of the time for which this process's threads wait for a core, per core, above which other work decides the
@@ -89,13 +86,10 @@ def time_against(session: Session, reference: Session, pictures: npt.NDArray[np.
     feeds: list[Mapping[str, npt.NDArray[Any]]] = [
         {PIXELS: pictures[:rows], STATUS: np.zeros((rows, 1), np.int32)} for rows in ROWS
     ]
-    # The first run of each size prepares memory and kernels.
+    # The first run prepares memory and kernels, and so is never the fastest.
     row_s = max(_run_s(one, feeds[0], timer) for one in (session, reference))
     if row_s * ROWS[-1] > _LONG_S:
         feeds = feeds[:1]
-    for feed in feeds[1:]:
-        for one in (session, reference):
-            _run_s(one, feed, timer)
     fastest_s = np.full((2, len(feeds)), math.inf)
     turns = 0
     while True:

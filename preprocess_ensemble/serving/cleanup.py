@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import signal
 from pathlib import Path
 from typing import Final
 
@@ -70,18 +69,12 @@ def end_orphaned_stubs() -> list[int]:
     import psutil
 
     ended = []
-    for pid in psutil.pids():
+    for process in psutil.process_iter():
         with contextlib.suppress(OSError, psutil.Error):
-            # psutil sends signals by PID. A descriptor that is opened before the process is looked at cannot come to
-            # mean another process that got the same PID.
-            descriptor = os.pidfd_open(pid)
-            try:
-                program, *arguments = psutil.Process(pid).cmdline() or [""]
-                if os.path.basename(program) == _STUB and any(map(_is_of_dead_server, arguments)):
-                    signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-                    ended.append(pid)
-            finally:
-                os.close(descriptor)
+            program, *arguments = process.cmdline() or [""]
+            if os.path.basename(program) == _STUB and any(map(_is_of_dead_server, arguments)):
+                process.kill()  # unless another process has its PID by now, which psutil notices
+                ended.append(process.pid)
     return ended
 
 

@@ -10,11 +10,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.model_repository.config import installed_passport
-from preprocess_ensemble.serving.launcher import PACKAGE_ROOT
+from preprocess_ensemble.serving.launcher import with_package
+
+if TYPE_CHECKING:
+    from preprocess_ensemble.serving.config import ServeConfig
 
 logger = logging.getLogger(__name__)
 # Progress is worth a line of the log, although no warning.
@@ -27,15 +30,17 @@ class Stopped(Exception):
     """A signal asked to stop before the model was complete. What has been downloaded is kept."""
 
 
-def export_if_missing(repository: Path, model: str, pretrained: str | None, *, log_lines: bool) -> None:
-    """Export ``model`` with ``clip-export`` into ``repository`` unless it is there already.
+def export_if_missing(config: ServeConfig) -> None:
+    """Run ``clip-export`` for ``--model``, unless that is absent or the repository has this model already.
 
-    ``pretrained`` None is the default of ``clip-export``. ``log_lines`` sends its lines to the log instead of standard
-    error. Raises ReportedError if the export fails, or if ``repository`` has another model: to replace it would make
-    all vectors of its clients useless. Raises Stopped on a signal.
+    With ``--log-json`` its lines go to the log instead of standard error. Raises ReportedError if the export fails, or
+    if the repository has another model: to replace it would make all vectors of its clients useless. Raises Stopped on
+    a signal.
     """
-    installed = installed_passport(repository)
-    if installed is not None:
+    model, pretrained, repository = config.model, config.pretrained, config.repository
+    if model is None:
+        return
+    if (installed := installed_passport(repository)) is not None:
         # A file counts by its name, as in the passport.
         name = Path(model).stem if model.endswith((".json", ".skeleton")) else model
         tags = (pretrained, f"file:{Path(pretrained).name}", f"{pretrained}:0") if pretrained else None
@@ -46,20 +51,15 @@ def export_if_missing(repository: Path, model: str, pretrained: str | None, *, l
             f"{repository} has {installed.model} with the weights {installed.pretrained}, not {asked}: "
             "name another --repository, or replace the model with `clip-export`."
         )
-    command = [*_EXPORT, "--repository", str(repository), "--model", model]
-    if pretrained is not None:
-        command += ["--pretrained", pretrained]
-    # A process of its own: the export needs gigabytes for seconds, the supervisor little memory for months.
-    environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join(filter(None, (str(PACKAGE_ROOT), os.environ.get("PYTHONPATH"))))
-    }
+    weights = ("--pretrained", pretrained) if pretrained else ()
     with (
-        _stop_signals(),
+        _raising_stopped(),
+        # A process of its own: the export needs gigabytes for seconds, the supervisor little memory for months.
         subprocess.Popen(
-            command,
-            stderr=subprocess.PIPE if log_lines else None,
+            (*_EXPORT, "--repository", str(repository), "--model", model, *weights),
+            stderr=subprocess.PIPE if config.log_json else None,
             text=True,
-            env=environment,
+            env=with_package(os.environ),
             # Ctrl-C in a terminal reaches only this process, which passes it on.
             start_new_session=True,
         ) as process,
@@ -75,17 +75,20 @@ def export_if_missing(repository: Path, model: str, pretrained: str | None, *, l
         raise ReportedError(f"The model {model} could not be exported; see the lines above.")
 
 
+def stop_signals() -> list[signal.Signals]:
+    """Return the signals that stop ``clip-serve``: SIGHUP is one of them unless nohup ignores it."""
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [signal.SIGINT, signal.SIGTERM, *([] if ignored else [signal.SIGHUP])]
+
+
 @contextlib.contextmanager
-def _stop_signals() -> Iterator[None]:
-    """Raise Stopped for the signals that stop a server. As process 1 of a container, Python would ignore SIGTERM."""
+def _raising_stopped() -> Iterator[None]:
+    """Raise Stopped on the stop signals. As process 1 of a container, Python would ignore SIGTERM."""
 
     def stop(*_: object) -> NoReturn:
         raise Stopped
 
-    numbers = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
-        numbers.append(signal.SIGHUP)
-    before = {number: signal.signal(number, stop) for number in numbers}
+    before = {number: signal.signal(number, stop) for number in stop_signals()}
     try:
         yield
     finally:

@@ -63,24 +63,17 @@ async def serve_health(
 def _response(head: bytes, report: Callable[[], tuple[bool, Mapping[str, Any]]]) -> bytes:
     method, _, rest = head.partition(b" ")
     path = rest.partition(b" ")[0].partition(b"?")[0]
-    content_type = "application/json"
+    healthy, found = report()
+    kind = "application/json"
     if path not in (b"/healthz", b"/metrics"):
         status, text = "404 Not Found", json.dumps({"message": "use /healthz or /metrics"}) + "\n"
     elif method not in (b"GET", b"HEAD"):
         status, text = "405 Method Not Allowed", json.dumps({"message": "use GET"}) + "\n"
+    elif path == b"/metrics":
+        status, kind = "200 OK", "text/plain; version=0.0.4"
+        text = _METRICS.format(healthy=int(healthy), restarts=found["restarts"])
     else:
-        healthy, found = report()
-        if path == b"/metrics":
-            status, content_type = "200 OK", "text/plain; version=0.0.4"
-            text = _METRICS.format(healthy=int(healthy), restarts=found["restarts"])
-        else:
-            status, text = "200 OK" if healthy else "503 Service Unavailable", json.dumps(found) + "\n"
-    payload = text.encode()
-    lines = (
-        f"HTTP/1.1 {status}",
-        f"Content-Type: {content_type}",
-        "Cache-Control: no-store",
-        f"Content-Length: {len(payload)}",
-        "Connection: close",
-    )
-    return "\r\n".join((*lines, "", "")).encode() + (b"" if method == b"HEAD" else payload)
+        status, text = "200 OK" if healthy else "503 Service Unavailable", json.dumps(found) + "\n"
+    lines = (f"HTTP/1.1 {status}", f"Content-Type: {kind}", "Cache-Control: no-store", f"Content-Length: {len(text)}")
+    head_text = "\r\n".join((*lines, "Connection: close", "", ""))  # json.dumps writes ASCII only
+    return (head_text + ("" if method == b"HEAD" else text)).encode()

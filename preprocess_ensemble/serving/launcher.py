@@ -26,6 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
 
+from platformdirs import user_cache_path
+
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.serving.cleanup import end_orphaned_stubs, region_prefix, remove_stale_regions
 
@@ -38,6 +40,7 @@ PACKAGE_ROOT: Final = Path(__file__).resolve().parents[2]
 PARENT_VARIABLE: Final = "CLIP_TRITON_PARENT_PID"
 """Environment variable with the PID of the server's parent; the kernel kills the server when that process ends."""
 
+_PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
 _LAST_PYTHON: Final = (3, 12)
 """The extra ``server`` leaves the wheel out for later ones: it pins NumPy 1, which has no wheels for them."""
 
@@ -72,21 +75,7 @@ class Wheel:
     @property
     def stub(self) -> Path:
         """The stub process for the running version of Python."""
-        version = f"{sys.version_info.major}.{sys.version_info.minor}"
-        return self.server / "python_backend_stubs" / version / "triton_python_backend_stub"
-
-    def check(self) -> None:
-        """Raise ``ReportedError`` if the server or the stub is missing."""
-        if not self.binary.is_file():
-            raise ReportedError(
-                f"nvidia-pytriton {self.version} has no tritonserver binary: "
-                "run `pip install --force-reinstall 'nvidia-pytriton>=0.7,<0.8'`."
-            )
-        if not self.stub.is_file():
-            raise ReportedError(
-                f"nvidia-pytriton {self.version} has no Python backend stub for Python {platform.python_version()}: "
-                "create the environment with Python 3.10, 3.11 or 3.12."
-            )
+        return self.server / "python_backend_stubs" / _PYTHON / "triton_python_backend_stub"
 
 
 def check_packages() -> None:
@@ -98,14 +87,15 @@ def check_packages() -> None:
 def find_wheel() -> Wheel:
     """Locate the pip-installed server for this version of Python.
 
-    Raises ``ReportedError`` if the wheel is missing or incomplete.
+    Raises ``ReportedError`` if it cannot run on this machine, or if the wheel is missing or incomplete.
     """
+    _check_platform()
     # Importing pytriton would take a second.
     spec = importlib.util.find_spec("pytriton")
     if spec is None or not spec.submodule_search_locations:
         if sys.version_info[:2] > _LAST_PYTHON:
             raise ReportedError(
-                f"The tritonserver that pip installs needs Python 3.10, 3.11 or 3.12, and this is Python "
+                f"The tritonserver that pip installs needs Python 3.11 or 3.12, and this is Python "
                 f"{platform.python_version()}, for which `pip install 'clip-triton[server]'` leaves it out: create the "
                 "environment with one of those, or use NVIDIA's Triton container."
             )
@@ -113,26 +103,25 @@ def find_wheel() -> Wheel:
             "No tritonserver is installed: run `pip install 'clip-triton[server]'`, or use NVIDIA's Triton container."
         )
     package = Path(spec.submodule_search_locations[0]).resolve()
-    wheel = Wheel(
-        version=importlib.metadata.version("nvidia-pytriton"),
-        server=package / "tritonserver",
-        libraries=package.parent / "nvidia_pytriton.libs",
-    )
-    wheel.check()
+    version = importlib.metadata.version("nvidia-pytriton")
+    wheel = Wheel(version=version, server=package / "tritonserver", libraries=package.parent / "nvidia_pytriton.libs")
+    if not wheel.binary.is_file() or not wheel.stub.is_file():
+        raise ReportedError(
+            f"nvidia-pytriton {version} has no tritonserver, or no Python backend stub for Python {_PYTHON}: run "
+            "`pip install --force-reinstall 'nvidia-pytriton>=0.7,<0.8'` with Python 3.11 or 3.12."
+        )
     return wheel
 
 
-def check_platform(system: str, machine: str, libc: tuple[str, str]) -> None:
-    """Raise ``ReportedError`` unless the wheel's binary runs on such a machine.
-
-    The arguments are what ``platform.system``, ``platform.machine`` and ``platform.libc_ver`` return.
-    """
+def _check_platform() -> None:
+    """Raise ``ReportedError`` unless the wheel's binary runs on this machine."""
+    system, machine = platform.system(), platform.machine()
     if (system, machine) != ("Linux", "x86_64"):
         raise ReportedError(
             f"The pip-installed tritonserver runs on Linux x86-64 only, not on {system} {machine}: "
             "use NVIDIA's Triton container or a server on another machine."
         )
-    name, version = libc
+    name, version = platform.libc_ver()
     if name != "glibc" or tuple(int(part) for part in version.split(".")[:2]) < _MIN_GLIBC:
         found = f"glibc {version}" if name == "glibc" else "another C library"
         raise ReportedError(
@@ -151,50 +140,35 @@ def backend_directory(wheel: Wheel) -> Path:
     versions = (f"{source} {source.stat().st_size}" for source in sources)
     recipe = "\n".join((wheel.version, *versions, _ONNXRUNTIME_MODEL))
     name = f"backends-{hashlib.sha256(recipe.encode()).hexdigest()[:16]}"
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    places = (Path(sys.prefix, "lib", "clip-triton"), cache / "clip-triton")
-    for place in places:
-        if _is_complete(place / name):
-            return place / name
+    places = (Path(sys.prefix, "lib", "clip-triton"), user_cache_path("clip-triton", appauthor=False))
     failures = []
-    for place in places:
+    for directory in sorted(
+        (place / name for place in places), key=Path.is_dir, reverse=True
+    ):  # one that exists is complete
         try:
-            return _build(wheel, place, name)
+            return directory if directory.is_dir() else _build(wheel, directory)
         except OSError as error:
-            failures.append(f"{place} ({error.strerror or error})")
+            failures.append(f"{directory.parent} ({error.strerror or error})")
     raise ReportedError(f"Triton's backend directory could not be written: make one of these writable: {failures}.")
 
 
-def _is_complete(directory: Path) -> bool:
-    files = ("python/libtriton_python.so", "python/triton_python_backend_stub", "onnxruntime/model.py")
-    return all((directory / file).is_file() for file in files)
-
-
-def _build(wheel: Wheel, place: Path, name: str) -> Path:
-    place.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=place))
-    try:
+def _build(wheel: Wheel, directory: Path) -> Path:
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".backends-", dir=directory.parent, ignore_cleanup_errors=True) as folder:
+        work = Path(folder, "backends")
         # Copies: Triton rejects a Python-based backend whose library is a link out of its directory, and pip does not
         # guarantee the executable bit that the stub needs.
         python = work / "python"
         shutil.copytree(wheel.server / "backends" / "python", python, ignore=shutil.ignore_patterns("__pycache__"))
-        stub = shutil.copyfile(wheel.stub, python / wheel.stub.name)
-        stub.chmod(0o755)
+        shutil.copyfile(wheel.stub, python / wheel.stub.name).chmod(0o755)
         (work / "onnxruntime").mkdir()
         (work / "onnxruntime" / "model.py").write_text(_ONNXRUNTIME_MODEL, encoding="utf-8")
-        work.chmod(0o755)
-        directory = place / name
-        if directory.exists() and not _is_complete(directory):
-            shutil.rmtree(directory)
         try:
             work.rename(directory)
         except OSError:
-            # A rename onto a non-empty directory fails: another start was faster, and created the same.
-            if not _is_complete(directory):
+            if not directory.is_dir():  # it is if another start was faster, and created the same
                 raise
-        return directory
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+    return directory
 
 
 def server_command(
@@ -205,26 +179,29 @@ def server_command(
     The first part of the command is the path of the server. A backend directory, a cache directory and a shared-memory
     prefix are added only if ``arguments`` has none. Raises ``ReportedError``.
     """
+
+    def is_given(text: str) -> bool:
+        return any(text in argument for argument in arguments)
+
     # Triton starts its stubs through the bash on PATH, and waits without limit for a stub that cannot start.
     env = {"PATH": os.defpath, **environment}
     # The stub runs the first python3 on PATH. Not resolved: that would lead out of a virtual environment.
     _prepend(env, "PATH", Path(sys.executable).parent)
-    if not _is_installed():
-        _prepend(env, "PYTHONPATH", PACKAGE_ROOT)
+    if PACKAGE_ROOT not in (Path(folder).resolve() for folder in site.getsitepackages()):
+        env = with_package(env)
     extra = []
     binary = NVIDIA_SERVER
     if not binary.is_file():
-        check_platform(platform.system(), platform.machine(), platform.libc_ver())
         wheel = find_wheel()
         binary = wheel.binary
         if (folder := libpython_folder(env.get("LD_LIBRARY_PATH", ""))) is not None:
             _prepend(env, "LD_LIBRARY_PATH", folder)
         _prepend(env, "LD_LIBRARY_PATH", wheel.libraries)
-        if not any(argument.startswith("--backend-directory") for argument in arguments):
+        if not is_given("--backend-directory"):
             extra.append(f"--backend-directory={backend_directory(wheel)}")
-        if not any(argument.startswith("--cache-directory") for argument in arguments):
+        if not is_given("--cache-directory"):
             extra.append(f"--cache-directory={wheel.server / 'caches'}")
-    if not any("shm-region-prefix-name=" in argument for argument in arguments):
+    if not is_given("shm-region-prefix-name="):
         extra.append(f"--backend-config=python,shm-region-prefix-name={region_prefix(pid)}")
     return (str(binary), *extra, *arguments), env
 
@@ -235,8 +212,7 @@ def libpython_folder(search_path: str) -> Path | None:
     ``search_path`` is the value of ``LD_LIBRARY_PATH``. Raises ``ReportedError`` if the library is not installed:
     Triton would wait for its stub without limit.
     """
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    name = f"libpython{version}.so.1.0"
+    name = f"libpython{_PYTHON}.so.1.0"
     own = Path(sysconfig.get_config_var("LIBDIR") or "")
     if (own / name).is_file():
         # pyenv, uv and conda install it beside their Python, where the linker does not search.
@@ -248,18 +224,20 @@ def libpython_folder(search_path: str) -> Path | None:
     except OSError:
         raise ReportedError(
             f"Triton's Python backend needs {name}, which is not part of this Python: install it (Debian and Ubuntu: "
-            f"`apt-get install libpython{version}`), or use a Python built with --enable-shared."
+            f"`apt-get install libpython{_PYTHON}`), or use a Python built with --enable-shared."
         ) from None
     return None
 
 
+def with_package(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return ``environment`` with a PYTHONPATH that begins with PACKAGE_ROOT."""
+    env = dict(environment)
+    _prepend(env, "PYTHONPATH", PACKAGE_ROOT)
+    return env
+
+
 def _prepend(environment: dict[str, str], name: str, folder: Path) -> None:
-    rest = environment.get(name)
-    environment[name] = f"{folder}{os.pathsep}{rest}" if rest else str(folder)
-
-
-def _is_installed() -> bool:
-    return PACKAGE_ROOT in (Path(folder).resolve() for folder in site.getsitepackages())
+    environment[name] = os.pathsep.join(filter(None, (str(folder), environment.get(name))))
 
 
 def _die_with(parent: int) -> None:

@@ -1,22 +1,29 @@
-"""The logs of ``clip-serve``: what Triton says, the file that keeps it, and log records as JSON."""
+"""The logs of ``clip-serve``: lines of Triton, the file that keeps them, and log records as JSON."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import logging
-import os
 import re
 import sys
-from dataclasses import dataclass
-from datetime import datetime, timezone
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from logging.handlers import WatchedFileHandler
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
+
+from preprocess_ensemble.errors import ReportedError
 
 logger = logging.getLogger(__name__)
 
-_LINE: Final = re.compile(r"(?P<level>[IWEF])\d{4} [\d:.]+ \d+ \S+\] (?P<text>.*)")
-"""Triton's default log format: ``E1121 13:04:26.771774 8809 model_lifecycle.cc:642] "text"``."""
+OUTPUT: Final = logging.getLogger(f"{__name__}.output")
+"""Gets every line that Triton prints; only the file of ``--log-file`` shows them."""
+OUTPUT.setLevel(logging.INFO)
+OUTPUT.propagate = False
+
+_LINE: Final = re.compile(r"(?P<level>[WEF])\d{4} [\d:.]+ \d+ \S+\] (?P<text>.*)")
+"""A warning or error in Triton's default log format: ``E1121 13:04:26.771774 8809 model_lifecycle.cc:642] "text"``."""
 
 _FATAL: Final = re.compile(r"(?:error|failed|(?:\S*/)?tritonserver): (?P<text>.*)", re.IGNORECASE)
 """What the server, or its launcher, prints before it gives up. Errors about an option begin with the server's path."""
@@ -34,25 +41,17 @@ _EXPECTED: Final = re.compile(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class LogEntry:
-    """One warning or error of Triton."""
+def parse_line(line: str) -> tuple[int, str] | None:
+    """Parse one line of Triton's output; None if people need not see it.
 
-    level: int
-    """``logging.WARNING`` or ``logging.ERROR``."""
-    text: str
-    """One sentence without source line, quotes and traceback."""
-
-
-def parse_line(line: str) -> LogEntry | None:
-    """Parse one line of Triton's output; None if people need not see it."""
-    match = _LINE.match(line)
-    if match is None:
-        fatal = _FATAL.match(line)
-        return LogEntry(level=logging.ERROR, text=fatal["text"]) if fatal and not _EXPECTED.search(line) else None
-    if match["level"] == "I" or _EXPECTED.search(line):
+    Returns ``logging.WARNING`` or ``logging.ERROR``, and one sentence without source line, quotes and traceback.
+    """
+    if _EXPECTED.search(line):
         return None
-    return LogEntry(level=logging.WARNING if match["level"] == "W" else logging.ERROR, text=_plain(match["text"]))
+    if match := _LINE.match(line):
+        return logging.WARNING if match["level"] == "W" else logging.ERROR, _plain(match["text"])
+    fatal = _FATAL.match(line)
+    return (logging.ERROR, fatal["text"]) if fatal else None
 
 
 def _plain(text: str) -> str:
@@ -78,43 +77,44 @@ def _without_repeats(text: str) -> str:
     return "; ".join(kept)
 
 
-class LogFile:
-    """Appends lines to the file ``path``.
+class _OutputFile(WatchedFileHandler):
+    """Appends lines to a file, and opens a new one if that file is moved away (log rotation).
 
-    If the file is moved away (log rotation), a new one of the same name is opened. While no file can be written, lines
-    are dropped: a full disk must not end the server or keep it from restarting.
+    While no file can be written, lines are dropped: a full disk must not end the server or keep it from restarting.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file: BinaryIO | None = None
-        self._is_failing = False
+    _is_failing = False
 
-    def write(self, line: bytes) -> None:
+    def emit(self, record: logging.LogRecord) -> None:
         """Append one line. The first of several failures in a row is logged."""
         try:
-            if self._file is None or self._was_moved(self._file):
-                file = self._path.open("ab", buffering=0)
-                self.close()
-                self._file = file
-            self._file.write(line)
+            self.reopenIfNeeded()
+            self.stream = self.stream or self._open()
+            self.stream.write(f"{record.getMessage()}\n")
+            self.stream.flush()
             self._is_failing = False
         except OSError as error:
             if not self._is_failing:
-                logger.error("cannot write %s (%s): Triton's log lines are lost", self._path, error.strerror)
+                logger.error("cannot write %s (%s): Triton's log lines are lost", self.baseFilename, error.strerror)
             self._is_failing = True
 
-    def close(self) -> None:
-        """Close the file."""
-        if self._file is not None:
-            with contextlib.suppress(OSError):
-                self._file.close()
 
-    def _was_moved(self, file: BinaryIO) -> bool:
-        try:
-            return not os.path.samestat(self._path.stat(), os.fstat(file.fileno()))
-        except FileNotFoundError:
-            return True
+@contextlib.contextmanager
+def append_output_to(path: Path) -> Iterator[None]:
+    """Append what is logged to OUTPUT to ``path`` inside the block. Raises ReportedError if it cannot be written."""
+    try:
+        file = _OutputFile(path, encoding="utf-8", errors="surrogateescape")
+    except OSError as error:
+        raise ReportedError(
+            f"The log file {path} cannot be written ({error.strerror}): name another with --log-file."
+        ) from None
+    OUTPUT.addHandler(file)
+    try:
+        yield
+    finally:
+        OUTPUT.removeHandler(file)
+        with contextlib.suppress(OSError):
+            file.close()
 
 
 class JsonFormatter(logging.Formatter):
@@ -126,7 +126,7 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return one line, also if the message has several."""
         entry = {
-            "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds"),
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),

@@ -64,14 +64,3 @@ def check_ports(addresses: Mapping[str, tuple[str, int]]) -> None:
                     f"Port {port} on {host} cannot be used ({error.strerror}): "
                     f"stop the program that uses it, or choose another port with --{name}-port."
                 ) from None
-
-
-def check_log_file(path: Path) -> None:
-    """Raise ReportedError unless lines can be appended to ``path``."""
-    try:
-        with path.open("ab"):
-            pass
-    except OSError as error:
-        raise ReportedError(
-            f"The log file {path} cannot be written ({error.strerror}): name another with --log-file."
-        ) from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -38,38 +38,26 @@ def any_runs(group: int) -> bool:
     return any(_of_members(group, lambda process: process.status() not in ended))
 
 
-class EndWatch:
-    """Calls back when a process of a group ends, also if it is not a child of this process.
+def watch_ends(group: int, ended: Callable[[], None]) -> ExitStack:
+    """Call ``ended`` when a process ends that is in ``group`` now, except its leader; close the result to stop that.
 
-    Uses ``pidfd_open(2)``. If the kernel does not support or allow that, there is no callback. Use it in one event
-    loop.
+    The process need not be a child of this one. Uses ``pidfd_open(2)``: if the kernel does not support or allow that,
+    ``ended`` is not called.
     """
+    loop, watched = asyncio.get_running_loop(), ExitStack()
 
-    def __init__(self, group: int, ended: Callable[[], None]) -> None:
-        """Call ``ended`` for each process that is in ``group`` now, except its leader, when that process ends."""
-        self._ended = ended
-        self._loop = asyncio.get_running_loop()
-        self._descriptors: set[int] = set()
-        for pid in _of_members(group, lambda process: process.pid):
-            if pid != group:
-                with suppress(OSError):
-                    descriptor = os.pidfd_open(pid)
-                    self._descriptors.add(descriptor)
-                    self._loop.add_reader(descriptor, self._on_end, descriptor)
+    def on_end(descriptor: int) -> None:
+        loop.remove_reader(descriptor)
+        ended()
 
-    def _on_end(self, descriptor: int) -> None:
-        self._remove(descriptor)
-        self._ended()
-
-    def _remove(self, descriptor: int) -> None:
-        self._descriptors.remove(descriptor)
-        self._loop.remove_reader(descriptor)
-        os.close(descriptor)
-
-    def close(self) -> None:
-        """Stop watching."""
-        for descriptor in list(self._descriptors):
-            self._remove(descriptor)
+    for pid in _of_members(group, lambda process: process.pid):
+        if pid != group:
+            with suppress(OSError):
+                descriptor = os.pidfd_open(pid)
+                watched.callback(os.close, descriptor)
+                watched.callback(loop.remove_reader, descriptor)
+                loop.add_reader(descriptor, on_end, descriptor)
+    return watched
 
 
 def start_ticks(pid: int) -> int | None:

@@ -21,18 +21,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.serving.activity_monitor import SAMPLE_EVERY_S, ActivityMonitor
-from preprocess_ensemble.serving.probe import Probe, ProbeOutcome, Step
+from preprocess_ensemble.serving.triton_backend import Probe, ProbeOutcome, Step, TritonBackend
+from preprocess_ensemble.serving.triton_process import TritonProcess, race
 
 if TYPE_CHECKING:
-    from preprocess_ensemble.serving.triton_backend import TritonBackend
-    from preprocess_ensemble.serving.triton_process import TritonProcess
+    from preprocess_ensemble.serving.config import ServeConfig
 
 logger = logging.getLogger(__name__)
 # That it is loading is worth a line of the log, although no warning.
@@ -48,6 +47,10 @@ a busy machine takes minutes, but a defect that spins must end, too."""
 
 _FIRST_SAMPLE_S: Final = 0.1
 """If a canary takes longer, the supervisor starts to sample what the server does."""
+
+DRAIN_S: Final = 40.0
+"""For running requests when the server is stopped on purpose. Ten seconds more than Triton's own limit, after which it
+unloads its models: a kill before that would leave processes behind."""
 
 _START_POLL_S: Final = 0.2
 _SAY_LOADING_EVERY_S: Final = 10.0
@@ -77,31 +80,12 @@ _MAY_HAVE_REQUESTS: Final = _HEALTHY | {Status.DEGRADED, Status.STUCK}
 whose model has died answers nothing."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SupervisorConfig:
-    """Intervals and limits, in seconds."""
-
-    interval_s: float = 3.0
-    """Between two canaries."""
-    frozen_after_s: float = 20.0
-    """Restart a server that neither answers the canary nor finishes a request nor computes for this long. One that
-    computes is restarted after fifteen times as long."""
-    start_timeout_s: float = 600.0
-    """For loading all models; building a TensorRT engine takes minutes."""
-    drain_s: float = 40.0
-    """For running requests when the server is stopped on purpose. Ten seconds more than Triton's own limit, after which
-    it unloads its models: a kill before that would leave processes behind."""
-
-
 class CrashedAtStart(ReportedError):
-    """A defect ended the server while it started.
+    """A defect ended the server while it started."""
 
-    ``by_request``: its models were loaded and had worked before, so a request has ended it and not they.
-    """
 
-    def __init__(self, message: str, *, by_request: bool) -> None:
-        super().__init__(message)
-        self.by_request = by_request
+class CrashedByRequest(CrashedAtStart):
+    """The same model had worked before and was loaded, so a request has ended the server and not the model."""
 
 
 _CRASHES: Final = frozenset(-number for number in (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV))
@@ -111,22 +95,21 @@ _CRASHES: Final = frozenset(-number for number in (signal.SIGABRT, signal.SIGBUS
 class Supervisor:
     """Runs the server until it is told to stop. One object serves one :meth:`run`; create it inside its event loop."""
 
-    def __init__(self, backend: TritonBackend, config: SupervisorConfig) -> None:
+    def __init__(self, backend: TritonBackend, config: ServeConfig) -> None:
         self._backend = backend
         self._config = config
         # The event loop's own clock, so that timers and limits never disagree.
         self._now = asyncio.get_running_loop().time
-        # What was asked for, or happened to the server.
+        # What was asked for, or has happened to the server.
         self._stop_requested = asyncio.Event()
         self._kill_requested = asyncio.Event()
         self._reload_requested = asyncio.Event()
         self._stub_ended = asyncio.Event()
         # What is reported.
         self._status = Status.STARTING
-        self._probe = Probe(outcome=ProbeOutcome.BROKEN, step=Step.START, message="the server is starting")
+        self._finding = Probe(outcome=ProbeOutcome.BROKEN, step=Step.START, message="the server is starting")
         self._model_id = ""
         self._restarts = 0
-        self._restart_reason = ""
         # What decides about restarts.
         self._process: TritonProcess | None = None
         self._model_works = False
@@ -145,10 +128,8 @@ class Supervisor:
     def report(self) -> tuple[bool, Mapping[str, Any]]:
         """Return whether images are being embedded, and the latest findings. An overloaded server still embeds."""
         found = {"status": self._status.value, "model": self._model_id, "restarts": self._restarts}
-        if self._restart_reason:
-            found |= {"step": Step.START.value, "message": self._restart_reason}
-        elif self._probe.outcome is not ProbeOutcome.OK:
-            found |= {"step": self._probe.step.value, "message": self._probe.message}
+        if self._finding.outcome is not ProbeOutcome.OK:
+            found |= {"step": self._finding.step.value, "message": self._finding.message}
         return self._status in _HEALTHY, found
 
     async def run(self, on_ready: Callable[[Probe], None]) -> None:
@@ -167,11 +148,11 @@ class Supervisor:
                 logger.error("%s; trying once more", crash)
                 await self._start()
             if not self._stop_requested.is_set():
-                on_ready(self._probe)
+                on_ready(self._finding)
             while not self._stop_requested.is_set():
                 await self._watch_once()
         finally:
-            drain_s = self._config.drain_s if self._status in _MAY_HAVE_REQUESTS else 0
+            drain_s = DRAIN_S if self._status in _MAY_HAVE_REQUESTS else 0
             self._status = Status.STOPPING
             await self._stop_process(drain_s=drain_s)
 
@@ -190,25 +171,23 @@ class Supervisor:
         while not self._stop_requested.is_set():
             if not process.running:
                 raise await self._start_error(process)
-            if not await self._send_canary(process):
+            if (probe := await self._send_canary(process)) is None:
                 continue
-            if self._probe.is_right:
-                self._restart_reason = ""
+            if probe.is_right:
                 self._model_works = True
-                self._on_right_canary(process)
-                self._stub_ended.clear()
+                self._on_right_canary(probe, process)
                 process.watch_stubs(self._stub_ended.set)
                 return
             # Triton opens its ports when all models are loaded, so a wrong answer then stays wrong.
-            wrong += self._probe.outcome is ProbeOutcome.BROKEN
+            wrong += probe.outcome is ProbeOutcome.BROKEN
             if wrong >= _MAX_WRONG_AT_START:
-                raise ReportedError(f"{self._probe.step.value}: {self._probe.message}")
+                raise ReportedError(f"{probe.step.value}: {probe.message}")
             if self._now() - said >= _SAY_LOADING_EVERY_S:
                 said = self._now()
                 logger.info("still loading after %.0f s", said - started)
             if self._now() > deadline:
                 raise ReportedError(
-                    f"tritonserver was not ready within {self._config.start_timeout_s:g} s: {self._probe.message}"
+                    f"tritonserver was not ready within {self._config.start_timeout_s:g} s: {probe.message}"
                 )
             await self._pause(_START_POLL_S)
 
@@ -217,7 +196,7 @@ class Supervisor:
         message = f"tritonserver ended while it started: {await self._reason_of_end(process)}"
         if code not in _CRASHES:
             return ReportedError(message)
-        return CrashedAtStart(message, by_request=process.opened and self._model_works)
+        return (CrashedByRequest if process.opened and self._model_works else CrashedAtStart)(message)
 
     async def _reason_of_end(self, process: TritonProcess) -> str:
         """Return why ``process`` ended. Its stubs are killed first: until then they hold its output open."""
@@ -228,53 +207,52 @@ class Supervisor:
         """Wait for the next canary or the end of the process, and act on the result."""
         process = self._process
         assert process is not None
-        await self._pause(self._config.interval_s, self._reload_requested, self._stub_ended)
+        await self._pause(self._config.canary_interval_s, self._reload_requested, self._stub_ended)
         if self._stub_ended.is_set():
             # Its model may have been unloaded on purpose. The next canary tells; until then this is not healthy.
             self._stub_ended.clear()
-            self._status = Status.FAILING
-            message = "The process of a model has ended."
-            self._probe = Probe(outcome=ProbeOutcome.BROKEN, step=Step.PROCESS, message=message)
+            self._fail(Status.FAILING, Step.PROCESS, "The process of a model has ended.")
         if self._stop_requested.is_set():
             return
         if self._reload_requested.is_set():
             # Not an unload and a load: under load these have damaged tritonserver's heap (24.10).
-            await self._restart("reload requested", drain_s=self._config.drain_s)
+            await self._restart("reload requested", drain_s=DRAIN_S)
             return
         if not process.running:
-            self._status, self._restart_reason = Status.RESTARTING, "tritonserver ended"
+            self._fail(Status.RESTARTING, Step.START, "tritonserver ended")
             await self._restart(f"tritonserver ended ({await self._reason_of_end(process)})")
             return
-        if not await self._send_canary(process) or self._stop_requested.is_set() or not process.running:
+        probe = await self._send_canary(process)
+        if probe is None or self._stop_requested.is_set() or not process.running:
             return
-        match self._probe.outcome:
+        self._finding = probe
+        match probe.outcome:
             case ProbeOutcome.OK | ProbeOutcome.SHORT:
-                self._on_right_canary(process)
+                self._on_right_canary(probe, process)
             case ProbeOutcome.SLOW:
                 await self._consider_slow(process)
             case ProbeOutcome.BROKEN:
-                # A reload of the models is seconds faster if it works. But with requests waiting, tritonserver (24.10)
-                # hung or ended in it after one of three killed stubs, and it never releases an instance whose stub is
-                # gone.
-                self._status = Status.FAILING
-                await self._restart(f"{self._probe.step.value}: {self._probe.message}")
+                # A reload of the models would be faster. But with requests waiting, tritonserver (24.10) hung or ended
+                # in it after one of three killed stubs, and it never releases an instance whose stub is gone.
+                await self._restart(f"{probe.step.value}: {probe.message}")
 
-    async def _send_canary(self, process: TritonProcess) -> bool:
+    def _fail(self, status: Status, step: Step, message: str) -> None:
+        self._status = status
+        self._finding = Probe(outcome=ProbeOutcome.BROKEN, step=step, message=message)
+
+    async def _send_canary(self, process: TritonProcess) -> Probe | None:
         """Send the canary, and sample the server meanwhile.
 
-        Returns False if a stop was requested, or the server or a stub ended, before the answer.
+        Returns None if a stop was requested, or the server or a stub ended, before the answer.
         """
-        canary, *_ = await _race(
+        canary, *_ = await race(
             self._backend.probe(),
             self._keep_sampling(process),
             self._stop_requested.wait(),
             self._stub_ended.wait(),
             process.ended(),
         )
-        if canary.cancelled():
-            return False
-        self._probe = canary.result()
-        return True
+        return None if canary.cancelled() else canary.result()
 
     async def _keep_sampling(self, process: TritonProcess) -> None:
         await asyncio.sleep(_FIRST_SAMPLE_S)
@@ -286,17 +264,16 @@ class Supervisor:
         """Record what the server has done so far; return whether it is working."""
         computed_s = process.computed_s()
         # A frozen server never answers.
-        finished, _ = await _race(self._backend.progress(), process.ended(), timeout_s=SAMPLE_EVERY_S)
+        finished, _ = await race(self._backend.progress(), process.ended(), timeout_s=SAMPLE_EVERY_S)
         return self._activity.sample(computed_s, None if finished.cancelled() else finished.result(), now=self._now())
 
-    def _on_right_canary(self, process: TritonProcess) -> None:
-        is_short = self._probe.outcome is ProbeOutcome.SHORT
+    def _on_right_canary(self, probe: Probe, process: TritonProcess) -> None:
+        status = Status.DEGRADED if probe.outcome is ProbeOutcome.SHORT else Status.READY
         if self._status in (Status.OVERLOADED, Status.STUCK):
             logger.warning("the server answers the canary in time again")
-        if is_short and self._status is not Status.DEGRADED:
-            logger.warning("degraded: %s", self._probe.message)
-        self._status = Status.DEGRADED if is_short else Status.READY
-        self._model_id = self._probe.model_id
+        if status is Status.DEGRADED and self._status is not Status.DEGRADED:
+            logger.warning("degraded: %s", probe.message)
+        self._status, self._finding, self._model_id = status, probe, probe.model_id
         self._activity.reset(process.computed_s(), now=self._now())
 
     async def _consider_slow(self, process: TritonProcess) -> None:
@@ -322,7 +299,7 @@ class Supervisor:
         """Restart the server until it answers its canary, with pauses that grow while its starts fail."""
         pause_s = 0.0
         while not self._stop_requested.is_set():
-            self._status, self._restart_reason = Status.RESTARTING, reason
+            self._fail(Status.RESTARTING, Step.START, reason)
             self._restarts += 1
             logger.error("restarting tritonserver%s: %s", f" in {pause_s:g} s" if pause_s else "", reason)
             await self._stop_process(drain_s=drain_s)
@@ -335,7 +312,7 @@ class Supervisor:
                 await self._start()
             except (ReportedError, OSError) as error:
                 reason = str(error)
-                if not (isinstance(error, CrashedAtStart) and error.by_request):
+                if not isinstance(error, CrashedByRequest):
                     pause_s = min(_LONGEST_PAUSE_S, max(_FIRST_PAUSE_S, 2 * pause_s))
             else:
                 if not self._stop_requested.is_set():
@@ -346,7 +323,7 @@ class Supervisor:
         process, self._process = self._process, None
         if process is None:
             return
-        stopped, _ = await _race(process.stop(drain_s=drain_s), self._kill_requested.wait())
+        stopped, _ = await race(process.stop(drain_s=drain_s), self._kill_requested.wait())
         if stopped.cancelled():
             await process.stop(drain_s=0)
         else:
@@ -355,16 +332,4 @@ class Supervisor:
     async def _pause(self, seconds: float, *events: asyncio.Event) -> None:
         """Sleep; wake up early for a stop, the end of the process and any of ``events``."""
         ended = [] if self._process is None else [self._process.ended()]
-        await _race(*(event.wait() for event in (self._stop_requested, *events)), *ended, timeout_s=seconds)
-
-
-async def _race(*contestants: Coroutine[Any, Any, Any], timeout_s: float | None = None) -> list[asyncio.Task[Any]]:
-    """Wait until one of the coroutines is done, or for ``timeout_s``, and cancel the others; return all their tasks."""
-    tasks = [asyncio.create_task(contestant) for contestant in contestants]
-    try:
-        await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    return tasks
+        await race(*(event.wait() for event in (self._stop_requested, *events)), *ended, timeout_s=seconds)

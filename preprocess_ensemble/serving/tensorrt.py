@@ -17,21 +17,14 @@ import importlib.util
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
+
+from platformdirs import user_cache_path
 
 from preprocess_ensemble.contract import ENCODER
 from preprocess_ensemble.errors import ReportedError
-from preprocess_ensemble.model_repository.config import (
-    MODEL_FILE,
-    config_text,
-    encoder_directory,
-    installed_passport,
-    read_config,
-)
+from preprocess_ensemble.model_repository.config import ModelConfig, config_text, installed_passport, read_config
 from preprocess_ensemble.serving.launcher import NVIDIA_SERVER
-
-if TYPE_CHECKING:
-    from preprocess_ensemble.model_repository.config import ModelConfig
 
 PRECISIONS: Final = ("fp16", "fp32")
 
@@ -46,7 +39,7 @@ class TensorrtMissing(ReportedError):
 
 def default_cache() -> Path:
     """Return the default directory for engines, in the user's cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "clip-triton" / "tensorrt"
+    return user_cache_path("clip-triton", appauthor=False) / "tensorrt"
 
 
 def on_tensorrt(encoder: ModelConfig, *, cache: str, precision: str) -> ModelConfig:
@@ -82,55 +75,32 @@ def _profile(config: ModelConfig, rows: int) -> str:
     return ",".join(f"{tensor.name}:{'x'.join(map(str, (rows, *tensor.dims)))}" for tensor in config.input)
 
 
-class StagedRepository:
-    """A model repository in ``directory`` that is ``repository`` with its encoder on TensorRT.
+def stage_repository(repository: Path, directory: Path, *, cache: Path, precision: str) -> None:
+    """Make ``directory`` a model repository that is ``repository`` with its encoder on TensorRT, or update it.
 
     Each engine has a folder in ``cache`` whose name depends on the weights: ONNX Runtime finds engines by the graph's
-    form only, and would run the engine of other weights.
+    form only, and would run the engine of other weights. Raises ReportedError.
     """
-
-    def __init__(self, repository: Path, directory: Path, *, cache: Path, precision: str) -> None:
-        self.directory = directory
-        self._repository = repository.resolve()
-        self._cache = cache.resolve()
-        self._precision = precision
-
-    def refresh(self) -> None:
-        """Write the staged repository, or update it with later exports and configuration changes."""
-        for model in self._repository.iterdir():
-            if model.name != ENCODER and (model / "config.pbtxt").is_file():
-                _link(self.directory / model.name, model)
-        encoder = self._repository / ENCODER
-        staged = self.directory / ENCODER
-        staged.mkdir(parents=True, exist_ok=True)
-        for version in encoder.iterdir():
-            if version.is_dir():
-                _link(staged / version.name, version)
-        config = read_config(encoder / "config.pbtxt")
-        cache = self._cache / self._engine_name(config)
-        cache.mkdir(parents=True, exist_ok=True)
-        text = config_text(on_tensorrt(config, cache=str(cache), precision=self._precision))
-        (staged / "config.pbtxt").write_text(text, encoding="utf-8")
-
-    def _engine_name(self, config: Any) -> str:
-        """Model, precision, and a digest of the weights, the largest batch and the runtime that builds the engine."""
-        passport = installed_passport(self._repository)
-        file = encoder_directory(self._repository) / MODEL_FILE
-        if passport is not None:
-            name, weights = passport.model, f"{passport.weights_sha256} {passport.precision}"
-        else:
-            status = file.stat() if file.exists() else None
-            name, weights = "model", f"{status and (status.st_size, status.st_mtime_ns)}"
-        made_of = f"{weights} {config.max_batch_size} {_runtime()}"
-        digest = hashlib.sha256(made_of.encode()).hexdigest()[:12]
-        return f"{re.sub(r'[^A-Za-z0-9.-]', '_', name)}-{self._precision}-{digest}"
-
-
-def _link(link: Path, target: Path) -> None:
-    link.parent.mkdir(parents=True, exist_ok=True)
-    if not link.is_symlink() or link.readlink() != target:
+    repository = repository.resolve()
+    passport = installed_passport(repository)
+    if passport is None:
+        raise ReportedError(f"{repository} has no complete model: run `clip-export --repository {repository}`.")
+    encoder, staged = repository / ENCODER, directory / ENCODER
+    config = read_config(encoder / "config.pbtxt")
+    models = [model for model in repository.iterdir() if model != encoder and (model / "config.pbtxt").is_file()]
+    for link, target in (
+        *((directory / model.name, model) for model in models),
+        *((staged / version.name, version) for version in encoder.iterdir() if version.is_dir()),
+    ):
+        link.parent.mkdir(parents=True, exist_ok=True)
         link.unlink(missing_ok=True)
         link.symlink_to(target)
+    made_of = f"{passport.weights_sha256} {passport.precision} {config.max_batch_size} {_runtime()}"
+    digest = hashlib.sha256(made_of.encode()).hexdigest()[:12]
+    engines = cache.resolve() / f"{re.sub(r'[^A-Za-z0-9.-]', '_', passport.model)}-{precision}-{digest}"
+    engines.mkdir(parents=True, exist_ok=True)
+    text = config_text(on_tensorrt(config, cache=str(engines), precision=precision))
+    (staged / "config.pbtxt").write_text(text, encoding="utf-8")
 
 
 def _runtime() -> str:

@@ -6,8 +6,10 @@ first performs both sides of the canary's handshake in memory.
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import ssl
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,23 +60,19 @@ class ServerTls:
             server.verify_mode = ssl.CERT_REQUIRED
             _load_roots(server, self.client_ca, "--tls-client-ca")
             _load_pair(client, *self.canary_files, "--canary-certificate", "--canary-key")
-        return _name(self._handshake(server, client))
-
-    def _handshake(self, server: ssl.SSLContext, client: ssl.SSLContext) -> ssl.SSLObject:
         there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
         caller = client.wrap_bio(back, there, server_side=False)
         callee = server.wrap_bio(there, back, server_side=True)
-        self._advance(caller)
         try:
-            # Three rounds are enough: hello, answer with certificates, and the caller's own certificate.
-            for _ in range(3):
-                self._advance(callee)
-                self._advance(caller)
+            # Hello, answer with certificates, and the caller's own certificate.
+            for side in (caller, callee, caller, callee, caller, callee):
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    side.do_handshake()
         except ssl.SSLCertVerificationError as error:
             raise ReportedError(f"{self._whose(caller)}: {error.verify_message}.") from None
         except ssl.SSLError as error:
             raise ReportedError(f"The TLS handshake fails with these certificates: {error.reason}.") from None
-        return caller
+        return _name(caller)
 
     def _whose(self, caller: ssl.SSLObject) -> str:
         # The caller verifies first. If it succeeded, the server rejected the canary's certificate.
@@ -85,47 +83,40 @@ class ServerTls:
             f"from {self.client_ca} (choose another with --canary-certificate and --canary-key)"
         )
 
-    @staticmethod
-    def _advance(side: ssl.SSLObject) -> None:
-        try:
-            side.do_handshake()
-        except ssl.SSLWantReadError:
-            return
-
 
 def _load_pair(context: ssl.SSLContext, certificate: Path, key: Path, first: str, second: str) -> None:
-    try:
+    with _naming(
+        f"{certificate} and {key}", f"{first} and {second}", "are not a PEM certificate with an unencrypted key"
+    ):
         # If no password were given, OpenSSL would ask for one at the terminal and block the start.
         context.load_cert_chain(certificate, key, password="")
-    except ssl.SSLError as error:
-        why = (
-            "do not match"
-            if error.reason == "KEY_VALUES_MISMATCH"
-            else "are not a PEM certificate with an unencrypted key"
-        )
-        raise ReportedError(f"{certificate} and {key} {why}: see {first} and {second}.") from None
-    except OSError as error:
-        raise ReportedError(
-            f"{certificate} or {key} cannot be read ({error.strerror}): see {first} and {second}."
-        ) from None
 
 
 def _load_roots(context: ssl.SSLContext, path: Path, option: str) -> None:
-    try:
+    with _naming(str(path), option, "is not a PEM certificate"):
         context.load_verify_locations(cafile=path)
-    except ssl.SSLError:
-        raise ReportedError(f"{path} is not a PEM certificate: see {option}.") from None
+
+
+@contextlib.contextmanager
+def _naming(files: str, options: str, mistake: str) -> Iterator[None]:
+    """Raise ReportedError, with ``mistake`` if OpenSSL refuses the files."""
+    try:
+        yield
+    except ssl.SSLError as error:
+        problem = "do not match" if error.reason == "KEY_VALUES_MISMATCH" else mistake
     except OSError as error:
-        raise ReportedError(f"{path} cannot be read ({error.strerror}): see {option}.") from None
+        problem = f"cannot be read ({error.strerror})"
+    else:
+        return
+    raise ReportedError(f"{files} {problem}: see {options}.")
 
 
 def _name(connection: ssl.SSLObject) -> str:
     peer = connection.getpeercert() or {}
     names = [(str(entry[0]), str(entry[1])) for entry in peer.get("subjectAltName", ()) if len(entry) == 2]
-    for kind, name in names:
+    for kind, name in sorted(names):  # "DNS" is before "IP Address"
         if kind == "DNS":
             return name.replace("*", "canary", 1)
-    for kind, name in names:
         if kind == "IP Address":
             return str(ipaddress.ip_address(name))
     raise ReportedError(

@@ -8,23 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import http.client
-import struct
 import urllib.request
 import uuid
-import zlib
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from enum import Enum
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 from preprocess_ensemble.imaging.transform import PreprocessConfig
 from preprocess_ensemble.serving.cleanup import free_bytes, region_prefix
-from preprocess_ensemble.serving.probe import Probe, ProbeOutcome, Step
+from preprocess_ensemble.serving.tensorrt import stage_repository
 from preprocess_ensemble.serving.triton_process import TritonProcess
 
 if TYPE_CHECKING:
     from clip_client import ModelInfo
     from clip_client._transports.base import Transport
-    from preprocess_ensemble.serving.tensorrt import StagedRepository
-    from preprocess_ensemble.serving.triton_process import ServeConfig
+    from preprocess_ensemble.serving.config import ServeConfig
 
 _SMALL_IMAGE: Final = 64 * 2**10
 """Bytes of an encoded image; the thumbnails that clip_client sends have 10 to 25 KB."""
@@ -35,15 +35,50 @@ _FINISHED: Final = 'nv_inference_request_success{model="clip_image"'
 they would count as progress of an encoder that hangs."""
 
 
+class Step(Enum):
+    """Where a probe failed; the values are those of ``/healthz``."""
+
+    START = "start"
+    CONNECT = "connect"
+    """No server listens."""
+    PROCESS = "process"
+    """The process of a model has ended."""
+    HANDSHAKE = "handshake"
+    CANARY = "canary"
+    SHARED_MEMORY = "shared memory"
+
+
+class ProbeOutcome(Enum):
+    """What a probe found."""
+
+    OK = "ok"
+    SHORT = "short"
+    SLOW = "slow"
+    BROKEN = "broken"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """Result of one canary: the outcome and, unless it is OK, the step that failed and one sentence about it."""
+
+    outcome: ProbeOutcome
+    step: Step = Step.CANARY
+    message: str = ""
+    model_id: str = ""
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the canary got the right vector."""
+        return self.outcome in (ProbeOutcome.OK, ProbeOutcome.SHORT)
+
+
 class TritonBackend:
-    """A ``tritonserver`` process with the connection that probes it.
+    """A ``tritonserver`` process with the connection that probes it. Close it with :meth:`aclose`."""
 
-    ``staged`` is the repository that ``config`` serves if the encoder runs on TensorRT. Close it with :meth:`aclose`.
-    """
-
-    def __init__(self, config: ServeConfig, staged: StagedRepository | None = None) -> None:
+    def __init__(self, config: ServeConfig) -> None:
         self._config = config
-        self._staged = staged
+        self._staging = TemporaryDirectory(prefix="clip-serve-") if config.tensorrt else None
+        """The repository to serve if the encoder runs on TensorRT."""
         self._transport: Transport | None = None
         self._model: ModelInfo | None = None
         self._full_batch_fits = False
@@ -51,11 +86,14 @@ class TritonBackend:
 
     async def start(self) -> TritonProcess:
         """Start the process. Raises ReportedError and OSError."""
+        config = self._config
         await self.reconnect()
-        if self._staged is not None:
+        if config.tensorrt and self._staging:
             # Another model may have been exported since the last start.
-            self._staged.refresh()
-        self._process = await TritonProcess.start(self._config)
+            directory = Path(self._staging.name)
+            stage_repository(config.repository, directory, cache=config.tensorrt_cache, precision=config.tensorrt)
+            config = replace(config, repository=directory)
+        self._process = await TritonProcess.start(config)
         return self._process
 
     async def reconnect(self) -> None:
@@ -71,7 +109,7 @@ class TritonBackend:
             config = replace(
                 config, ca_certificate=tls.certificate, server_name=name, client_certificate=certificate, client_key=key
             )
-        await self.aclose()
+        await self._close_transport()
         self._model, self._full_batch_fits = None, False
         # Not a ClipClient, which would retry, and wait while it limits itself.
         self._transport = transport_factory(config)(config.endpoints[0], None)
@@ -102,8 +140,7 @@ class TritonBackend:
             return Probe(outcome=ProbeOutcome.BROKEN, step=step, message=message)
         except ClipError as error:
             return Probe(outcome=ProbeOutcome.BROKEN, step=step, message=error.message)
-        shortage = await self._shortage(self._transport, self._model)
-        if shortage:
+        if shortage := await self._shortage(self._transport, self._model):
             return Probe(outcome=ProbeOutcome.SHORT, step=Step.SHARED_MEMORY, message=shortage, model_id=self._model.id)
         return Probe(outcome=ProbeOutcome.OK, model_id=self._model.id)
 
@@ -113,7 +150,12 @@ class TritonBackend:
         return await asyncio.to_thread(finished_requests, url)
 
     async def aclose(self) -> None:
-        """Close the canary's connection. The supervisor stops the process."""
+        """Close the canary's connection and remove temporary files. The supervisor stops the process."""
+        await self._close_transport()
+        if self._staging is not None:
+            self._staging.cleanup()
+
+    async def _close_transport(self) -> None:
         if self._transport is not None:
             await self._transport.close()
 
@@ -138,7 +180,8 @@ class TritonBackend:
             return ""  # it has just ended, which the supervisor notices by itself
         if free >= needed:
             return ""
-        batch = [_padded(model.canary_image)] * model.max_batch_size
+        # Decoders skip what follows the end of a PNG.
+        batch = [model.canary_image.ljust(_SMALL_IMAGE)] * model.max_batch_size
         try:
             await transport.infer(batch, request_id=uuid.uuid4().hex, timeout_s=self._config.canary_timeout_s)
         except (DeadlineExceeded, Overloaded, Unavailable):
@@ -159,17 +202,10 @@ class TritonBackend:
         try:
             connecting = asyncio.open_connection(self._config.client_host.strip("[]"), self._config.grpc_port)
             _, writer = await asyncio.wait_for(connecting, self._config.canary_timeout_s)
-        except (OSError, asyncio.TimeoutError):
+        except (TimeoutError, OSError):
             return False
         writer.close()
         return True
-
-
-def _padded(png: bytes) -> bytes:
-    """Return ``png`` with ``_SMALL_IMAGE`` bytes, of which a chunk that decoders skip has the rest."""
-    end = png[-12:]
-    chunk = b"paDd" + bytes(_SMALL_IMAGE - len(png) - 12)
-    return png[:-12] + struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk)) + end
 
 
 def finished_requests(metrics_url: str) -> float | None:

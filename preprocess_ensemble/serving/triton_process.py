@@ -7,29 +7,22 @@ import contextlib
 import logging
 import os
 import re
-import secrets
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
-from preprocess_ensemble.runtimes.precision import PRECISION_VARIABLE, Precision
+from preprocess_ensemble.runtimes.precision import PRECISION_VARIABLE
 from preprocess_ensemble.serving.cleanup import remove_stale_regions
-from preprocess_ensemble.serving.launcher import PACKAGE_ROOT, PARENT_VARIABLE
-from preprocess_ensemble.serving.logs import LogFile, parse_line
-from preprocess_ensemble.serving.process_group import EndWatch, any_runs, hide_argument, processor_time_s
+from preprocess_ensemble.serving.launcher import PARENT_VARIABLE, with_package
+from preprocess_ensemble.serving.logs import OUTPUT, parse_line
+from preprocess_ensemble.serving.process_group import any_runs, hide_argument, processor_time_s, watch_ends
 
 if TYPE_CHECKING:
-    from preprocess_ensemble.serving.tls import ServerTls
+    from preprocess_ensemble.serving.config import ServeConfig
 
 logger = logging.getLogger(__name__)
-
-_ADMIN_KEY: Final = "clip-admin"
-_ADMIN_PROTOCOLS: Final = "model-repository,shared-memory,trace,logging"
-"""Protocols that change the server or reach into its machine. What a client needs stays open."""
 
 _GONE_POLL_S: Final = 0.02
 _GONE_POLLS: Final = 250
@@ -38,7 +31,7 @@ _GONE_POLLS: Final = 250
 _LISTEN_S: Final = 2.0
 """How long to read the last output of a server that has ended."""
 
-_OPENED: Final = b"Started GRPCInferenceService"
+_OPENED: Final = "Started GRPCInferenceService"
 """Triton logs this when all models are loaded."""
 
 _NO_STUB: Final = re.compile(
@@ -46,84 +39,14 @@ _NO_STUB: Final = re.compile(
 )
 """A stub logs this before it ends because it cannot run its model. Triton then waits for it without limit."""
 
-_IDLE: Final = b"All models are stopped"
+_IDLE: Final = "All models are stopped"
 """Triton logs this during its shutdown, after the last request is answered."""
 
-_DRAIN_S: Final = 30
-"""Triton's own time limit for running requests once it is told to stop. After that it unloads its models."""
-
 _UNLOAD_S: Final = 6.0
-"""For unloading the models after that; ViT-B-32 takes one second."""
+"""For unloading the models after the last answer; ViT-B-32 takes one second."""
 
 _LINE_LIMIT: Final = 2**20
 """Bytes of one line of output. Only verbose logging has longer lines."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServeConfig:
-    """What to serve, and where."""
-
-    repository: Path
-    host: str = "127.0.0.1"
-    grpc_port: int = 8001
-    http_port: int | None = None
-    """None: no HTTP. Triton's HTTP has neither TLS nor limits, and single requests have crashed it."""
-    metrics_port: int = 8002
-    http_host: str = "127.0.0.1"
-    """Independent of ``host``, for the same reasons."""
-    tls: ServerTls | None = None
-    canary_timeout_s: float = 5.0
-    """How long the supervisor waits for the answer to its own image."""
-    log_file: Path | None = None
-    """Gets all output of Triton; warnings and errors also go to this program's log."""
-    extra: tuple[str, ...] = ()
-    """More arguments for tritonserver."""
-    open_statistics: bool = False
-    """Let every client read how much each model is used."""
-    precision: Precision | None = None
-    """Precision of the model on a CPU; None leaves it to the environment and the model's configuration."""
-    admin_secret: str = field(default_factory=lambda: secrets.token_hex(16), repr=False)
-    """Value of the header that Triton requires for ``_ADMIN_PROTOCOLS``. clip-serve itself does not use them."""
-
-    @property
-    def client_host(self) -> str:
-        """The host name under which this machine reaches the server."""
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
-        return f"[{host}]" if ":" in host else host
-
-    @property
-    def grpc_url(self) -> str:
-        """The server's address for a client on this machine."""
-        return f"{'grpc' if self.tls is None else 'grpcs'}://{self.client_host}:{self.grpc_port}"
-
-    @property
-    def arguments(self) -> tuple[str, ...]:
-        """Arguments for tritonserver."""
-        protocols = _ADMIN_PROTOCOLS if self.open_statistics else f"{_ADMIN_PROTOCOLS},statistics"
-        admin = f"{protocols}:{_ADMIN_KEY}={self.admin_secret}"
-        http = ["--allow-http=false"]
-        if self.http_port is not None:
-            address = _libevent_address(self.http_host)
-            http = [f"--http-address={address}", f"--http-port={self.http_port}", f"--http-restricted-api={admin}"]
-        return (
-            f"--model-repository={self.repository}",
-            "--model-control-mode=explicit",
-            "--load-model=*",
-            # The configurations are complete. Otherwise Triton starts an additional process for each model to ask for
-            # the rest, and every load takes more than a second longer.
-            "--disable-auto-complete-config",
-            f"--grpc-address={f'[{self.host}]' if ':' in self.host else self.host}",
-            f"--metrics-address={_libevent_address(self.host)}",
-            f"--grpc-port={self.grpc_port}",
-            f"--metrics-port={self.metrics_port}",
-            f"--grpc-restricted-protocol={admin}",
-            *http,
-            f"--exit-timeout-secs={_DRAIN_S}",
-            # Quantiles of the latency; without them Triton reports only sums, which give a mean.
-            "--metrics-config=summary_latencies=true",
-            *(self.tls.arguments if self.tls is not None else ()),
-            *self.extra,
-        )
 
 
 class TritonProcess:
@@ -137,38 +60,28 @@ class TritonProcess:
         process: asyncio.subprocess.Process,
         output: asyncio.StreamReader,
         pipe: asyncio.ReadTransport,
-        *,
-        log: LogFile | None,
         secret: str,
     ) -> None:
         self._process = process
-        self._output = output
         self._pipe = pipe
-        self._log = log
-        self._secret = secret
         self._first_error: str | None = None
-        self._opened = False
-        self._stubs: EndWatch | None = None
+        self.opened = False
+        """Whether it has loaded its models and opened its gRPC port, as far as its output has been read."""
+        self._stubs = contextlib.ExitStack()
         self._idle = asyncio.Event()
-        self._listener = asyncio.create_task(self._listen(), name="tritonserver's output")
+        self._listener = asyncio.create_task(self._listen(output, secret), name="tritonserver's output")
 
     @classmethod
     async def start(cls, config: ServeConfig) -> TritonProcess:
         """Start the server. Raises ``OSError`` if no process can be started."""
         command = (sys.executable, "-c", "from preprocess_ensemble.serving.launcher import main; main()")
-        environment = {
-            **os.environ,
-            PARENT_VARIABLE: str(os.getpid()),
-            **({PRECISION_VARIABLE: config.precision} if config.precision is not None else {}),
-            "PYTHONPATH": os.pathsep.join(filter(None, (str(PACKAGE_ROOT), os.environ.get("PYTHONPATH")))),
-        }
-        log = LogFile(config.log_file) if config.log_file is not None else None
-        return await cls.run((*command, *config.arguments), environment, log=log, secret=config.admin_secret)
+        environment = with_package(os.environ) | {PARENT_VARIABLE: str(os.getpid())}
+        if config.precision is not None:
+            environment[PRECISION_VARIABLE] = config.precision
+        return await cls.run((*command, *config.arguments), environment, secret=config.admin_secret)
 
     @classmethod
-    async def run(
-        cls, command: Sequence[str], environment: Mapping[str, str], *, log: LogFile | None, secret: str
-    ) -> TritonProcess:
+    async def run(cls, command: Sequence[str], environment: Mapping[str, str], *, secret: str) -> TritonProcess:
         """Run ``command`` in its own process group, so that Ctrl-C in a terminal reaches only the supervisor.
 
         ``secret`` is removed from the server's command line.
@@ -193,7 +106,7 @@ class TritonProcess:
             os.close(write_end)
         output = asyncio.StreamReader(limit=_LINE_LIMIT)
         pipe, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(output), file)
-        return cls(process, output, pipe, log=log, secret=secret)
+        return cls(process, output, pipe, secret)
 
     @property
     def pid(self) -> int:
@@ -205,11 +118,6 @@ class TritonProcess:
         """Whether the server has not ended; a frozen one runs."""
         return self._process.returncode is None
 
-    @property
-    def opened(self) -> bool:
-        """Whether it has loaded its models and opened its gRPC port, as far as its output has been read."""
-        return self._opened
-
     def computed_s(self) -> float:
         """Return the processor time of the server and its stubs in seconds; it falls when a stub ends."""
         return processor_time_s(self.pid)
@@ -217,7 +125,7 @@ class TritonProcess:
     def watch_stubs(self, ended: Callable[[], None]) -> None:
         """Take the server for ready: from now on, call ``ended`` when one of the models' processes ends."""
         self._first_error = None  # an error of some request is not why it ends a month later
-        self._stubs = EndWatch(self.pid, ended)
+        self._stubs = watch_ends(self.pid, ended)
 
     async def ended(self) -> int:
         """Wait for the end; return the exit code, negative for a signal."""
@@ -231,27 +139,15 @@ class TritonProcess:
 
     async def stop(self, *, drain_s: float) -> None:
         """Ask the server to finish its requests and end; kill the rest after ``drain_s`` (0: at once)."""
-        if self._stubs is not None:
-            self._stubs.close()
-            self._stubs = None
+        self._stubs.close()
         if drain_s > 0 and self.running:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(signal.SIGTERM)
-            await self._drained(drain_s)
+            await race(self.ended(), self._idle.wait(), timeout_s=drain_s)
+            if self._idle.is_set():
+                # Triton never unloads an instance whose stub was killed, and would wait until its own time limit.
+                await race(self.ended(), timeout_s=_UNLOAD_S)
         await self._clear()
-
-    async def _drained(self, drain_s: float) -> None:
-        """Wait until the server has ended, or has answered all requests and fails to end.
-
-        Triton never unloads an instance whose stub was killed, and would wait for it until its own time limit.
-        """
-        ended = asyncio.create_task(self._process.wait())
-        idle = asyncio.create_task(self._idle.wait())
-        await asyncio.wait({ended, idle}, timeout=drain_s, return_when=asyncio.FIRST_COMPLETED)
-        if idle.done():
-            await asyncio.wait({ended}, timeout=_UNLOAD_S)
-        for task in (ended, idle):
-            task.cancel()
 
     async def _clear(self) -> None:
         """Kill the rest of the process group, wait until it has ended, and remove its shared memory."""
@@ -266,41 +162,45 @@ class TritonProcess:
         await asyncio.wait({self._listener}, timeout=_LISTEN_S)
         self._listener.cancel()
         self._pipe.close()
-        if self._log is not None:
-            self._log.close()
         remove_stale_regions()
 
-    async def _listen(self) -> None:
+    async def _listen(self, output: asyncio.StreamReader, secret: str) -> None:
         hidden = False
         while True:
             try:
-                line = await self._output.readline()
+                line = await output.readline()
             except ValueError:
                 # The line was over the limit and the reader has dropped it.
                 continue
             if not line:
                 return
             # A server that writes output has read its arguments, so the secret is no longer needed there.
-            hidden = hidden or hide_argument(self.pid, self._secret.encode(), program="tritonserver")
-            if self._log is not None:
-                self._log.write(line)
-            if _IDLE in line:
+            hidden = hidden or hide_argument(self.pid, secret.encode(), program="tritonserver")
+            text = line.decode("utf-8", "surrogateescape").rstrip("\r\n")
+            OUTPUT.info("%s", text)
+            if _IDLE in text:
                 self._idle.set()
-            text = line.decode("utf-8", "replace").rstrip()
-            if not self._opened:
+            if not self.opened:
                 # Afterwards no stub is started, and a client may have text of its own logged.
-                self._opened = _OPENED in line
+                self.opened = _OPENED in text
                 if (no_stub := _NO_STUB.match(text)) is not None:
                     self._first_error = self._first_error or no_stub["why"]
                     with contextlib.suppress(ProcessLookupError):
                         self._process.kill()
-            entry = parse_line(text)
-            if entry is None:
-                continue
-            if entry.level == logging.ERROR and self._first_error is None:
-                self._first_error = entry.text
-            logger.log(entry.level, "triton: %s", entry.text)
+            if (entry := parse_line(text)) is not None:
+                level, sentence = entry
+                if level == logging.ERROR and self._first_error is None:
+                    self._first_error = sentence
+                logger.log(level, "triton: %s", sentence)
 
 
-def _libevent_address(host: str) -> str:
-    return f"ipv6:{host}" if ":" in host else host
+async def race(*contestants: Coroutine[Any, Any, Any], timeout_s: float | None = None) -> list[asyncio.Task[Any]]:
+    """Wait until one of the coroutines is done, or for ``timeout_s``, and cancel the others; return all their tasks."""
+    tasks = [asyncio.create_task(contestant) for contestant in contestants]
+    try:
+        await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return tasks

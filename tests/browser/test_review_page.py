@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import re
-import subprocess
-import sys
-import time
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-from PIL import Image
 
 from clip_client.dedup import Store
 from clip_client.dedup.aligned import PUT_INTO
@@ -22,7 +16,6 @@ from tests.fixtures import members
 from tests.fixtures.albums import member, report, snapshot, without_access, write
 from tests.fixtures.images.scenes import resized, scene
 from tests.fixtures.reviews import of_report, review_of
-from tests.paths import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,27 +29,6 @@ if TYPE_CHECKING:
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
 
 GROUPS: Final = 6
-SERVER: Final = """
-import asyncio, itertools, sys, time
-from pathlib import Path
-from clip_client.dedup import Store
-from clip_client.review.server import serve
-from clip_client.review.state.session import Session
-from tests.fixtures.albums import member, report
-from tests.fixtures.reviews import of_report
-
-folder, place = map(Path, sys.argv[1:3])
-moves = itertools.count(1)
-
-def stall(event, arguments):
-    if event == "os.rename" and str(arguments[0]).startswith(str(folder)) and next(moves) > int(sys.argv[3]):
-        time.sleep(600)
-
-sys.addaudithook(stall)
-found = of_report(report(tuple(map(member, sorted(folder.glob("*.png"))))))
-with Store(place) as store:
-    asyncio.run(serve(Session(store, [str(folder)]), found, say=lambda line: print(line, flush=True)))
-"""
 
 
 def make_album(folder: Path) -> Path:
@@ -176,22 +148,7 @@ def test_the_list_is_filtered_while_a_person_types(page: Page, review: Review) -
     expect(page.get_by_text("No group fits.")).to_be_visible()
 
 
-def test_the_keys_are_listed(page: Page) -> None:
-    open_first(page)
-    page.keyboard.press("?")
-    rows = page.get_by_role("dialog").locator("tr")
-    for key, does in (
-        ("d", "Different photos"),
-        ("a", "Keep all"),
-        ("s", "Skip"),
-        ("u", "Take the last decision back"),
-    ):
-        assert rows.filter(has_text=does).locator("kbd").all_inner_texts() == [key]
-    page.keyboard.press("Escape")
-    expect(page.get_by_role("dialog")).to_be_hidden()
-
-
-def test_a_key_that_does_nothing_says_why(page: Page) -> None:
+def test_the_keys_are_listed_and_one_that_does_nothing_says_why(page: Page) -> None:
     notice = page.locator(".notice")
     page.keyboard.press("p")
     expect(notice).to_have_text("There is no decision to apply yet.")
@@ -202,6 +159,12 @@ def test_a_key_that_does_nothing_says_why(page: Page) -> None:
     for key, why in (("9", "only 3 photos"), ("k", "the first group"), ("x", "f enlarges one")):
         page.keyboard.press(key)
         expect(notice).to_contain_text(why)
+    page.keyboard.press("?")
+    rows = page.get_by_role("dialog").locator("tr")
+    for key, does in (("d", "Different photos"), ("a", "Keep all"), ("u", "Take the last decision back")):
+        assert rows.filter(has_text=does).locator("kbd").all_inner_texts() == [key]
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_be_hidden()
     press(page, "f", "c")
     expect(notice).to_have_text("This photo stays already.")
     # Else the enlarged view would cover it.
@@ -352,51 +315,3 @@ def test_a_photo_that_the_kept_one_may_be_made_from_is_kept_unless_a_person_mark
             press(page, "Enter", "p")
             expect(page.locator(".plan .mark")).to_contain_text(PUT_INTO)
         assert decisions(running) == [("keep", "Pictures/screenshot.png", ["Pictures/photo.jpg"])]
-
-
-@contextmanager
-def served_by_a_process(
-    folder: Path, store: Path, *, most_moves: int = 1000
-) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Run a review in a process of its own, and yield it with the address that it prints.
-
-    When it has moved this many photos, it hangs, as on a network drive that is gone.
-    """
-    command = [sys.executable, "-c", SERVER, str(folder), str(store), str(most_moves)]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            yield process, process.stdout.readline().split()[-1]
-        finally:
-            process.kill()
-
-
-def test_a_server_that_is_killed_while_it_applies_loses_nothing(browser: Browser, tmp_path: Path) -> None:
-    folder, store = tmp_path / "Pictures", tmp_path / "store"
-    picture = io.BytesIO()
-    Image.radial_gradient("L").save(picture, "PNG")
-    for number in range(20):
-        write(folder / f"{number}.png", picture.getvalue())
-    before = snapshot(folder)
-    page = browser.new_page()
-    with served_by_a_process(folder, store, most_moves=10) as (process, address):
-        page.goto(address)
-        page.locator(".list a").click()
-        page.get_by_role("button", name="Keep 1, move 19 others").click()
-        page.get_by_role("button", name="Apply 1 decision").click()
-        expect(page.get_by_role("heading", level=1)).to_contain_text("to the quarantine")
-        page.get_by_role("button", name="Apply 1 decision").click()
-        while len(list(folder.glob("*.png"))) > 10:
-            time.sleep(0.01)
-        process.kill()
-        expect(page.get_by_role("alert").last).to_contain_text("does not answer")
-    assert len(list(folder.glob("*.png"))) == 10, "it was killed in the middle"
-    assert sorted(data for data, _, _ in snapshot(folder).values()) == sorted(data for data, _, _ in before.values())
-    with served_by_a_process(folder, store) as (_, address):
-        page.goto(address)
-        expect(page.locator(".list")).to_be_visible()
-        page.get_by_role("link", name="History").click()
-        page.get_by_role("button", name="Bring back").click()
-        expect(page.get_by_text(re.compile("photos came back"))).to_be_visible()
-    assert without_access(snapshot(folder)) == without_access(before)
-    page.close()

@@ -213,6 +213,16 @@ def test_a_failed_search_says_why(browser: Browser, tmp_path: Path) -> None:
         assert violations(page) == []
 
 
+def test_a_page_says_that_its_server_does_not_answer(browser: Browser, review: Review) -> None:
+    context = browser.new_context()
+    page = go(context, review)
+    context.route("**/state", lambda route: route.abort())
+    expect(page.locator(".notice")).to_contain_text("does not answer")
+    context.unroute("**/state")
+    expect(page.locator(".notice")).to_be_hidden()
+    context.close()
+
+
 def test_a_server_on_another_port_receives_nothing_that_opens_the_review(browser: Browser, review: Review) -> None:
     """A server of another user of this computer, which the same browser opens: cookies do not know ports."""
     received: list[str] = []

@@ -41,8 +41,7 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
         tuple(
             f"clip_client.{name}"
             for name in (
-                "_client_stats", "_config", "_embedder", "_encoding", "_endpoint", "_errors", "_image_source", "_model",
-                "_optional", "_results",
+                "_client_stats", "_config", "_encoding", "_endpoint", "_errors", "_model", "_results",
             )
         ),
         ("contract", "model_repository", "runtimes"),

@@ -168,7 +168,7 @@ def measure_one(groups: int) -> dict[str, Any]:
             "groups": groups,
             "first_s": first_s,
             "first_page_ms": first_ms,
-            "pages_ms": [browser.ms(f"/rows?start={number}") for number in numbers],
+            "pages_ms": [browser.ms(f"/?start={number}") for number in numbers],
             "next_ms": [browser.ms(f"/groups/{number}?state=open") for number in numbers],
             "decision_ms": [
                 browser.ms(f"/groups/{number}/choice", {"what": "keep", "keep": 0, "move": [1, 2]})

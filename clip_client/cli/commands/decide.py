@@ -17,6 +17,8 @@ from clip_client.dedup.text import counted, printable
 
 if TYPE_CHECKING:
     from clip_client.dedup import Store
+    from clip_client.dedup.store.choices import Choice
+    from clip_client.dedup.store.decisions import Decision
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -41,7 +43,6 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_store_option(parser)
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -81,32 +82,28 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _decided(store: Store) -> dict[str, Any]:
+def _decided(store: Store) -> dict[str, list[dict[str, Any]]]:
     """Return everything that was decided, as JSON holds it."""
     decisions = store.decisions.all()
     paths_of = store.files.paths_of(frozenset[str]().union(*(decision.contents for decision in decisions)))
+
+    def listed(one: Decision | Choice, photos: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+        at = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(one.at_ns / 1e9))
+        return {"id": one.id, "what": one.what, "at": at, **more, "photos": photos}
+
     return {
         "decisions": [
-            {
-                "id": decision.id,
-                "what": decision.what,
-                "at": _when(decision.at_ns),
-                "photos": [
+            listed(
+                decision,
+                [
                     {"sha256": sha256, "files": number, "seen_at": paths_of[sha256]}
                     for sha256, number in sorted(decision.files.items())
                 ],
-            }
+            )
             for decision in decisions
         ],
         "choices": [
-            {
-                "id": choice.id,
-                "what": choice.what,
-                "at": _when(choice.at_ns),
-                "run": choice.run or None,
-                "state": choice.state,
-                "photos": [photo._asdict() for photo in choice.photos],
-            }
+            listed(choice, [photo._asdict() for photo in choice.photos], run=choice.run or None, state=choice.state)
             for choice in store.choices.all()
         ],
     }
@@ -125,7 +122,3 @@ def _in_words(decided: dict[str, Any]) -> str:
         lines.append(f"{choice['at']}  {choice['what']}{run}{undone}")
         lines += [f"   {printable(photo['path'])}{'  moves' if photo['moves'] else ''}" for photo in choice["photos"]]
     return "\n".join(lines) or "nothing was decided"
-
-
-def _when(at_ns: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(at_ns / 1e9))

@@ -8,9 +8,10 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from clip_client.cli.errors import CommandFailed
-from clip_client.cli.options.dedup import DedupOptions, add_dedup_options, check_action_tiers, read_dedup_options
-from clip_client.cli.options.search import NO_PHOTO
+from clip_client.cli.errors import CommandFailed, CommandMisused
+from clip_client.cli.options.dedup import add_dedup_options, check_action_tiers, read_action_options, read_outputs
+from clip_client.cli.options.engine import read_engine_options
+from clip_client.cli.options.search import NO_PHOTO, read_search_options
 from clip_client.cli.options.store import opened_store
 from clip_client.cli.output.output_file import STDOUT, locked, output
 from clip_client.cli.output.progress import ProgressBars, progress_bars
@@ -20,8 +21,11 @@ from clip_client.dedup.types import NO_MODEL
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
+    from clip_client.cli.options.dedup import ActionOptions
     from clip_client.cli.options.engine import EngineOptions
+    from clip_client.cli.options.search import SearchOptions
     from clip_client.dedup import DuplicateReport, Scan, Store
     from clip_client.dedup.search import GroupContents
 
@@ -40,28 +44,33 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "byte that cannot be printed as \\xNN; printf %b gives the path back.",
     )
     add_dedup_options(parser)
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Parse, scan, search, report, apply; return the exit code."""
+    """Scan, search, report, apply; return the exit code."""
     from clip_client.cli.commands.dedup_apply import apply_report
 
-    options = read_dedup_options(arguments)
-    printer = _Printer(options)
-    found = _scan(options, printer)
-    with opened_store(options.store) as store:
+    outputs = read_outputs(arguments)
+    options, action = read_search_options(arguments), read_action_options(arguments)
+    engine = read_engine_options(arguments)
+    if engine is not None and options.without_model:
+        raise CommandMisused(
+            "--engine ray embeds on a cluster, and --without-model embeds nothing: leave out one of them"
+        )
+    printer = _Printer(outputs, quiet=options.quiet, verbose=arguments.verbose)
+    found = _scan(options, action, printer)
+    with opened_store(arguments.store) as store:
         with progress_bars(quiet=options.quiet) as show:
-            if options.engine is None:
-                report = asyncio.run(_search(found, options, store, show))
+            if engine is None:
+                report = asyncio.run(_search(found, options, action, store, show))
             else:
-                report = _search_on_ray(found, options, options.engine, store, show)
-            _write(report, options, show, arguments.words)
+                report = _search_on_ray(found, options, action, store, show, engine)
+            _write(report, arguments, action.moving_tiers, show)
         printer.print_report(report)
-        return apply_report(report, options.search.walk.paths, store, options.action, say=printer.say)
+        return apply_report(report, options.walk.paths, store, action, say=printer.say)
 
 
-def _scan(options: DedupOptions, printer: _Printer) -> Scan:
+def _scan(options: SearchOptions, action: ActionOptions, printer: _Printer) -> Scan:
     """Find the photos, before a server or a model is needed.
 
     Raises CommandFailed if there are none, or if a path on the command line names nothing; and NoAlbum if ``--apply``
@@ -69,14 +78,14 @@ def _scan(options: DedupOptions, printer: _Printer) -> Scan:
     """
     from clip_client.dedup.reporting.terminal import print_failed, print_skipped
 
-    options.search.walk.check_named()
+    options.walk.check_named()
     with progress_bars(quiet=options.quiet) as show:
-        found = options.search.scan(show)
+        found = options.scan(show)
     if not found.files:
         print_failed(found.failed, printer.notes)
         print_skipped(found.skipped, printer.notes)
         raise CommandFailed(NO_PHOTO)
-    if options.action.apply and found.in_libraries:
+    if action.apply and found.in_libraries:
         from clip_client.dedup.actions.apple_photos_album import check_photos
 
         check_photos()
@@ -85,59 +94,55 @@ def _scan(options: DedupOptions, printer: _Printer) -> Scan:
 
 async def _search(
     found: Scan,
-    options: DedupOptions,
+    options: SearchOptions,
+    action: ActionOptions,
     store: Store,
     show: ProgressBars,
     group: GroupContents = group_contents,
 ) -> DuplicateReport:
-    async with options.search.connected(quiet=options.quiet) as clip:
-        check_action_tiers(options.action, NO_MODEL if clip is None else (await clip.model()).id)
-        return await options.search.find(clip, found, store, show, group, options=options.action.moves)
+    async with options.connected() as clip:
+        check_action_tiers(action, NO_MODEL if clip is None else (await clip.model()).id)
+        return await options.find(clip, found, store, show, group, options=action.moves)
 
 
 def _search_on_ray(
-    found: Scan, options: DedupOptions, engine: EngineOptions, store: Store, show: ProgressBars
+    found: Scan, options: SearchOptions, action: ActionOptions, store: Store, show: ProgressBars, engine: EngineOptions
 ) -> DuplicateReport:
     """Let a cluster read, embed and compare the photos. The search finds what was read in the store."""
     from clip_client.distributed.cluster import cluster
     from clip_client.distributed.store_search import cluster_folder, fill_store, grouping_on
 
-    config = engine.servers(options.search.config, quiet=options.quiet)
+    options = replace(options, config=engine.servers(options.config, quiet=options.quiet))
     with locked(cluster_folder(store)), cluster(engine.address):
         model = fill_store(
             found.files,
             store,
-            config,
+            options.config,
             workers=engine.workers,
             on_progress=lambda done, total: show("embedding on Ray", done, total),
         )
-        search = replace(options.search, config=config)
-        return asyncio.run(_search(found, replace(options, search=search), store, show, grouping_on(model)))
+        return asyncio.run(_search(found, options, action, store, show, grouping_on(model)))
 
 
-def _write(report: DuplicateReport, options: DedupOptions, show: ProgressBars, words: Sequence[str]) -> None:
-    if options.json is not None:
-        with output(options.json) as file:
+def _write(
+    report: DuplicateReport, arguments: argparse.Namespace, moving_tiers: tuple[str, ...], show: ProgressBars
+) -> None:
+    if arguments.json is not None:
+        with output(arguments.json) as file:
             file.write(report.to_json().encode("ascii"))
-    if options.csv is not None:
+    if arguments.csv is not None:
         from clip_client.dedup.reporting.rows import csv_lines
 
-        with output(options.csv) as file:
+        with output(arguments.csv) as file:
             file.writelines(lines.encode() for lines in csv_lines(report))
-    if options.page is not None:
+    if arguments.report is not None:
         from clip_client.dedup.reporting.html import PageCommands, write_page
         from clip_client.dedup.reporting.previews import previews_folder
 
-        commands = PageCommands.after(words, store=options.store, tiers=options.action.moving_tiers)
-        with output(options.page) as file:
-            write_page(
-                report,
-                file,
-                thumbnail=thumbnail,
-                folder=previews_folder(options.page),
-                commands=commands,
-                on_progress=show,
-            )
+        commands = PageCommands.after(arguments.words, store=arguments.store, tiers=moving_tiers)
+        folder = previews_folder(arguments.report)
+        with output(arguments.report) as file:
+            write_page(report, file, thumbnail=thumbnail, folder=folder, commands=commands, on_progress=show)
 
 
 class _Printer:
@@ -147,13 +152,14 @@ class _Printer:
     ``--csv -`` writes, and notes go to standard error.
     """
 
-    def __init__(self, options: DedupOptions) -> None:
+    def __init__(self, outputs: Sequence[Path], *, quiet: bool, verbose: bool) -> None:
         from rich.console import Console
 
-        self._options = options
-        self._owns_stdout = STDOUT not in options.outputs and not options.quiet
+        self._outputs = outputs
+        self._verbose = verbose
+        self._owns_stdout = STDOUT not in outputs and not quiet
         self._is_terminal = self._owns_stdout and sys.stdout.isatty()
-        self.notes = Console(quiet=options.quiet, stderr=not self._is_terminal)
+        self.notes = Console(quiet=quiet, stderr=not self._is_terminal)
 
     def say(self, line: str) -> None:
         self.notes.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -164,15 +170,15 @@ class _Printer:
         from clip_client.dedup.reporting.terminal import print_groups, print_notes
 
         if self._is_terminal:
-            print_groups(report, self.notes, verbose=self._options.verbose)
+            print_groups(report, self.notes, verbose=self._verbose)
         elif self._owns_stdout:
             for line in copy_lines(report):
                 print(line)
             # Notes on the same screen come after the lines.
             sys.stdout.flush()
-        print_notes(report, self.notes, can_read_raw=can_read_raw(), verbose=self._options.verbose)
+        print_notes(report, self.notes, can_read_raw=can_read_raw(), verbose=self._verbose)
         if report.compared == 0 and not report.groups:
             raise CommandFailed(NO_PHOTO)
-        for path in self._options.outputs:
+        for path in self._outputs:
             if path != STDOUT:
                 self.say(f"written: {path}")

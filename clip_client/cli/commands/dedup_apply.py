@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from clip_client.cli.commands.undo import print_failures
 from clip_client.cli.output.progress import progress_bars
 from clip_client.dedup.actions.apple_photos_album import ALBUM, NoAlbum, fill_album
-from clip_client.dedup.actions.apply import HARDLINK, QUARANTINE, apply
+from clip_client.dedup.actions.apply import apply
 from clip_client.dedup.actions.chosen_runs import settle
 from clip_client.dedup.actions.plan import Plan, plan_moves
 from clip_client.dedup.actions.verdicts import Judge
@@ -116,27 +116,26 @@ def _print_totals(plan: Plan, say: Callable[[str], None]) -> None:
 def _apply_plan(
     plan: Plan, store: Store, options: ActionOptions, say: Callable[[str], None], chosen: Mapping[str, Choice]
 ) -> int:
-    method = HARDLINK if options.hard_link else QUARANTINE
     with progress_bars() as show, store.journal.exclusive():
         run = store.journal.new_run()
         if chosen:
             # First the name of the run: if this process is killed, the next one knows which choices it had begun.
             store.choices.begin({chosen[move.duplicate.path].id for move in plan.moves}, run)
-        applied = apply(plan, store.journal, method=method, run=run, on_progress=show)
+        outcomes = apply(plan, store.journal, run=run, on_progress=show)
         if chosen:
             settle(store)
-    moved = {outcome.path for outcome in applied.outcomes if outcome.done}
+    moved = {outcome.path for outcome in outcomes if outcome.done}
     # undo needs to know the store unless it is the default one.
     where = "" if options.store is None else f" --store {shlex.quote(str(options.store))}"
     if moved:
-        above = {move.target.folder for move in plan.moves if move.duplicate.path in moved}
+        above = {move.folder for move in plan.moves if move.duplicate.path in moved}
         place = printable(os.path.join(*above, QUARANTINE_NAME)) if len(above) == 1 else f"{QUARANTINE_NAME} folders"
-        back = f"restore them with: clip-client undo --run {applied.run}{where}"
+        back = f"restore them with: clip-client undo --run {run}{where}"
         say(f"{counted(len(moved), 'photo')} moved to {place}; {back}")
         say(f"no space is freed yet; send the quarantine to the trash with: clip-client purge{where}")
     else:
         say("0 photos moved")
-    failures = print_failures(applied.outcomes)
+    failures = print_failures(outcomes)
     if plan.for_album:
         try:
             with progress_bars() as show:

@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,16 +22,18 @@ from clip_client.cli.commands import embed_on_ray
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
 from clip_client.cli.options.connection import add_model_options, add_timeout_option, connected, read_config
 from clip_client.cli.options.engine import add_engine_options, read_engine_options
-from clip_client.cli.options.numbers import number_type
-from clip_client.cli.options.paths import add_walk_options, read_walk_options, user_path
+from clip_client.cli.options.paths import add_walk_options, read_walk_options
 from clip_client.cli.output.output_file import check_place, locked, replacing
 from clip_client.cli.output.progress import ProgressBars, progress_bars
+from clip_client.cli.parser import number_type, user_path
 from clip_client.dedup import FailedFile, Scan
-from clip_client.dedup.store.layout import NUMBERED
+from clip_client.dedup.store.parquet_store import NUMBERED
 from clip_client.dedup.text import counted, printable, skipped_files
 
 if TYPE_CHECKING:
     from clip_client import ClipClient
+
+    _Write = Callable[[Scan, argparse.Namespace, "_Counts", ClipClient], Awaitable[None]]
 
 _OUTAGE_S: Final = 300.0
 """A server that restarts, with a model that takes minutes to build, must not end a run of hours."""
@@ -82,7 +84,6 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     report = parser.add_mutually_exclusive_group()
     report.add_argument("--json", action="store_true", help="print the counts as JSON")
     report.add_argument("--quiet", "-q", action="store_true", help="print nothing except errors")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -109,9 +110,8 @@ def _run_here(arguments: argparse.Namespace) -> int:
         found = walk.scan(show=show)
         show("looking for photos", len(found.photos), len(found.photos))
         if found.photos:
-            embed = _into_file if into_file else _into_folder
             try:
-                asyncio.run(embed(found, arguments, counts))
+                asyncio.run(_embed_found(found, arguments, counts, _write_file if into_file else _add_to_folder))
             except BaseException:
                 if counts.partial is not None:
                     missing = counted(len(found.photos) - counts.seen, "photo")
@@ -127,52 +127,55 @@ def _run_here(arguments: argparse.Namespace) -> int:
     if counts.written == 0 and counts.there_before == 0:
         raise CommandFailed(_NONE_EMBEDDED if found.photos else _NOTHING)
     if arguments.json:
-        print(json.dumps(counts.to_mapping(arguments.output, found.skipped), indent=2))
+        of_run = {"written": counts.written, "failed": counts.failed, "done_before": counts.there_before}
+        print(json.dumps({"output": str(arguments.output), **of_run, "skipped": dict(found.skipped)}, indent=2))
     elif not arguments.quiet:
         print(counts.summary(arguments.output))
     return 0
 
 
-async def _into_file(found: Scan, arguments: argparse.Namespace, counts: _Counts) -> None:
+async def _embed_found(found: Scan, arguments: argparse.Namespace, counts: _Counts, write: _Write) -> None:
+    async with connected(read_config(arguments, timeout_s=arguments.timeout_s), quiet=arguments.quiet) as clip:
+        await write(found, arguments, counts, clip)
+
+
+async def _write_file(found: Scan, arguments: argparse.Namespace, counts: _Counts, clip: ClipClient) -> None:
     """Write a row for each photo, in order, then one for each path that the walk could not read.
 
     If this fails, the rows until then are in a file of their own, and what was at ``--output`` stays as it was.
     """
     output: Path = arguments.output
     opened = npz_file if output.suffix == ".npz" else parquet_file
-    async with connected(read_config(arguments, timeout_s=arguments.timeout_s), quiet=arguments.quiet) as clip:
-        model = await clip.model()
-        stopped: BaseException | None = None
-        with replacing(output, final=lambda: counts.partial or output) as file, opened(file, model) as add:
-            try:
-                await _embed(clip, found.photos, found.failed, add, counts, ordered=True)
-            except BaseException as error:
-                if counts.written == 0:
-                    raise
-                stopped = error
-                counts.partial = output.with_name(f"{output.stem}.partial{output.suffix}")
-        if stopped is not None:
-            raise stopped
+    stopped: BaseException | None = None
+    with replacing(output, final=lambda: counts.partial or output) as file, opened(file, await clip.model()) as add:
+        try:
+            await _embed(clip, found.photos, found.failed, add, counts, ordered=True)
+        except BaseException as error:
+            if counts.written == 0:
+                raise
+            stopped = error
+            counts.partial = output.with_name(f"{output.stem}.partial{output.suffix}")
+    if stopped is not None:
+        raise stopped
 
 
-async def _into_folder(found: Scan, arguments: argparse.Namespace, counts: _Counts) -> None:
+async def _add_to_folder(found: Scan, arguments: argparse.Namespace, counts: _Counts, clip: ClipClient) -> None:
     """Add the photos that are not in the folder yet; finished rows are kept even if this fails."""
     layout = replace(NUMBERED, rows_per_file=arguments.shard_rows or NUMBERED.rows_per_file)
-    async with connected(read_config(arguments, timeout_s=arguments.timeout_s), quiet=arguments.quiet) as clip:
-        with locked(arguments.output):
-            vectors = VectorFolder(arguments.output, await clip.model(), layout)
-            counts.show("checking what is done", 0, None)
-            finished = vectors.finished_keys(with_failed=not arguments.retry_failed)
-            photos = [path for path in found.photos if FileVersion.of(path).key not in finished]
-            failed = [failure for failure in found.failed if _unread(failure).key not in finished]
-            counts.there_before = len(found.photos) - len(photos)
-            counts.show("checking what is done", len(found.photos), len(found.photos))
-            vectors.remove_abandoned()
-            try:
-                await _embed(clip, photos, failed, vectors.add, counts, ordered=False)
-            finally:
-                vectors.flush()
-                counts.new_files = len(vectors.written)
+    with locked(arguments.output):
+        vectors = VectorFolder(arguments.output, await clip.model(), layout)
+        counts.show("checking what is done", 0, None)
+        finished = vectors.finished_keys(with_failed=not arguments.retry_failed)
+        photos = [path for path in found.photos if FileVersion.of(path).key not in finished]
+        failed = [failure for failure in found.failed if _unread(failure).key not in finished]
+        counts.there_before = len(found.photos) - len(photos)
+        counts.show("checking what is done", len(found.photos), len(found.photos))
+        vectors.remove_abandoned()
+        try:
+            await _embed(clip, photos, failed, vectors.add, counts, ordered=False)
+        finally:
+            vectors.flush()
+            counts.new_files = len(vectors.written)
 
 
 async def _embed(
@@ -184,6 +187,7 @@ async def _embed(
     *,
     ordered: bool,
 ) -> None:
+    counts.begun_at = time.monotonic()
     counts.show("embedding", 0, len(photos))  # the rate counts from here
     # A generator, so that each file is examined just before it is read.
     files = (FileVersion.of(path) for path in photos)
@@ -217,17 +221,14 @@ class _Counts:
     new_files: int = 0
     partial: Path | None = None
     """Where the rows are of a run that was stopped while it wrote one file."""
-    first_at: float | None = None
-    last_at: float = 0.0
+    begun_at: float = 0.0
+    """When the first photo was sent, by the monotonic clock."""
 
     @property
     def seen(self) -> int:
         return self.written + self.failed
 
     def add(self, failure: FailedFile | None) -> None:
-        self.last_at = time.monotonic()
-        if self.first_at is None:
-            self.first_at = self.last_at
         if failure is None:
             self.written += 1
         else:
@@ -237,16 +238,6 @@ class _Counts:
         self.failed += 1
         self.show.say(f"{failure.code} {printable(failure.path)}: {failure.message}")
 
-    def to_mapping(self, output: Path, skipped: Mapping[str, int]) -> dict[str, Any]:
-        """Return the counts as ``--json`` prints them."""
-        return {
-            "output": str(output),
-            "written": self.written,
-            "failed": self.failed,
-            "done_before": self.there_before,
-            "skipped": dict(skipped),
-        }
-
     def summary(self, output: Path) -> str:
         text = f"{counted(self.written, 'vector')} written to {output}"
         if self.new_files:
@@ -254,9 +245,9 @@ class _Counts:
         text += f", {self.failed:,} failed"
         if self.there_before:
             text += f", {self.there_before:,} done before"
-        elapsed_s = 0.0 if self.first_at is None else self.last_at - self.first_at
-        # From the first response to the last; less than a second says nothing about the server.
-        return f"{text}, {self.seen / elapsed_s:,.1f} photos/s" if elapsed_s >= 1 else text
+        elapsed_s = time.monotonic() - self.begun_at
+        # Less than a second says nothing about the server.
+        return f"{text}, {self.seen / elapsed_s:,.1f} photos/s" if self.seen and elapsed_s >= 1 else text
 
 
 def _output_path(text: str) -> Path | str:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from clip_client._vectors.files import VECTOR_SUFFIXES
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
@@ -20,9 +20,7 @@ from clip_client.dedup.text import counted
 
 if TYPE_CHECKING:
     from clip_client.cli.options.engine import EngineOptions
-    from clip_client.distributed import EmbeddingSummary, Partition
-
-SOURCES: Final = ("photos", "parquet", "webdataset")
+    from clip_client.distributed import Partition
 
 
 def add_source_options(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +28,7 @@ def add_source_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("sources of --engine ray")
     group.add_argument(
         "--source",
-        choices=SOURCES,
+        choices=("photos", "parquet", "webdataset"),
         default="photos",
         help="what each PATH is or holds: photos, Parquet files with a column of images, or WebDataset tars. A PATH "
         "and the output folder may be URLs, such as s3://bucket/photos (default: photos)",
@@ -73,10 +71,16 @@ def run(arguments: argparse.Namespace, engine: EngineOptions) -> int:
             )
     if summary.images == summary.failed and not summary.partitions_before:
         raise CommandFailed("none of the photos could be embedded")
+    written = summary.images - summary.failed
     if arguments.json:
-        print(json.dumps(_mapping(summary), indent=2))
+        counts = {"written": written, "failed": summary.failed, "partitions": summary.partitions}
+        counts["partitions_done_before"] = summary.partitions_before
+        print(json.dumps({"output": summary.output, **counts}, indent=2))
     elif not arguments.quiet:
-        print(_sentence(summary, time.monotonic() - begun))
+        done = f"{counted(written, 'vector')} written to {summary.output} ({counted(summary.partitions, 'partition')})"
+        before = f", {counted(summary.partitions_before, 'partition')} done before" if summary.partitions_before else ""
+        rate = f"{summary.images / (time.monotonic() - begun):,.1f} photos/s with the start of Ray"
+        print(f"{done}, {summary.failed:,} failed{before}, {rate}")
     return 0
 
 
@@ -100,21 +104,3 @@ def _partitions(arguments: argparse.Namespace) -> Sequence[Partition]:
     if not partitions:
         raise CommandFailed("there is no photo to embed in the given paths")
     return partitions
-
-
-def _mapping(summary: EmbeddingSummary) -> dict[str, object]:
-    return {
-        "output": summary.output,
-        "written": summary.images - summary.failed,
-        "failed": summary.failed,
-        "partitions": summary.partitions,
-        "partitions_done_before": summary.partitions_before,
-    }
-
-
-def _sentence(summary: EmbeddingSummary, elapsed_s: float) -> str:
-    text = f"{counted(summary.images - summary.failed, 'vector')} written to {summary.output}"
-    text += f" ({counted(summary.partitions, 'partition')}), {summary.failed:,} failed"
-    if summary.partitions_before:
-        text += f", {counted(summary.partitions_before, 'partition')} done before"
-    return f"{text}, {summary.images / elapsed_s:,.1f} photos/s with the start of Ray"

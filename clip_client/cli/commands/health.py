@@ -30,7 +30,6 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     output = parser.add_mutually_exclusive_group()
     output.add_argument("--json", action="store_true", help="print the steps as JSON")
     output.add_argument("--quiet", "-q", action="store_true", help="print only the step that failed, on standard error")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

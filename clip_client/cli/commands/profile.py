@@ -15,10 +15,9 @@ from clip_client import Unauthorized
 from clip_client._endpoint import EndpointKind
 from clip_client.cli.errors import CommandFailed, CommandMisused
 from clip_client.cli.options.connection import add_server_options, add_timeout_option, client_config
-from clip_client.cli.options.numbers import count
+from clip_client.cli.parser import count
 from preprocess_ensemble import contract
 
-_TIMEOUT_S: Final = 60.0
 _STAGES: Final = {
     "queue": "waiting in the queue",
     "compute_input": "reading inputs",
@@ -38,20 +37,14 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "counters include the requests of other clients during the measurement.",
     )
     add_server_options(parser)
-    add_timeout_option(parser, default_s=_TIMEOUT_S, meaning="time limit for one request")
-    parser.add_argument(
-        "--requests", type=count, default=100, metavar="N", help="number of requests (default: %(default)s)"
-    )
-    parser.add_argument("--rows", type=count, default=1, metavar="N", help="images per request (default: %(default)s)")
-    parser.add_argument(
-        "--concurrency",
-        type=count,
-        default=1,
-        metavar="N",
-        help="requests in flight at the same time (default: %(default)s)",
-    )
+    add_timeout_option(parser, default_s=60.0, meaning="time limit for one request")
+    for name, default, meaning in (
+        ("--requests", 100, "number of requests"),
+        ("--rows", 1, "images per request"),
+        ("--concurrency", 1, "requests in flight at the same time"),
+    ):
+        parser.add_argument(name, type=count, default=default, metavar="N", help=f"{meaning} (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a tree")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -119,10 +112,12 @@ async def _measure(arguments: argparse.Namespace) -> dict[str, Any]:
         after = await transport.statistics(timeout_s=arguments.timeout_s)
     finally:
         await transport.close()
-    names = (contract.PREPROCESSOR, contract.ENCODER)
-    models = {name: after[name].since(before.get(name)).to_mapping() for name in names}
-    mean_ms = statistics.fmean(times_ms)
-    inside_ms = after[contract.ENSEMBLE].since(before.get(contract.ENSEMBLE)).mean_ms()["total"]
+    passed = {
+        name: after[name].since(before.get(name))
+        for name in (contract.PREPROCESSOR, contract.ENCODER, contract.ENSEMBLE)
+    }
+    mean_ms, inside_ms = statistics.fmean(times_ms), passed.pop(contract.ENSEMBLE).mean_ms()["total"]
+    p95 = sorted(times_ms)[min(len(times_ms) - 1, int(0.95 * len(times_ms)))]
     return {
         "url": str(endpoint),
         "model": model.id,
@@ -130,12 +125,8 @@ async def _measure(arguments: argparse.Namespace) -> dict[str, Any]:
         "rows": arguments.rows,
         "concurrency": arguments.concurrency,
         "rate": arguments.requests * arguments.rows / elapsed_s,
-        "client_ms": {"mean": mean_ms, "p50": statistics.median(times_ms), "p95": _p95(times_ms)},
+        "client_ms": {"mean": mean_ms, "p50": statistics.median(times_ms), "p95": p95},
         "server_ms": inside_ms,
         "outside_ms": max(0.0, mean_ms - inside_ms),
-        "models": models,
+        "models": {name: counts.to_mapping() for name, counts in passed.items()},
     }
-
-
-def _p95(times_ms: list[float]) -> float:
-    return sorted(times_ms)[min(len(times_ms) - 1, int(0.95 * len(times_ms)))]

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, TextIO
 
-from clip_client.cli.commands.undo import outcomes_json, print_failures, quarantined
+from clip_client.cli.commands.undo import outcomes_json, print_failures, quarantined, size_of
 from clip_client.cli.errors import CommandFailed, need
 from clip_client.cli.options.store import add_store_option, opened_store
 from clip_client.cli.output.progress import progress_bars
@@ -39,7 +39,6 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     add_store_option(parser)
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -52,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
         entries = quarantined(store.journal, arguments.of_run)
         # With --json, what people are told before they agree is no part of the result.
         notes = sys.stderr if arguments.json else sys.stdout
-        size = human_bytes(sum(map(_size, entries)))
+        size = human_bytes(size_of(entries))
         print(f"{counted(len(entries), 'photo')} of {size} in the quarantine", file=notes)
         if not entries:
             if arguments.json:
@@ -77,10 +76,10 @@ def _print_folders(entries: Sequence[JournalEntry], notes: TextIO) -> None:
     folders: dict[str, list[JournalEntry]] = {}
     for entry in entries:
         folders.setdefault(os.path.dirname(entry.files[0].original), []).append(entry)
-    by_size = sorted(folders.items(), key=lambda folder: (-sum(map(_size, folder[1])), folder[0]))
+    by_size = sorted(folders.items(), key=lambda folder: (-size_of(folder[1]), folder[0]))
     for folder, inside in by_size[:_MOST_FOLDERS]:
         print(
-            f"  {printable(folder)}: {counted(len(inside), 'photo')} of {human_bytes(sum(map(_size, inside)))}",
+            f"  {printable(folder)}: {counted(len(inside), 'photo')} of {human_bytes(size_of(inside))}",
             file=notes,
         )
     if len(by_size) > _MOST_FOLDERS:
@@ -88,15 +87,8 @@ def _print_folders(entries: Sequence[JournalEntry], notes: TextIO) -> None:
         print(f"  and {more} more; to list all photos: clip-client undo --list", file=notes)
 
 
-def _size(entry: JournalEntry) -> int:
-    """Return the size of a photo and its companions."""
-    return sum(file.size_bytes for file in entry.files)
-
-
 def _agreed() -> bool:
     if not sys.stdin.isatty():
         raise CommandFailed("standard input is not a terminal; use --yes to purge without confirmation")
-    return input("Send them to the system's trash? Undo cannot restore them from there. [y/N] ").strip().lower() in (
-        "y",
-        "yes",
-    )
+    answer = input("Send them to the system's trash? Undo cannot restore them from there. [y/N] ")
+    return answer.strip().lower() in ("y", "yes")

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from clip_client.cli.errors import CommandFailed, need
 from clip_client.cli.options.connection import add_model_options
-from clip_client.cli.options.numbers import number_type
 from clip_client.cli.options.search import NO_PHOTO, SearchOptions, add_search_options, read_search_options
 from clip_client.cli.options.store import add_store_option, opened_store
+from clip_client.cli.parser import number_type
 
 if TYPE_CHECKING:
     from clip_client.dedup import DuplicateReport, Store
@@ -43,7 +43,6 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     )
     parser.add_argument("--no-browser", action="store_true", help="only print the address")
     add_model_options(parser)
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -26,7 +26,6 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument("rules", nargs="*", default=[], metavar="RULE", help="in the order in which they decide")
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_store_option(parser)
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

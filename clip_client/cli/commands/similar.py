@@ -9,25 +9,22 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from clip_client._vectors.files import VECTOR_SUFFIXES
 from clip_client._vectors.nearest import Nearest
 from clip_client._vectors.vector_folder import is_vector_folder
 from clip_client.cli.errors import CommandFailed, need
 from clip_client.cli.options.connection import add_model_options, connected, read_config
-from clip_client.cli.options.numbers import count
-from clip_client.cli.options.paths import user_path
 from clip_client.cli.output.progress import ProgressBars, progress_bars
+from clip_client.cli.parser import count, user_path
 from clip_client.dedup import FailedFile, scan
 from clip_client.dedup.text import counted, escaped, printable
 from clip_client.dedup.types import is_random
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from clip_client import ClipClient
 
 _TOP: Final = 10
@@ -58,7 +55,6 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "--top", type=count, default=_TOP, metavar="K", help=f"how many photos to list (default: {_TOP})"
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -70,23 +66,23 @@ def run(arguments: argparse.Namespace) -> int:
         raise CommandFailed(f"there is no folder or file of vectors {arguments.folder}")
     with progress_bars() as show:
         found = asyncio.run(_search(arguments, show))
-    if found.compared == 0 and not arguments.json:
-        raise CommandFailed(f"there is no photo to compare with in {arguments.folder}")
     if arguments.json:
-        print(json.dumps(asdict(found), indent=2))
-    else:
-        _print(found)
-    return 0 if found.compared else 1
+        print(json.dumps(found, indent=2))
+        return 0 if found["compared"] else 1
+    if not found["compared"]:
+        raise CommandFailed(f"there is no photo to compare with in {arguments.folder}")
+    _print(found)
+    return 0
 
 
-async def _search(arguments: argparse.Namespace, show: ProgressBars) -> _Found:
+async def _search(arguments: argparse.Namespace, show: ProgressBars) -> dict[str, Any]:
+    """Return what ``--json`` prints."""
     async with connected(read_config(arguments)) as clip:
         batch = await clip.embed(arguments.photo)
         if batch.errors:
             raise CommandFailed(f"{arguments.photo} cannot be compared: {batch.errors[0].message}")
-        model = await clip.model()
         # One more than requested, because the photo itself may be among them.
-        nearest = Nearest(batch.vectors, arguments.top + 1, vector_id=model.vector_id)
+        nearest = Nearest(batch.vectors, arguments.top + 1, vector_id=batch.vector_id)
         failed: Sequence[FailedFile] = ()
         skipped: Mapping[str, int] = {}
         if _holds_vectors(arguments.folder):
@@ -96,19 +92,19 @@ async def _search(arguments: argparse.Namespace, show: ProgressBars) -> _Found:
         else:
             failed, skipped = await _embed_photos(clip, arguments.folder, nearest, show)
     others = [
-        _Similar(found.path, round(found.cosine, 6))
+        {"path": found.path, "similarity": round(found.cosine, 6)}
         for found in nearest.best[0]
         if found.path is not None and not _is_same(found.path, arguments.photo)
     ]
-    return _Found(
-        photo=arguments.photo,
-        model=model.id,
-        vector_id=model.vector_id,
-        compared=nearest.compared,
-        similar=others[: arguments.top],
-        failed=failed,
-        skipped=skipped,
-    )
+    return {
+        "photo": arguments.photo,
+        "model": batch.model_id,
+        "vector_id": batch.vector_id,
+        "compared": nearest.compared,
+        "similar": others[: arguments.top],
+        "failed": list(map(asdict, failed)),
+        "skipped": skipped,
+    }
 
 
 async def _embed_photos(
@@ -133,67 +129,40 @@ def _holds_vectors(path: Path) -> bool:
     return is_vector_folder(path) if os.path.isdir(path) else path.suffix in VECTOR_SUFFIXES and os.path.isfile(path)
 
 
-@dataclass(frozen=True)
-class _Similar:
-    path: str
-    similarity: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Found:
-    """The fields are the keys of the JSON form."""
-
-    photo: str
-    model: str
-    vector_id: str
-    compared: int
-    similar: Sequence[_Similar]
-    failed: Sequence[FailedFile]
-    skipped: Mapping[str, int]
-
-
-def _print(found: _Found) -> None:
+def _print(found: Mapping[str, Any]) -> None:
     """Print a table in a terminal; elsewhere lines of cosine, tab and path, and the notes on standard error."""
     from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
     from clip_client.dedup.reporting.terminal import print_failed, print_skipped
 
     is_terminal = sys.stdout.isatty()
-    console = Console(stderr=not is_terminal)
-    if is_terminal:
-        _print_table(found.similar, console)
-    else:
-        for similar in found.similar:
-            print(f"{similar.similarity:.4f}\t{escaped(similar.path)}")
-        sys.stdout.flush()
-    print_failed(found.failed, console)
-    print_skipped(found.skipped, console)
-    console.print(
-        f"{counted(found.compared, 'photo')} compared, {counted(len(found.failed), 'file')} not compared, "
-        f"model {found.model}",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
-    )
-    if is_random(found.model):
-        console.print(
-            "The weights of this model are random: it can only tell copies of a photo from other photos.",
-            style="yellow",
-            soft_wrap=True,
-        )
-
-
-def _print_table(photos: Sequence[_Similar], console: Console) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
+    console = Console(stderr=not is_terminal, highlight=False, soft_wrap=True)
     table = Table(show_edge=False, pad_edge=False)
     table.add_column("cosine", justify="right", no_wrap=True)
     table.add_column("photo", overflow="fold")
-    for similar in photos:
-        missing = "" if os.path.exists(similar.path) else " (missing)"
-        table.add_row(f"{similar.similarity:.4f}", Text.assemble(printable(similar.path), (missing, "yellow")))
-    console.print(table)
+    for similar in found["similar"]:
+        cosine, path = f"{similar['similarity']:.4f}", similar["path"]
+        if is_terminal:
+            missing = "" if os.path.exists(path) else " (missing)"
+            table.add_row(cosine, Text.assemble(printable(path), (missing, "yellow")))
+        else:
+            print(f"{cosine}\t{escaped(path)}")
+    if is_terminal:
+        console.print(table, soft_wrap=False)
+    sys.stdout.flush()
+    failed = [FailedFile(**failure) for failure in found["failed"]]
+    print_failed(failed, console)
+    print_skipped(found["skipped"], console)
+    not_compared = counted(len(failed), "file")
+    compared = counted(found["compared"], "photo")
+    console.print(f"{compared} compared, {not_compared} not compared, model {found['model']}", markup=False)
+    if is_random(found["model"]):
+        console.print(
+            "The weights of this model are random: it can only tell copies of a photo from other photos.",
+            style="yellow",
+        )
 
 
 def _is_same(path: str, photo: str) -> bool:

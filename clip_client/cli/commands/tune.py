@@ -15,7 +15,6 @@ from clip_client.dedup import thresholds_for
 from clip_client.dedup.compare.tuning import (
     LEAST_DIFFERENT,
     SIMILAR_PRECISION,
-    Precision,
     Tuning,
     labels_for,
     needed_labels,
@@ -42,7 +41,6 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_store_option(parser)
     add_model_options(parser)
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -55,19 +53,22 @@ def run(arguments: argparse.Namespace) -> int:
                 f"the weights of {model.id} are random, so no decision says anything about them; export a model with "
                 "trained weights"
             )
+        tuning = None
         if arguments.reset:
             store.settings.set_tuned(model.vector_id, None)
-            present = thresholds_for(model.id)
-            print(_as_json(model, present, None) if arguments.json else f"again: {present.source}")
-            return 0
-        labels, unusable = labels_for(store, model.vector_id, model.dimension)
-        tuning = tune(labels, unusable=unusable)
-        present = thresholds_for(model.id, tuned=store.settings.tuned(model.vector_id))
-        tuned = tuning.thresholds(present)
-        if tuned is not None and not arguments.dry_run:
-            store.settings.set_tuned(model.vector_id, tuned)
-    print(_as_json(model, tuned or present, tuning) if arguments.json else _in_words(model, present, tuning))
-    if tuned is None:
+        present = thresholds = thresholds_for(model.id, tuned=store.settings.tuned(model.vector_id))
+        if not arguments.reset:
+            labels, unusable = labels_for(store, model.vector_id, model.dimension)
+            tuning = tune(labels, unusable=unusable)
+            thresholds = tuning.thresholds(present) or present
+            if thresholds is not present and not arguments.dry_run:
+                store.settings.set_tuned(model.vector_id, thresholds)
+    if arguments.json:
+        of_model = {"model": model.id, "vectors": model.vector_id}
+        print(json.dumps({**of_model, "thresholds": asdict(thresholds), "tuning": _as_json(tuning)}, indent=2))
+    else:
+        print(f"again: {present.source}" if tuning is None else _in_words(model, present, tuning))
+    if tuning is not None and thresholds is present:
         raise CommandFailed(_too_few(tuning))
     return 0
 
@@ -102,18 +103,10 @@ def _too_few(tuning: Tuning) -> str:
     )
 
 
-def _as_json(model: ModelInfo, used: Thresholds, tuning: Tuning | None) -> str:
-    def precision(found: Precision | None) -> dict[str, Any] | None:
-        if found is None:
-            return None
-        return {**asdict(found), "precision": found.value, "interval_95": found.interval}
-
-    found = tuning and {
-        "labels": tuning.labels,
-        "different": tuning.different,
-        "unusable": tuning.unusable,
-        "similar": precision(tuning.similar),
-    }
-    return json.dumps(
-        {"model": model.id, "vectors": model.vector_id, "thresholds": asdict(used), "tuning": found}, indent=2
-    )
+def _as_json(tuning: Tuning | None) -> dict[str, Any] | None:
+    if tuning is None:
+        return None
+    counts = {name: getattr(tuning, name) for name in ("labels", "different", "unusable")}
+    found = tuning.similar
+    similar = found and {**asdict(found), "precision": found.value, "interval_95": found.interval}
+    return {**counts, "similar": similar}

@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from clip_client.cli.errors import CommandFailed, CommandMisused
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from clip_client.dedup.store.choices import Choice
 
 _EMPTY: Final = "there is nothing in the quarantine to restore"
+_UNKNOWN: Final = "Nothing in the quarantine came from this path; see clip-client undo --list."
 _NO_SUSPECT: Final = "for each photo in the quarantine, a photo is left that is proved to show the same"
 
 
@@ -50,11 +51,11 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_store_option(parser)
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Restore, and print what could not be restored."""
+    from clip_client.dedup.actions.apply import Outcome
     from clip_client.dedup.actions.chosen_runs import declared_by, take_back
     from clip_client.dedup.actions.purge import suspects
     from clip_client.dedup.proving_again import prove_again
@@ -75,25 +76,28 @@ def run(arguments: argparse.Namespace) -> int:
                 print(_NO_SUSPECT)
                 return 0
         if arguments.list:
-            wanted = set(paths)
-            if wanted:
-                entries = [one for one in entries if not wanted.isdisjoint(file.original for file in one.files)]
-                declared = [one for one in declared if not wanted.isdisjoint(photo.path for photo in one.photos)]
-            _print_list(entries, declared, as_json=arguments.json)
+            if paths:
+                entries = [one for one in entries if not set(paths).isdisjoint(file.original for file in one.files)]
+                declared = [one for one in declared if not set(paths).isdisjoint(photo.path for photo in one.photos)]
+            (_print_json if arguments.json else _print_list)(entries, declared)
             return 0
         # Before undo: a companion is restored with its photo, and the outcome names only the photo.
-        unknown = _unknown(paths, store.journal, of_run)
+        unknown = tuple(
+            Outcome(path=path, done=False, message=_UNKNOWN)
+            for path in paths
+            if not store.journal.entries(IN_QUARANTINE, run=of_run, original=path)
+        )
         taken_back = take_back(store, run=of_run, paths=paths or None, only=only)
     outcomes = taken_back.outcomes + unknown
-    done = sum(outcome.done for outcome in outcomes)
     if arguments.json:
         print(outcomes_json(outcomes))
-    elif outcomes:
-        print(f"{counted(done, 'photo')} restored")
-    elif not taken_back.decisions:
-        print(_EMPTY)
-    if taken_back.decisions and not arguments.json:
-        print(f"{counted(taken_back.decisions, 'decision')} taken back")
+    else:
+        if outcomes:
+            print(f"{counted(sum(outcome.done for outcome in outcomes), 'photo')} restored")
+        if taken_back.decisions:
+            print(f"{counted(taken_back.decisions, 'decision')} taken back")
+        elif not outcomes:
+            print(_EMPTY)
     return 0 if print_failures(outcomes) == 0 else 1
 
 
@@ -107,31 +111,37 @@ def quarantined(journal: Journal, run: str | None) -> list[JournalEntry]:
     return entries
 
 
-def _print_list(entries: Sequence[JournalEntry], declared: Sequence[Choice], *, as_json: bool) -> None:
-    from clip_client.dedup.actions.apply import why_out_of_reach
+def size_of(entries: Iterable[JournalEntry]) -> int:
+    """Return the size of photos and their companions."""
+    return sum(file.size_bytes for entry in entries for file in entry.files)
 
-    if as_json:
-        listed = [
-            {
-                "run": entry.run,
-                "path": entry.files[0].original,
-                "kept": entry.kept,
-                "size_bytes": sum(file.size_bytes for file in entry.files),
-                "out_of_reach": why_out_of_reach(entry) or None,
-            }
-            for entry in entries
-        ]
-        decisions = [
-            {"run": one.run, "what": one.what, "paths": [photo.path for photo in one.photos]} for one in declared
-        ]
-        print(json.dumps({"entries": listed, "decisions": decisions}, indent=2))
-        return
+
+def _print_json(entries: Sequence[JournalEntry], declared: Sequence[Choice]) -> None:
+    from clip_client.dedup.actions.quarantine import why_out_of_reach
+
+    listed = [
+        {
+            "run": entry.run,
+            "path": entry.files[0].original,
+            "kept": entry.kept,
+            "size_bytes": size_of([entry]),
+            "out_of_reach": why_out_of_reach(entry) or None,
+        }
+        for entry in entries
+    ]
+    decisions = [{"run": one.run, "what": one.what, "paths": [photo.path for photo in one.photos]} for one in declared]
+    print(json.dumps({"entries": listed, "decisions": decisions}, indent=2))
+
+
+def _print_list(entries: Sequence[JournalEntry], declared: Sequence[Choice]) -> None:
+    from clip_client.dedup.actions.quarantine import why_out_of_reach
+
     by_run: dict[str, list[JournalEntry]] = {}
     for entry in entries:
         by_run.setdefault(entry.run, []).append(entry)
     for name, of_run in by_run.items():
-        size = human_bytes(sum(file.size_bytes for entry in of_run for file in entry.files))
-        print(f"{name}  {counted(len(of_run), 'photo')}, {size}; restore with: clip-client undo --run {name}")
+        moved = f"{counted(len(of_run), 'photo')}, {human_bytes(size_of(of_run))}"
+        print(f"{name}  {moved}; restore with: clip-client undo --run {name}")
     if entries:
         print()
     for entry in entries:
@@ -141,18 +151,6 @@ def _print_list(entries: Sequence[JournalEntry], declared: Sequence[Choice], *, 
         print(f"{choice.run}  {choice.what}: {', '.join(printable(photo.path) for photo in choice.photos)}")
     if not entries and not declared:
         print(_EMPTY)
-
-
-def _unknown(paths: Sequence[str], journal: Journal, run: str | None) -> tuple[Outcome, ...]:
-    """Return a failure for each absolute path from which nothing was moved."""
-    from clip_client.dedup.actions.apply import Outcome
-
-    message = "Nothing in the quarantine came from this path; see clip-client undo --list."
-    return tuple(
-        Outcome(path=path, done=False, message=message)
-        for path in paths
-        if not journal.entries(IN_QUARANTINE, run=run, original=path)
-    )
 
 
 def outcomes_json(outcomes: Sequence[Outcome]) -> str:

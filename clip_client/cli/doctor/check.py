@@ -1,13 +1,17 @@
-"""One line of ``clip-client doctor``."""
+"""One line of ``clip-client doctor``, and the table of all of them."""
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from typing import Final
 
+from clip_client.dedup.text import counted
 
-class Level(str, Enum):
+
+class Level(StrEnum):
     """How serious a result is."""
 
     OK = "ok"
@@ -19,6 +23,11 @@ class Level(str, Enum):
 
 SERVER: Final = "server"
 CLIENT: Final = "client"
+
+_TITLES: Final = {SERVER: "The server, or the model in this process", CLIENT: "This machine"}
+_MARKS: Final = {Level.OK: " ", Level.HINT: "-", Level.PROBLEM: "!"}
+_COLOURS: Final = {Level.OK: "", Level.HINT: "\x1b[33m", Level.PROBLEM: "\x1b[1;31m"}
+_PLAIN: Final = "\x1b[0m"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,3 +41,26 @@ class Check:
     level: Level = Level.OK
     remedy: str = ""
     """How to fix it; empty if there is nothing to fix."""
+
+
+def table_lines(checks: Sequence[Check], *, width: int, colour: bool) -> Iterator[str]:
+    """Write the checks for people, in lines of at most ``width`` characters or 40, and then what there is to fix."""
+    names = 2 + max(len(check.name) for check in checks)
+    values = textwrap.TextWrapper(width=max(40, width), subsequent_indent=" " * (names + 2), break_on_hyphens=False)
+    for about, title in _TITLES.items():
+        yield title
+        for check in checks:
+            if check.about == about:
+                line = values.fill(f"{_MARKS[check.level]} {check.name:{names}}{check.value}")
+                yield f"{_COLOURS[check.level]}{line}{_PLAIN}" if colour and _COLOURS[check.level] else line
+                if check.remedy:
+                    yield values.fill(" " * (names + 2) + check.remedy)
+        yield ""
+    problems = sum(check.level is Level.PROBLEM for check in checks)
+    hints = sum(check.level is Level.HINT for check in checks)
+    if problems:
+        yield f"! {counted(problems, 'problem')} to fix before photos can be embedded"
+    if hints:
+        yield f"- {counted(hints, 'hint')}"
+    if not problems and not hints:
+        yield "no problems found"

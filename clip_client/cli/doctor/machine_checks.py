@@ -8,33 +8,33 @@ import shutil
 import socket
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Final
 
 from clip_client.cli.doctor.check import CLIENT, Check, Level
+from clip_client.cli.parser import DISTRIBUTION
 from preprocess_ensemble.cores import usable_cores
 from preprocess_ensemble.model_repository.location import default_repository, has_model
 from preprocess_ensemble.runtimes.choices import Choices
 from preprocess_ensemble.runtimes.processor import has_bf16
 
-_DISTRIBUTION: Final = "clip-triton"
-
 _NEEDED: Final = ("anyio", "grpcio", "numpy", "pillow", "protobuf", "tritonclient")
 
 _OPTIONAL: Final = (
-    (("rich",), "embed, dedup and similar need it", "cli"),
-    (("pyarrow",), "Parquet files need it", "cli"),
-    (("jinja2",), "the page of dedup needs it", "cli"),
+    ("rich", "embed, dedup and similar need it", "cli"),
+    ("pyarrow", "Parquet files need it", "cli"),
+    ("jinja2", "the page of dedup needs it", "cli"),
     (
-        ("opencv-python-headless", "opencv-python", "opencv-contrib-python-headless", "opencv-contrib-python"),
+        "opencv-python-headless opencv-python opencv-contrib-python-headless opencv-contrib-python",
         "proving copies by alignment needs it",
         "dedup",
     ),
-    (("faiss-cpu", "faiss-gpu"), "finding similar photos needs it", "dedup"),
-    (("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino"), "embedding without a server needs it", "local"),
-    (("pillow-heif",), "HEIC photos need it", "phone"),
-    (("pillow-jxl-plugin",), "JPEG XL images need it", "phone"),
+    ("faiss-cpu faiss-gpu", "finding similar photos needs it", "dedup"),
+    ("onnxruntime onnxruntime-gpu onnxruntime-openvino", "embedding without a server needs it", "local"),
+    ("pillow-heif", "HEIC photos need it", "phone"),
+    ("pillow-jxl-plugin", "JPEG XL images need it", "phone"),
 )
 """Distributions of which one is enough, what needs them, and the extra that installs them."""
 
@@ -62,19 +62,23 @@ def _check(name: str, value: str, remedy: str = "") -> Check:
 
 
 def _packages() -> Iterator[Check]:
-    yield _check(_DISTRIBUTION, _version(_DISTRIBUTION) or "not installed, run from its source")
+    yield _check(DISTRIBUTION, _version(DISTRIBUTION) or "not installed, run from its source")
     system = f"{platform.python_implementation()} {platform.python_version()}, {platform.system()}"
     too_new = sys.version_info >= (3, 13)
-    yield _check("Python", system, "a server on this machine needs Python 3.10 to 3.12" if too_new else "")
+    yield _check("Python", system, "a server on this machine needs Python 3.11 or 3.12" if too_new else "")
     for name in _NEEDED:
         if (version := _version(name)) is None:
-            yield Check(CLIENT, name, "not installed", Level.PROBLEM, f"install it with: pip install {_DISTRIBUTION}")
+            yield Check(CLIENT, name, "not installed", Level.PROBLEM, f"install it with: pip install {DISTRIBUTION}")
         else:
             yield _check(name, version)
     for names, purpose, extra in _OPTIONAL:
-        remedy = f"{purpose}; install it with: pip install '{_DISTRIBUTION}[{extra}]'"
-        missing = _check(names[0], "not installed", remedy)
-        yield next((_check(name, version) for name in names if (version := _version(name)) is not None), missing)
+        installed = [(name, version) for name in names.split() if (version := _version(name))]
+        missing = (names.split()[0], "not installed", f"{purpose}; {_install(extra)}")
+        yield _check(*next(iter(installed), missing))
+
+
+def _install(extra: str) -> str:
+    return f"install it with: pip install '{DISTRIBUTION}[{extra}]'"
 
 
 def _processor() -> Iterator[Check]:
@@ -82,7 +86,7 @@ def _processor() -> Iterator[Check]:
     yield _check("CPU", f"{usable_cores()} cores, {platform.machine()}, with{'' if with_bf16 else 'out'} bf16")
     if with_bf16:
         version = _version("openvino")
-        remedy = f"this processor may embed up to three times as fast with: pip install '{_DISTRIBUTION}[local]'"
+        remedy = f"this processor may embed up to three times as fast with: pip install '{DISTRIBUTION}[local]'"
         yield _check("openvino", version or "not installed", "" if version else remedy)
     choices = Choices()
     for choice in choices.on_this_processor():
@@ -103,7 +107,7 @@ def _decoder() -> Check:
         # The package or its library is missing or has another version: Pillow decodes instead.
         is_missing = isinstance(error, ImportError)
         reason = "PyTurboJPEG is not installed" if is_missing else "PyTurboJPEG has no libturbojpeg"
-        package = f"pip install '{_DISTRIBUTION}[server]' and " if is_missing else ""
+        package = f"pip install '{DISTRIBUTION}[server]' and " if is_missing else ""
         remedy = (
             f"a server in this environment decodes large photos faster with: {package}the library libturbojpeg "
             "(on Debian and Ubuntu: apt-get install libturbojpeg0)"
@@ -125,22 +129,19 @@ def _shared_memory() -> Iterator[Check]:
 
 
 def _server_parts(server_answers: bool) -> Iterator[Check]:
-    wheel = _version("nvidia-pytriton")
-    if wheel is None:
-        remedy = (
-            f"only a server on this machine needs it; install it with: pip install '{_DISTRIBUTION}[server]' "
-            "(Linux on x86-64), or use NVIDIA's container"
-        )
-        yield _check("tritonserver", "nvidia-pytriton is not installed", remedy)
-    else:
+    if wheel := _version("nvidia-pytriton"):
         yield _check("tritonserver", f"from nvidia-pytriton {wheel}")
+    else:
+        how = f"{_install('server')} (Linux on x86-64), or use NVIDIA's container"
+        remedy = f"only a server on this machine needs it; {how}"
+        yield _check("tritonserver", "nvidia-pytriton is not installed", remedy)
     if server_answers:
         return
-    repository = default_repository()
+    repository, start = default_repository(), "start it with: clip-serve"
     if has_model(repository):
-        yield _check("model repository", f"{repository}, with a model", "start it with: clip-serve")
+        yield _check("model repository", f"{repository}, with a model", start)
     else:
-        remedy = "only a server on this machine needs it; make it with: clip-export; then start it with: clip-serve"
+        remedy = f"only a server on this machine needs it; make it with: clip-export; then {start}"
         yield _check("model repository", f"no model in {repository}", remedy)
 
 
@@ -157,15 +158,13 @@ def _is_free(port: int) -> bool:
         if os.name == "posix":
             # A connection that has just ended does not keep the port.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
+        with suppress(OSError):
             probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-        return True
+            return True
+    return False
 
 
 def _version(distribution: str) -> str | None:
-    try:
+    with suppress(metadata.PackageNotFoundError):
         return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None
+    return None

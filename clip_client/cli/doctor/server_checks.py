@@ -58,24 +58,23 @@ async def _check_all(transport: Transport, endpoint: Endpoint, timeout_s: float)
     if answers:
         try:
             description = await transport.describe(timeout_s=timeout_s)
-            if description is not None:
-                checks += _description(description)
+            checks += () if description is None else _description(description)
         except ClipError as error:
             if report.ok:
                 checks.append(Check(SERVER, "description", "incomplete", Level.PROBLEM, str(error)))
     if report.model is not None:
         checks += _model(report.model)
-    if report.failed is None:
-        checks.append(Check(SERVER, "health", report.steps[-1].message))
-    else:
-        checks.append(Check(SERVER, "health", f"{report.failed.name}: failed", Level.PROBLEM, report.failed.message))
-    return checks, answers
+    failed = report.failed
+    problem = (f"{failed.name}: failed", Level.PROBLEM, failed.message) if failed else (report.steps[-1].message,)
+    return [*checks, Check(SERVER, "health", *problem)], answers
 
 
 def _description(server: ServerDescription) -> Iterator[Check]:
     encoder, preprocessor = server.models[contract.ENCODER], server.models[contract.PREPROCESSOR]
     yield Check(SERVER, "Triton", f"{server.version} ({server.name})")
-    yield Check(SERVER, "provider", _provider(encoder))
+    kinds = ", ".join(_KINDS.get(kind, kind) for kind in encoder.kinds) or "not said"
+    accelerated = f" with {', '.join(encoder.accelerators)}" if encoder.accelerators else ""
+    yield Check(SERVER, "provider", f"{encoder.backend or 'not said'}{accelerated}, on {kinds}")
     if encoder.backend == "onnxruntime" and not encoder.accelerators:
         asked = encoder.parameters.get("precision", "auto")
         yield Check(SERVER, "precision", f'{asked}, by its configuration; its log says what the model "runs on"')
@@ -94,12 +93,6 @@ def _model(model: ModelInfo) -> Iterator[Check]:
         yield Check(SERVER, "runs on", model.runtime)
     yield Check(SERVER, "preprocessing", model.preprocess_id)
     yield Check(SERVER, "fingerprint", "{} {}".format(*model.fingerprint))
-
-
-def _provider(encoder: ModelSettings) -> str:
-    kinds = ", ".join(_KINDS.get(kind, kind) for kind in encoder.kinds) or "not said"
-    accelerated = f" with {', '.join(encoder.accelerators)}" if encoder.accelerators else ""
-    return f"{encoder.backend or 'not said'}{accelerated}, on {kinds}"
 
 
 def _threads(settings: ModelSettings, parameter: str, otherwise: str) -> str:

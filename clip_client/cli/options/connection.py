@@ -18,8 +18,7 @@ from clip_client._encoding import IMAGE_ENCODINGS, TransferName
 from clip_client._endpoint import EndpointKind
 from clip_client.cli.errors import CommandFailed, CommandMisused
 from clip_client.cli.options.first_model import export_default_model, may_export_default_model
-from clip_client.cli.options.numbers import number_type
-from clip_client.cli.options.paths import user_path
+from clip_client.cli.parser import number_type, user_path
 
 TOKEN_VARIABLE: Final = "CLIP_TOKEN"
 """Environment variable that holds the token. No option does: other users could read it in ``ps``."""

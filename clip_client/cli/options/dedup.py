@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from clip_client.cli.errors import CommandMisused, need
 from clip_client.cli.options.connection import add_model_options
-from clip_client.cli.options.engine import EngineOptions, add_engine_options, read_engine_options
-from clip_client.cli.options.paths import user_path
-from clip_client.cli.options.search import SearchOptions, add_search_options, read_search_options
+from clip_client.cli.options.engine import add_engine_options
+from clip_client.cli.options.search import add_search_options
 from clip_client.cli.options.store import add_store_option
 from clip_client.cli.output.output_file import STDOUT, check_place
+from clip_client.cli.parser import user_path
 from clip_client.dedup.actions.verdicts import MoveOptions, check_tiers
 from clip_client.dedup.files.file_types import COMPANION_KINDS, PHOTO_SUFFIXES, suffix_of
 from clip_client.dedup.types import EXACT, SAFE_TIERS
@@ -50,27 +49,6 @@ class ActionOptions:
         return MoveOptions(hard_link=self.hard_link, merge_metadata=self.merge_metadata)
 
 
-@dataclass(frozen=True, kw_only=True)
-class DedupOptions:
-    """Everything that the command line says."""
-
-    search: SearchOptions
-    engine: EngineOptions | None
-    """How to read and embed on a cluster; None for this process."""
-    json: Path | None
-    csv: Path | None
-    page: Path | None
-    quiet: bool
-    verbose: bool
-    store: Path | None
-    action: ActionOptions
-
-    @property
-    def outputs(self) -> tuple[Path, ...]:
-        """The files to write."""
-        return tuple(path for path in (self.json, self.csv, self.page) if path is not None)
-
-
 def add_dedup_options(parser: argparse.ArgumentParser) -> None:
     """Add every option of the command."""
     add_search_options(parser)
@@ -81,45 +59,45 @@ def add_dedup_options(parser: argparse.ArgumentParser) -> None:
     add_engine_options(parser)
 
 
-def read_dedup_options(arguments: argparse.Namespace) -> DedupOptions:
-    """Check the parsed arguments.
-
-    Raises CommandMisused for options that contradict each other, and CommandFailed for a missing package or output
-    folder; also what :func:`~clip_client.cli.options.search.read_search_options` raises.
-    """
-    need("rich", *(["jinja2"] if arguments.report else []))
-    options = DedupOptions(
-        search=read_search_options(arguments),
-        engine=read_engine_options(arguments),
-        json=arguments.json,
-        csv=arguments.csv,
-        quiet=arguments.quiet,
-        verbose=arguments.verbose,
-        page=arguments.report,
+def read_action_options(arguments: argparse.Namespace) -> ActionOptions:
+    """Read what to do with duplicates. Raises CommandMisused for options that contradict each other."""
+    named = arguments.act_on or ()
+    options = ActionOptions(
+        tiers=tuple(tier for tier in named if tier != CHOSEN),
+        is_chosen=CHOSEN in named,
+        apply=arguments.apply,
+        dry_run=arguments.dry_run,
+        hard_link=arguments.hard_link,
+        merge_metadata=arguments.merge_metadata,
         store=arguments.store,
-        action=ActionOptions(
-            tiers=tuple(tier for tier in arguments.act_on or () if tier != CHOSEN),
-            is_chosen=CHOSEN in (arguments.act_on or ()),
-            apply=arguments.apply,
-            dry_run=arguments.dry_run,
-            hard_link=arguments.hard_link,
-            merge_metadata=arguments.merge_metadata,
-            store=arguments.store,
-        ),
     )
-    _check_outputs(options.outputs)
-    check_action_tiers(options.action)
-    if options.engine is not None and options.search.without_model:
-        raise CommandMisused(
-            "--engine ray embeds on a cluster, and --without-model embeds nothing: leave out one of them"
-        )
-    if options.action.is_chosen and options.action.tiers:
+    check_action_tiers(options)
+    if options.is_chosen and options.tiers:
         raise CommandMisused(f"--act-on {CHOSEN} moves what you chose and nothing else; leave the tiers out")
-    if options.action.hard_link and set(options.action.tiers) - {EXACT}:
+    if options.hard_link and set(options.tiers) - {EXACT}:
         raise CommandMisused(
             f"--hard-link only replaces copies of the same bytes: the only tier for it is --act-on {EXACT}"
         )
     return options
+
+
+def read_outputs(arguments: argparse.Namespace) -> tuple[Path, ...]:
+    """Return the reports to write.
+
+    Raises if one cannot be written, or would replace a photo, as after ``--json *.jpg``.
+    """
+    need("rich", *(["jinja2"] if arguments.report else []))
+    outputs = tuple(path for path in (arguments.json, arguments.csv, arguments.report) if path is not None)
+    for path in outputs:
+        if path != STDOUT:
+            check_place(path)
+            if suffix_of(path.name) in PHOTO_SUFFIXES | COMPANION_KINDS.keys():
+                raise CommandMisused(
+                    f"{path} has the name of a photo or of its companion; name another file for the report"
+                )
+    if len(set(map(os.path.abspath, outputs))) < len(outputs):
+        raise CommandMisused("--json, --csv and --report must not write to the same file")
+    return outputs
 
 
 def _add_output_options(group: argparse._ArgumentGroup) -> None:
@@ -168,20 +146,6 @@ def _page_path(text: str) -> Path:
     if text.lower().endswith((".html", ".htm")):
         return user_path(text)
     raise argparse.ArgumentTypeError(f"the report is an HTML page: give it a name that ends in .html, not {text!r}")
-
-
-def _check_outputs(outputs: Sequence[Path]) -> None:
-    """Raise if a report cannot be written, or would replace a photo, as after ``--json *.jpg``."""
-    for path in outputs:
-        if path == STDOUT:
-            continue
-        check_place(path)
-        if suffix_of(path.name) in PHOTO_SUFFIXES | COMPANION_KINDS.keys():
-            raise CommandMisused(
-                f"{path} has the name of a photo or of its companion; name another file for the report"
-            )
-    if len(set(map(os.path.abspath, outputs))) < len(outputs):
-        raise CommandMisused("--json, --csv and --report must not write to the same file")
 
 
 def check_action_tiers(options: ActionOptions, model: str | None = None) -> None:

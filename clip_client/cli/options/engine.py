@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from clip_client._endpoint import EndpointKind
 from clip_client.cli.errors import CommandMisused, need
 from clip_client.cli.options.connection import connected
-from clip_client.cli.options.numbers import number_type
+from clip_client.cli.parser import number_type
 
 if TYPE_CHECKING:
     from clip_client import ClientConfig

@@ -7,12 +7,12 @@ import glob
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from clip_client.cli.errors import CommandFailed, CommandMisused
+from clip_client.cli.parser import user_path
 from clip_client.dedup import Scan, scan
 from clip_client.dedup.text import printable
 
@@ -37,7 +37,10 @@ def add_walk_options(parser: argparse.ArgumentParser) -> None:
         "--null", action="store_true", help="the paths in FILE end with a NUL byte, as find -print0 writes them"
     )
     parser.add_argument(
-        "--hidden", action="store_true", help="also take files and folders whose names begin with a dot"
+        "--hidden",
+        dest="include_hidden",
+        action="store_true",
+        help="also take files and folders whose names begin with a dot",
     )
     parser.add_argument("--follow-links", action="store_true", help="also walk into symbolic links to folders")
     parser.add_argument(
@@ -45,12 +48,6 @@ def add_walk_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="do not walk into other mounted file systems (default: walk into them)",
     )
-    parser.set_defaults(refuse_usage=parser.error)
-
-
-def user_path(text: str) -> Path:
-    """Return a path of the command line; a leading ``~`` is the home folder, which shells leave in ``--store=~/x``."""
-    return Path(os.path.expanduser(text))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,11 +56,10 @@ class WalkOptions:
 
     paths: tuple[str, ...]
     """Every path that was given, patterns and lists resolved; a pattern that matches nothing stays as it is."""
-    missing: tuple[str, ...] = ()
+    missing: tuple[str, ...]
     """Those on the command line that name nothing; what a list names may be gone by now."""
-    include_hidden: bool = False
-    follow_links: bool = False
-    one_file_system: bool = False
+    how: Mapping[str, bool]
+    """Arguments of :func:`scan`."""
 
     def check_named(self) -> None:
         """Raise CommandFailed if a path on the command line names nothing: it is probably misspelt."""
@@ -78,11 +74,9 @@ class WalkOptions:
             show("looking for photos", 0, None)
         return scan(
             [*self.paths, *more],
-            include_hidden=self.include_hidden,
-            follow_links=self.follow_links,
-            one_file_system=self.one_file_system,
             raw=raw,
             on_progress=show and (lambda found: show("looking for photos", found, None)),
+            **self.how,
         )
 
 
@@ -93,17 +87,15 @@ def read_walk_options(arguments: argparse.Namespace) -> WalkOptions:
     CommandMisused for a URL or an empty path.
     """
     if not arguments.paths and arguments.files_from is None:
-        arguments.refuse_usage("give a PATH, or a list of paths with --files-from")
+        arguments.parser.error("give a PATH, or a list of paths with --files-from")
     if arguments.null and arguments.files_from is None:
-        arguments.refuse_usage("--null needs --files-from")
+        arguments.parser.error("--null needs --files-from")
     named = [found for path in arguments.paths for found in _resolved(path)]
     listed = [] if arguments.files_from is None else _listed(arguments.files_from, null=arguments.null)
     return WalkOptions(
         paths=(*named, *listed),
         missing=tuple(path for path in named if not os.path.lexists(path)),
-        include_hidden=arguments.hidden,
-        follow_links=arguments.follow_links,
-        one_file_system=arguments.one_file_system,
+        how={name: getattr(arguments, name) for name in ("include_hidden", "follow_links", "one_file_system")},
     )
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
 from clip_client.cli.options.connection import connected, read_config
-from clip_client.cli.options.numbers import number_type
 from clip_client.cli.options.paths import WalkOptions, add_walk_options, read_walk_options
 from clip_client.cli.options.store import opened_store
+from clip_client.cli.parser import number_type
 from clip_client.dedup import DuplicateReport, Scan, Store, find_duplicates
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, KeepRules
 from clip_client.dedup.search import CANDIDATES, VERIFY_MODES, group_contents
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 _SIMILARITY: Final = number_type(float, lambda value: 0 <= value <= 1, expected="a cosine similarity between 0 and 1")
 
+_COMPARE_BY: Final = ("threshold", "hash_bits", "verify")
+"""Options that :func:`find_duplicates` takes as they are."""
+
 NO_PHOTO: Final = "there is no photo to compare in the given paths"
 
 
@@ -35,21 +38,20 @@ class SearchOptions:
     walk: WalkOptions
     config: ClientConfig
     references: tuple[str, ...]
-    keep: tuple[str, ...]
-    threshold: float | None
-    hash_bits: int
-    verify: str
-    without_model: bool = False
+    compare_by: Mapping[str, Any]
+    """What counts as a duplicate, and which one stays: arguments of :func:`find_duplicates`."""
+    without_model: bool
     """Compare bytes, pixels, perceptual hashes and alignments, and no vectors."""
+    quiet: bool
 
     @asynccontextmanager
-    async def connected(self, *, quiet: bool = False) -> AsyncIterator[ClipClient | None]:
+    async def connected(self) -> AsyncIterator[ClipClient | None]:
         """Give a client whose model is known, or None for a search without a model; see :func:`connected`."""
         if self.without_model:
             yield None
             return
         hint = " To search by bytes, pixels and alignment alone, without any model: --without-model"
-        async with connected(self.config, quiet=quiet, hint=hint) as clip:
+        async with connected(self.config, quiet=self.quiet, hint=hint) as clip:
             yield clip
 
     def scan(self, show: Callable[[str, int, int | None], None]) -> Scan:
@@ -67,25 +69,8 @@ class SearchOptions:
         options: MoveOptions | None = None,
     ) -> DuplicateReport:
         """Search the photos that :meth:`scan` found, and judge which of them may move with ``options``."""
-        return await find_duplicates(
-            clip,
-            found,
-            threshold=self.threshold,
-            hash_bits=self.hash_bits,
-            references=self.references,
-            keep=self.keep,
-            store=store,
-            verify=self.verify,
-            options=options,
-            on_progress=show,
-            group=group,
-        )
-
-
-def add_search_options(parser: argparse.ArgumentParser) -> None:
-    """Add the paths and the options of the search; ``add_model_options`` adds the rest."""
-    add_walk_options(parser)
-    _add_search_options(parser.add_argument_group("search"))
+        more: dict[str, Any] = {"references": self.references, **self.compare_by}
+        return await find_duplicates(clip, found, store=store, options=options, on_progress=show, group=group, **more)
 
 
 def read_search_options(arguments: argparse.Namespace) -> SearchOptions:
@@ -99,11 +84,9 @@ def read_search_options(arguments: argparse.Namespace) -> SearchOptions:
         walk=read_walk_options(arguments),
         config=read_config(arguments),
         references=tuple(map(os.path.expanduser, arguments.reference)),
-        keep=_keep_rules(arguments),
-        threshold=arguments.threshold,
-        hash_bits=arguments.hash_bits,
-        verify=arguments.verify,
+        compare_by={"keep": _keep_rules(arguments), **{name: getattr(arguments, name) for name in _COMPARE_BY}},
         without_model=arguments.without_model,
+        quiet=vars(arguments).get("quiet", False),
     )
     if options.without_model and arguments.url:
         raise CommandMisused("--without-model asks no server: leave out --url, or --without-model")
@@ -116,7 +99,10 @@ def read_search_options(arguments: argparse.Namespace) -> SearchOptions:
     return options
 
 
-def _add_search_options(group: argparse._ArgumentGroup) -> None:
+def add_search_options(parser: argparse.ArgumentParser) -> None:
+    """Add the paths and the options of the search; ``add_model_options`` adds the rest."""
+    add_walk_options(parser)
+    group = parser.add_argument_group("search")
     group.add_argument(
         "--threshold",
         type=_SIMILARITY,

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from clip_client.cli.errors import CommandFailed, need
-from clip_client.cli.options.paths import user_path
+from clip_client.cli.parser import user_path
 from clip_client.dedup import Store
 from clip_client.dedup.store.store import default_directory
 

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -40,76 +41,56 @@ class Rate:
         (since, before), (_, done) = self._samples[0], self._samples[-1]
         return (done - before) / (now - since) if done > before and now - since >= _SHORTEST_S else None
 
+    def in_words(self, now: float, total: float | None) -> list[str]:
+        """Return such as ``["31.2 photos/s", "12 min left"]``, as far as they are known."""
+        rate = self.at(now)
+        if rate is None:
+            return []
+        said = [f"{rate:,.0f} photos/s" if rate >= 99.5 else f"{rate:.1f} photos/s"]
+        left = 0 if total is None else total - self._samples[-1][1]
+        return [*said, f"{_duration(left / rate)} left"] if left > 0 else said
 
-def format_rate(rate: float) -> str:
-    """Write ``"1,200 photos/s"`` or ``"31.2 photos/s"``."""
-    return f"{rate:,.0f} photos/s" if rate >= 99.5 else f"{rate:.1f} photos/s"
 
-
-def format_left(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     """Write ``"40 s"``, ``"12 min"`` or ``"3.5 h"``."""
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
     return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"
 
 
-class ProgressLines:
-    """Says every ten seconds how far the work is; call it with (what, done, total), with a total of None if unknown."""
+class ProgressBars:
+    """Shows each kind of work; call it with (what, done, total), with a total of None if it is unknown.
 
-    def __init__(self, say: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._say = say
+    ``progress`` draws the bars. Without it, ``print_line`` gets a line every ten seconds.
+    """
+
+    def __init__(
+        self,
+        progress: Progress | None,
+        print_line: Callable[[str], None],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._progress = progress
+        self.say = print_line
         self._clock = clock
         self._said_at = clock()
         self._rates: dict[str, Rate] = {}
-
-    def __call__(self, what: str, done: int, total: int | None) -> None:
-        """Take the progress of one kind of work, and print it if it is time."""
-        now = self._clock()
-        self._rates.setdefault(what, Rate(now, done)).add(now, done)
-        if now - self._said_at < _LINE_EVERY_S:
-            return
-        self._said_at = now
-        rate = self._rates[what].at(now)
-        parts = [f"{what}: {done:,}" + ("" if total is None else f" of {total:,}")]
-        if rate is not None:
-            parts.append(format_rate(rate))
-            if total is not None and total > done:
-                parts.append(f"{format_left((total - done) / rate)} left")
-        self._say(f"clip-client: {', '.join(parts)}")
-
-
-class ProgressBars:
-    """Shows each kind of work; call it with (what, done, total), with a total of None if it is unknown."""
-
-    def __init__(self, progress: Progress, *, quiet: bool = False) -> None:
-        self._progress = progress
-        self._quiet = quiet
         self._bars: dict[str, TaskID] = {}
-        self._rates: dict[str, Rate] = {}
-        self._lines = ProgressLines(self.say)
 
     def __call__(self, what: str, done: int, total: int | None) -> None:
-        """Set the progress of one kind of work."""
-        if self._progress.disable:
-            self._lines(what, done, total)
-            return
-        if total == 0:
-            return  # there is nothing to do
-        now = time.monotonic()
-        if what not in self._bars:
-            self._rates[what] = Rate(now, done)
-            self._bars[what] = self._progress.add_task(what, total=None, rate=self._rates[what])
-        self._rates[what].add(now, done)
-        self._progress.update(self._bars[what], completed=done, total=total)
-
-    def say(self, line: str) -> None:
-        """Print a line on standard error, above the bars and without wrapping, so that a path in it can be copied."""
-        if self._quiet:
-            return
-        if self._progress.disable:
-            print(line, file=sys.stderr)
-        else:
-            self._progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        """Take the progress of one kind of work, and show it."""
+        now = self._clock()
+        rate = self._rates.setdefault(what, Rate(now, done))
+        rate.add(now, done)
+        if self._progress is not None and total != 0:
+            if what not in self._bars:
+                self._bars[what] = self._progress.add_task(what, total=None, rate=rate)
+            self._progress.update(self._bars[what], completed=done, total=total)
+        elif self._progress is None and now - self._said_at >= _LINE_EVERY_S:
+            self._said_at = now
+            parts = [f"{done:,}" + ("" if total is None else f" of {total:,}"), *rate.in_words(now, total)]
+            self.say(f"clip-client: {what}: {', '.join(parts)}")
 
 
 @contextmanager
@@ -123,32 +104,22 @@ def progress_bars(*, quiet: bool = False) -> Iterator[ProgressBars]:
     from rich.table import Column
     from rich.text import Text
 
-    class DoneColumn(ProgressColumn):
+    class StateColumn(ProgressColumn):
         def render(self, task: Task) -> Text:
             total = "" if task.total is None else f"/{task.total:,.0f}"
             done = f"{task.completed:,.0f}{total}" if total or task.completed else ""
-            return Text(done, style="progress.download", justify="right")
-
-    class RateColumn(ProgressColumn):
-        def render(self, task: Task) -> Text:
-            rate = None if task.finished else task.fields["rate"].at(time.monotonic())
-            return Text("" if rate is None else format_rate(rate), style="progress.data.speed", justify="right")
-
-    class LeftColumn(ProgressColumn):
-        def render(self, task: Task) -> Text:
-            rate = None if task.finished else task.fields["rate"].at(time.monotonic())
-            if rate is None or task.total is None:
-                return Text("")
-            return Text(f"{format_left((task.total - task.completed) / rate)} left", style="progress.remaining")
+            more = () if task.finished else task.fields["rate"].in_words(time.monotonic(), task.total)
+            return Text("  ").join([Text(done, style="progress.download"), *(Text(one, style="cyan") for one in more)])
 
     console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        yield ProgressBars(None, (lambda line: None) if quiet else (lambda line: print(line, file=sys.stderr)))
+        return
     columns = (
         TextColumn("{task.description}"),
-        BarColumn(bar_width=None),  # the width that the other columns leave
-        DoneColumn(table_column=Column(no_wrap=True)),
-        RateColumn(table_column=Column(no_wrap=True)),
-        LeftColumn(table_column=Column(no_wrap=True)),
+        BarColumn(bar_width=None),  # the width that the other column leaves
+        StateColumn(table_column=Column(no_wrap=True, justify="right")),
     )
-    is_shown = console.is_terminal and not quiet
-    with Progress(*columns, console=console, transient=True, expand=True, disable=not is_shown) as progress:
-        yield ProgressBars(progress, quiet=quiet)
+    with Progress(*columns, console=console, transient=True, expand=True) as progress:
+        # Above the bars and without wrapping, so that a path in it can be copied.
+        yield ProgressBars(progress, partial(console.print, markup=False, highlight=False, soft_wrap=True))

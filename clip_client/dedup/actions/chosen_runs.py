@@ -10,7 +10,7 @@ import os
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
-from clip_client.dedup.actions.apply import HARDLINK, in_quarantine, undo
+from clip_client.dedup.actions.apply import HARDLINK, undo
 from clip_client.dedup.store.choices import BEGUN, DONE, KEEP, UNDONE, WAITING
 from clip_client.dedup.store.journal import IN_QUARANTINE, State
 
@@ -76,16 +76,17 @@ def take_back(
 ) -> TakenBack:
     """Restore photos as :func:`~.apply.undo` does, and mark the choices that moved them as undone.
 
-    If a whole ``run`` is meant, what it declared different or all wanted is taken back, too. Raises StoreError if
-    another process moves files with this store.
+    Everything in the quarantine is restored, or what one run moved, what was moved from ``paths``, or the entries with
+    the ids in ``only``. If a whole ``run`` is meant, what it declared different or all wanted is taken back, too.
+    Raises StoreError if another process moves files with this store.
     """
     with store.journal.exclusive():
-        taken_back = {
-            entry.files[0].original for entry in in_quarantine(store.journal, run=run, paths=paths, only=only)
-        }
+        originals = [None] if paths is None else map(os.path.abspath, paths)
+        entries = [one for path in originals for one in store.journal.entries(IN_QUARANTINE, run=run, original=path)]
+        moved = {one.id: one.files[0].original for one in entries if only is None or one.id in only}
         # First: if this process is killed, nothing may move again that it has brought back.
-        settle(store, taken_back=taken_back)
-        outcomes = undo(store.journal, run=run, paths=paths, only=only)
+        settle(store, taken_back=set(moved.values()))
+        outcomes = undo(store.journal, only=moved.keys())
         is_whole_run = run is not None and paths is None and only is None
         declared = declared_by(store, run) if is_whole_run else []
         if declared:

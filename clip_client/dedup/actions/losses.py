@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
@@ -37,11 +37,9 @@ class Loss:
     """Fields of it that have other values in the kept photo."""
     others: tuple[str, ...] = ()
     """All other fields of the file; the most important one first."""
-    is_unreadable: bool = False
-    """The fields of one of the files cannot be read."""
 
     def __bool__(self) -> bool:
-        return bool(self.missing or self.differing or self.others or self.is_unreadable)
+        return bool(self.missing or self.differing or self.others)
 
 
 def loss(copy: Metadata, kept: Metadata) -> Loss:
@@ -64,35 +62,28 @@ def loss_in_files(copy: Photo, kept: Photo, known: Metadata, sidecars: Iterable[
     """Compare all fields of two files but housekeeping (:mod:`~clip_client.dedup.files.field_names`).
 
     ``known`` is the metadata of the kept photo with its ``sidecars``, the XMP packets beside it. Of files with the same
-    bytes only the extended attributes can differ.
+    bytes only the extended attributes can differ. Raises ValueError if the fields of the copy cannot be read.
     """
-    lost = read_attributes(copy.path).lost_in([read_attributes(kept.path)])
-    if copy.sha256 == kept.sha256:
-        return Loss(others=_named(lost))
-    ours, theirs = _fields_of(copy.path, copy.sha256), _fields_of(kept.path, kept.sha256)
-    if ours.is_unreadable:
-        return Loss(is_unreadable=True)
-    in_file = ours.lost_in([theirs, *map(read_sidecar_fields, sidecars)])
-    compared = _compared(copy.metadata)
-    lost |= {name: values - compared.get(name, set()) for name, values in in_file.items() if name not in _IN_METADATA}
-    first = loss(copy.metadata, known)
-    return Loss(missing=first.missing, differing=first.differing, others=_named(lost))
-
-
-def _named(lost: dict[str, set[Value]]) -> tuple[str, ...]:
-    return tuple(sorted((name for name, values in lost.items() if values), key=rank))
+    lost, found = read_attributes(copy.path).lost_in([read_attributes(kept.path)]), Loss()
+    if copy.sha256 != kept.sha256:
+        metadata = copy.metadata
+        found = loss(metadata, known)
+        ours, theirs = _fields_of(copy.path, copy.sha256), _fields_of(kept.path, kept.sha256)
+        if ours.is_unreadable:
+            raise ValueError(f"the fields of {copy.path} cannot be read")
+        # ``found`` is about the first value of each of these fields.
+        compared: dict[str, set[Value]] = {name: {metadata.taken} for name in DATES}
+        compared |= {name: {" ".join(getattr(metadata, name).split())} for name in ("title", "caption")}
+        for name, values in ours.lost_in([theirs, *map(read_sidecar_fields, sidecars)]).items():
+            if name not in _IN_METADATA:
+                lost[name] = values - compared.get(name, set())
+    return replace(found, others=tuple(sorted((name for name, values in lost.items() if values), key=rank)))
 
 
 @lru_cache(maxsize=256)
 def _fields_of(path: str, sha256: str) -> Fields:
     """Read the fields of a file once while its content stays: a kept photo is compared with each of its copies."""
     return read_fields(path)
-
-
-def _compared(metadata: Metadata) -> dict[str, set[Value]]:
-    """Return the values that :func:`loss` compares: the first of each field."""
-    texts = {name: " ".join(text.split()) for name, text in (("title", metadata.title), ("caption", metadata.caption))}
-    return {name: {text} for name, text in (*texts.items(), *((name, metadata.taken) for name in DATES))}
 
 
 def words(metadata: Metadata) -> set[str]:

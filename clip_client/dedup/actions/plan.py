@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING
 
-from clip_client.dedup.actions.merging import MetadataMerge
-from clip_client.dedup.actions.quarantine import CannotMove, QuarantineTarget, quarantine_target
+from clip_client.dedup.actions.merging import KeptMetadata
+from clip_client.dedup.actions.quarantine import CannotMove, quarantine_folder
 from clip_client.dedup.actions.verdicts import MoveOptions, check_tiers, roots_of
-from clip_client.dedup.types import IF_CHOSEN, NEVER, SAFE_TIERS, TIERS
+from clip_client.dedup.types import IF_CHOSEN, SAFE_TIERS, TIERS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -31,7 +31,8 @@ class Move:
     """The kept photo of its group, or another photo that stays and holds the same picture."""
     tier: str
     companions: tuple[Companion, ...]
-    target: QuarantineTarget
+    folder: str
+    """It contains the quarantine that the photo moves to."""
     reason: str = ""
     """Why it moves only because a person chose it; empty if it moves by its verdict."""
     is_chosen: bool = False
@@ -67,6 +68,8 @@ class Plan:
     moves: tuple[Move, ...]
     skipped: tuple[Skip, ...]
     for_album: tuple[AlbumEntry, ...] = ()
+    hard_link: bool = False
+    """A hard link to the kept photo replaces each photo that moves."""
 
     @property
     def size_bytes(self) -> int:
@@ -99,50 +102,48 @@ def plan_moves(
     skipped: list[Skip] = []
     for_album: list[AlbumEntry] = []
     for group in report.groups:
-        merge = MetadataMerge(is_asked_for=options.merge_metadata)
         photos = {member.path: member.photo for member in group.members}
         moved: dict[str, tuple[Photo, str]] = {}
         """Path of a photo that moves -> the photo that stays for it, and how certain that is."""
+        metadata: dict[str, KeptMetadata] = {}
+        """By the path of a photo that stays."""
         of_group: list[Move] = []
         for member in _copies_last(group):
             photo, verdict = member.photo, member.verdict
             if chosen is not None and photo.path not in chosen:
                 continue
             selected = tiers if chosen is None else chosen[photo.path]
-            if verdict.moves == NEVER or (selected is not None and not verdict.moves_with(selected)):
-                missing = verdict.tier if verdict.is_copy else ""
-                reason = f"It moves only with --act-on {missing}." if missing else verdict.reason
-                skipped.append(Skip(photo=photo, reason=reason, tier=missing))
+            if reason := verdict.why_it_stays(selected):
+                skipped.append(Skip(photo=photo, reason=reason, tier=verdict.tier if verdict.is_copy else ""))
                 continue
             kept, tier = photos[verdict.kept], verdict.tier
             if kept.path in moved:
                 kept, certainty = moved[kept.path]
                 tier = max(tier, certainty, key=TIERS.index)
             try:
-                if photo.in_library is None:
-                    target = quarantine_target(photo.path, roots)
-                    merge.merge(photo, kept)
-                    along = () if options.hard_link else photo.companions
-                    of_group.append(
-                        Move(
-                            duplicate=photo,
-                            kept=kept,
-                            tier=tier,
-                            companions=along,
-                            target=target,
-                            reason=verdict.reason if verdict.moves == IF_CHOSEN else "",
-                            is_chosen=selected is None,
-                        )
-                    )
-                else:
-                    for_album.append(AlbumEntry(duplicate=photo, kept=kept))
+                folder = "" if photo.in_library is not None else quarantine_folder(photo.path, roots)
             except CannotMove as error:  # something has changed since the verdict
                 skipped.append(Skip(photo=photo, reason=str(error)))
-            else:
-                moved[photo.path] = kept, tier
+                continue
+            moved[photo.path] = kept, tier
+            if not folder:
+                for_album.append(AlbumEntry(duplicate=photo, kept=kept))
+                continue
+            metadata.setdefault(kept.path, KeptMetadata(kept)).add(photo)
+            of_group.append(
+                Move(
+                    duplicate=photo,
+                    kept=kept,
+                    tier=tier,
+                    companions=() if options.hard_link else photo.companions,
+                    folder=folder,
+                    reason=verdict.reason if verdict.moves == IF_CHOSEN else "",
+                    is_chosen=selected is None,
+                )
+            )
         # Several copies may add to one sidecar, so it is complete only now.
-        moves += (replace(move, sidecars=merge.sidecars_for(move.duplicate, move.kept)) for move in of_group)
-    return Plan(moves=tuple(moves), skipped=tuple(skipped), for_album=tuple(for_album))
+        moves += (replace(one, sidecars=metadata[one.kept.path].sidecars_for(one.duplicate)) for one in of_group)
+    return Plan(moves=tuple(moves), skipped=tuple(skipped), for_album=tuple(for_album), hard_link=options.hard_link)
 
 
 def _copies_last(group: DuplicateGroup) -> Iterator[Member]:

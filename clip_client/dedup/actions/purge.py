@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias
 
-from clip_client.dedup.actions.apply import Outcome, recover, why_out_of_reach
-from clip_client.dedup.actions.quarantine import is_there, remove_empty_folders
+from clip_client.dedup.actions.apply import Outcome, recover
+from clip_client.dedup.actions.quarantine import is_copy, is_there, remove_empty_folders, sentence, why_out_of_reach
 from clip_client.dedup.files.file_types import COMPANION_KINDS, PICTURES, suffix_of
-from clip_client.dedup.files.hashing import has_sha256, sha256_of
+from clip_client.dedup.files.hashing import has_sha256
 from clip_client.dedup.store.journal import PROOF, State
 from clip_client.dedup.types import PROVED_TIERS
 
@@ -83,7 +82,7 @@ def _purge(entry: JournalEntry, journal: Journal, prove: Prove | None, trash: Ca
     try:
         reason = why_out_of_reach(entry) or _why_it_stays(entry, journal, prove)
     except OSError as error:
-        reason = f"The system refuses: {error.strerror or error}."
+        reason = sentence(error)
     if reason:
         return Outcome(path=path, done=False, message=reason)
     journal.set_state(entry, State.PURGING)
@@ -91,11 +90,11 @@ def _purge(entry: JournalEntry, journal: Journal, prove: Prove | None, trash: Ca
         try:
             if is_there(file.quarantined):
                 trash(file.quarantined)
-            remove_empty_folders(file.quarantined)
         except OSError as error:  # includes TrashPermissionError
             journal.set_state(entry, State.MOVED)
             reason = error.strerror or str(error)
             return Outcome(path=path, done=False, message=f"The system's trash refuses it: {reason}.")
+    remove_empty_folders(entry)
     journal.set_state(entry, State.PURGED)
     return Outcome(path=path, done=True, message="In the system's trash.")
 
@@ -118,10 +117,9 @@ def _why_it_stays(entry: JournalEntry, journal: Journal, prove: Prove | None) ->
 
 def _is_as_it_was_moved(file: MovedFile) -> bool:
     status = os.lstat(file.quarantined)
-    if status.st_size != file.size_bytes:
-        return False
     # FAT timestamps shift with daylight saving, so another time alone does not mean that the file was changed.
-    return status.st_mtime_ns == file.mtime_ns or sha256_of(file.quarantined) == file.sha256
+    is_unchanged = (status.st_size, status.st_mtime_ns) == (file.size_bytes, file.mtime_ns)
+    return is_unchanged or is_copy(file.quarantined, file)
 
 
 def _kept_instead(entry: JournalEntry, journal: Journal, prove: Prove | None) -> tuple[str, str]:
@@ -141,11 +139,9 @@ def _kept_instead(entry: JournalEntry, journal: Journal, prove: Prove | None) ->
                 journal.set_proved(entry, tier)
             return path, ""
     path = left[0][0]
-    why = (
-        f"An earlier version moved it for {path}"
-        if path == entry.kept
-        else f"The photo that was kept instead, {entry.kept}, was moved itself for {path}"
-    )
+    why = f"An earlier version moved it for {path}"
+    if path != entry.kept:
+        why = f"The photo that was kept instead, {entry.kept}, was moved itself for {path}"
     return "", f"{why}, which is not proved to show all of it; {remedy}."
 
 
@@ -178,10 +174,4 @@ def _has_beside(kept: str, kind: str, lost: MovedFile) -> bool:
     """Tell whether the folder of the kept photo holds a file of this kind with the bytes of ``lost``."""
     with os.scandir(os.path.dirname(kept)) as entries:
         of_kind = [entry.path for entry in entries if COMPANION_KINDS.get(suffix_of(entry.name)) == kind]
-    return any(_is_copy(path, lost) for path in of_kind)
-
-
-def _is_copy(path: str, lost: MovedFile) -> bool:
-    with suppress(OSError):  # such as a link that leads nowhere
-        return os.stat(path).st_size == lost.size_bytes and sha256_of(path) == lost.sha256
-    return False
+    return any(is_copy(path, lost) for path in of_kind)

@@ -12,19 +12,18 @@ import errno
 import os
 import stat
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
 from clip_client.dedup.files.apple_photos import is_inside_library
-from clip_client.dedup.files.hashing import has_sha256
+from clip_client.dedup.files.hashing import sha256_of
 from clip_client.dedup.types import QUARANTINE_NAME
 from preprocess_ensemble.errors import ReportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Collection
 
-    from clip_client.dedup.store.journal import MovedFile
+    from clip_client.dedup.store.journal import JournalEntry, MovedFile
 
 _NO_SYNC: Final = frozenset({errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})
 """Errors of file systems that cannot sync a folder, which POSIX allows."""
@@ -38,23 +37,16 @@ class CannotMove(ReportedError):
     """A file must stay where it is; the message is one sentence for people."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class QuarantineTarget:
-    """The quarantine that a file moves to."""
-
-    folder: str
-    """The folder that contains ``.clip-quarantine``."""
-
-    def path_for(self, path: str, run: str) -> str:
-        """Return the path in the quarantine for the file at ``path``, moved by ``run``."""
-        return os.path.join(self.folder, QUARANTINE_NAME, run, os.path.relpath(os.path.abspath(path), self.folder))
+def quarantined_path(folder: str, run: str, path: str) -> str:
+    """Return where ``run`` moves the file at an absolute ``path`` to, in the quarantine of ``folder``."""
+    return os.path.join(folder, QUARANTINE_NAME, run, os.path.relpath(path, folder))
 
 
-def quarantine_target(path: str, roots: Collection[str]) -> QuarantineTarget:
-    """Find the quarantine for the photo at ``path``, from the innermost of the absolute ``roots`` above it.
+def quarantine_folder(path: str, roots: Collection[str]) -> str:
+    """Return the folder whose ``.clip-quarantine`` takes the photo at ``path``.
 
-    Nothing is written. Raises CannotMove if ``path`` is not a regular file or is not below a root, or if its folder or
-    the quarantine cannot be written.
+    It is at or below the innermost of the absolute ``roots`` above the photo. Nothing is written. Raises CannotMove if
+    ``path`` is not a regular file or is not below a root, or if its folder or the quarantine cannot be written.
     """
     given, path = path, os.path.abspath(path)
     try:
@@ -77,7 +69,7 @@ def quarantine_target(path: str, roots: Collection[str]) -> QuarantineTarget:
     for needed in {folder, top}:
         _check_writable(needed)
     _check_quarantine(os.path.join(top, QUARANTINE_NAME), status.st_dev)
-    return QuarantineTarget(folder=top)
+    return top
 
 
 def why_read_only(folder: str) -> str:
@@ -107,22 +99,19 @@ def check_can_move(path: str, what: str) -> None:
         raise CannotMove(f"{what} is a mount point, and files cannot be renamed across file systems.")
 
 
-def check_hard_link(kept: str, copy: str, *, type_of: Callable[[int], str] | None = None) -> None:
-    """Raise CannotMove if ``copy`` cannot be replaced by a hard link to ``kept``.
-
-    ``type_of`` names the file system of a device number (default: :func:`file_system_type`).
-    """
+def check_hard_link(kept: str, copy: str) -> None:
+    """Raise CannotMove if ``copy`` cannot be replaced by a hard link to ``kept``."""
     try:
         there, here = os.stat(kept), os.lstat(copy)
     except OSError as error:
         raise CannotMove(f"A hard link is not possible: {error.strerror}.") from None
     if there.st_dev != here.st_dev:
         raise CannotMove(f"The kept photo is on another file system, which a hard link cannot cross: {kept}.")
-    if (type_of or file_system_type)(here.st_dev) in _WITHOUT_HARD_LINKS:
+    if _file_system_type(here.st_dev) in _WITHOUT_HARD_LINKS:
         raise CannotMove("Its file system does not support hard links.")
 
 
-def file_system_type(device: int) -> str:
+def _file_system_type(device: int) -> str:
     """Return the type of the mounted file system with this device number, such as ``"ext4"``; empty if not known."""
     with suppress(OSError), open("/proc/self/mountinfo", "rb") as mounts:  # Linux alone has it
         for fields in map(bytes.split, mounts):
@@ -244,7 +233,7 @@ def restore(file: MovedFile, *, replace_equal: bool = False) -> None:
     elif os.path.samefile(quarantined, original):
         os.unlink(quarantined)
         sync_folder(os.path.dirname(quarantined))
-    elif replace_equal and has_sha256(original, file.sha256):
+    elif replace_equal and is_copy(original, file):
         os.replace(quarantined, original)
         _sync_folders_of(original, quarantined)
     else:
@@ -266,13 +255,14 @@ def is_there(path: str) -> bool:
     return True
 
 
-def check_disk(file: MovedFile, kept: str) -> None:
-    """Raise CannotMove if the disk of a quarantined file is not connected.
+def why_out_of_reach(entry: JournalEntry) -> str:
+    """Say that the disk of an entry is not connected; empty if it is.
 
     The folder that contained the quarantine is then missing, or is an empty mount point. If a person empties a
     quarantine by hand, that folder still contains other files. If another disk is mounted in its place, the quarantine
     and the file are missing, and so are the file's old folder or the kept photo.
     """
+    file = entry.files[0]
     folder = file.quarantined.partition(f"{os.sep}{QUARANTINE_NAME}{os.sep}")[0] or os.sep
     try:
         with os.scandir(folder) as entries:
@@ -280,24 +270,44 @@ def check_disk(file: MovedFile, kept: str) -> None:
     except OSError:
         is_empty = True
     if is_empty:
-        raise CannotMove(f"{folder} is missing or empty; connect its disk and try again.")
+        return f"{folder} is missing or empty; connect its disk and try again."
     known = (os.path.join(folder, QUARANTINE_NAME), file.original)
-    around = (os.path.dirname(file.original), kept)
-    if not any(map(os.path.lexists, known)) and not all(map(os.path.lexists, around)):
-        raise CannotMove(f"{folder} looks like another disk; connect the right one and try again.")
+    around = (os.path.dirname(file.original), entry.kept)
+    if any(map(os.path.lexists, known)) or all(map(os.path.lexists, around)):
+        return ""
+    return f"{folder} looks like another disk; connect the right one and try again."
 
 
-def remove_empty_folders(quarantined: str) -> None:
-    """Remove the empty folders above a file that left the quarantine, up to and including the quarantine itself.
+def remove_empty_folders(entry: JournalEntry) -> None:
+    """Remove the empty folders above files that left the quarantine, up to and including the quarantine itself.
 
     Inner folders may be missing if the process that made them was killed.
     """
-    folder = os.path.dirname(quarantined)
-    while QUARANTINE_NAME in folder.split(os.sep):
-        try:
-            os.rmdir(folder)
-        except FileNotFoundError:
-            pass
-        except OSError:
-            return
-        folder = os.path.dirname(folder)
+    for file in entry.files:
+        with suppress(OSError):
+            for folder in map(str, PurePath(file.quarantined).parents):
+                if QUARANTINE_NAME not in folder.split(os.sep):
+                    break
+                with suppress(FileNotFoundError):
+                    os.rmdir(folder)
+
+
+def may_be_quarantined(entry: JournalEntry) -> bool:
+    """Tell whether a file of the entry is in the quarantine; True if this cannot be found out."""
+    try:
+        return any(is_there(file.quarantined) for file in entry.files)
+    except OSError:
+        return True
+
+
+def is_copy(path: str, file: MovedFile) -> bool:
+    """Tell whether the file at ``path`` has the bytes that ``file`` had; False if it cannot be read."""
+    try:
+        return os.stat(path).st_size == file.size_bytes and sha256_of(path) == file.sha256
+    except OSError:  # such as a link that leads nowhere
+        return False
+
+
+def sentence(error: OSError | CannotMove) -> str:
+    """Return why a file did not move."""
+    return f"The system refuses: {error.strerror or error}." if isinstance(error, OSError) else str(error)

@@ -6,12 +6,13 @@ Nothing else decides this. The terminal, the pages, JSON, CSV, rules and the pla
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from clip_client.dedup.actions.losses import picture_loss
-from clip_client.dedup.actions.merging import MetadataMerge
-from clip_client.dedup.actions.quarantine import CannotMove, check_can_move, check_hard_link, quarantine_target
+from clip_client.dedup.actions.merging import KeptMetadata
+from clip_client.dedup.actions.quarantine import CannotMove, check_can_move, check_hard_link, quarantine_folder
 from clip_client.dedup.aligned import UNTOLD
 from clip_client.dedup.files.companions import companions, differing_companion, what_would_be_lost
 from clip_client.dedup.files.file_types import EDITED as EDITED_VERSION
@@ -50,7 +51,6 @@ _COMPARED_ITSELF: Final = (
     "A RAW file beside it or beside the kept photo was compared as a photo of its own, so another group may keep or "
     "move it; name their folder instead."
 )
-_MOST_LIKELY_FIRST: Final = (BY_DEFAULT, ON_REQUEST, IF_CHOSEN, NEVER)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,88 +98,100 @@ class Judge:
         refuses. Only if a person chooses it: another shot, an altered picture, one that shows what the kept photo
         lacks, and one of which it cannot be told whether the kept one was made from it.
         """
-        merge = MetadataMerge(is_asked_for=self._options.merge_metadata)
         kept, *others = group.members
+        metadata = KeptMetadata(kept.photo)
         return replace(
             group,
             members=(
                 replace(kept, verdict=Verdict(doubt=kept.doubt)),
-                *(replace(member, verdict=self._verdict(member, group, merge)) for member in others),
+                *(replace(member, verdict=self._verdict(member, group, metadata)) for member in others),
             ),
         )
 
-    def _verdict(self, member: Member, group: DuplicateGroup, merge: MetadataMerge) -> Verdict:
+    def _verdict(self, member: Member, group: DuplicateGroup, metadata: KeptMetadata) -> Verdict:
         best: Verdict | None = None
         for relation in _relations(member, group):
-            verdict = self._about(relation, member, group, merge)
-            if best is None or _MOST_LIKELY_FIRST.index(verdict.moves) < _MOST_LIKELY_FIRST.index(best.moves):
+            verdict = self._about(relation, member, metadata)
+            if best is None or _likelihood(verdict) < _likelihood(best):
                 best = verdict
             if verdict.moves == BY_DEFAULT:
                 break
         assert best is not None
         if self._options.merge_metadata and best.is_copy and best.kept == group.keep:
-            merge.merge(member.photo, group.members[0].photo)
+            metadata.add(member.photo)
         return best
 
-    def _about(self, relation: _Relation, member: Member, group: DuplicateGroup, merge: MetadataMerge) -> Verdict:
+    def _about(self, relation: _Relation, member: Member, metadata: KeptMetadata) -> Verdict:
         photo, kept = member.photo, relation.kept
         verdict = _proved(relation, member, is_trained=self._has_trained_weights)
-        if kept is not group.members[0].photo:
-            # That photo may itself move, and a sidecar beside it would not.
-            merge = MetadataMerge(is_asked_for=False)
-        is_same_picture = relation.tier in PROVED_TIERS and not relation.other_shot
-        if reason := self._why_never(photo, kept, merge, is_same_picture=is_same_picture):
-            return replace(verdict, moves=NEVER, reason=reason)
-        if not verdict.is_copy:
-            return verdict
-        lost, reason = picture_loss(photo, kept, relation.tier)
+        try:
+            self._check_may_move(photo, kept)
+            # Another photo than the kept one may itself move, and a sidecar beside it would not.
+            is_group_kept = kept is metadata.kept
+            (metadata if is_group_kept else KeptMetadata(kept)).check(
+                photo,
+                is_same_picture=relation.tier in PROVED_TIERS and not relation.other_shot,
+                can_merge=self._options.merge_metadata and is_group_kept,
+            )
+            if photo.in_library is None:  # else it goes into an album
+                self._check_can_be_moved(photo, kept)
+        except CannotMove as error:
+            return replace(verdict, moves=NEVER, reason=str(error))
+        lost, reason = picture_loss(photo, kept, relation.tier) if verdict.is_copy else ("", "")
         if reason:
             return replace(verdict, moves=IF_CHOSEN, reason=reason, lost=(*verdict.lost, *filter(None, [lost])))
         return verdict
 
-    def _why_never(self, photo: Photo, kept: Photo, merge: MetadataMerge, *, is_same_picture: bool) -> str:
-        # A hard link keeps the name, so companions of that name stay beside it.
-        own = () if self._options.hard_link and photo.in_library is None else photo.companions
-        return (
-            ("It is in a reference folder." if photo.is_reference else "")
-            or _embedded_conflict(photo, kept)
-            or self._companion_conflict(own, kept.companions)
-            or another_companion(differing_companion(own, kept.companions, self._hash_of))
-            or _other_names(photo)
-            or merge.why_it_stays(photo, kept, is_same_picture=is_same_picture)
-            or self._what_the_system_refuses(photo, kept, own)
-        )
-
-    def _companion_conflict(self, own: tuple[Companion, ...], beside_kept: tuple[Companion, ...]) -> str:
-        if any(companion.kind == EDITED_VERSION for companion in own):
-            return "It has an edited version, and the originals are what was compared, so only a person can choose."
-        if lost := what_would_be_lost(own, beside_kept):
-            return f"It has a {lost} beside it, which the kept photo lacks."
+    def _check_may_move(self, photo: Photo, kept: Photo) -> None:
+        """Raise CannotMove for a photo of a reference folder, and for parts and companions that would be lost."""
+        if photo.is_reference:
+            raise CannotMove("It is in a reference folder.")
+        held, by_kept = photo.features, kept.features
+        if held.embedded and held.embedded_digest != by_kept.embedded_digest:
+            is_other = held.embedded == by_kept.embedded
+            lacks = "and the kept photo does not hold the same" if is_other else "which the kept photo lacks"
+            raise CannotMove(f"It holds more than its picture ({held.embedded}), {lacks}.")
+        companions, beside_kept = self._companions(photo), kept.companions
+        if any(companion.kind == EDITED_VERSION for companion in companions):
+            raise CannotMove(
+                "It has an edited version, and the originals are what was compared, so only a person can choose."
+            )
+        if lost := what_would_be_lost(companions, beside_kept):
+            raise CannotMove(f"It has a {lost} beside it, which the kept photo lacks.")
         # A move depends on the duplicate's companions, and on those of the same kinds of the kept photo.
-        kinds = {companion.kind for companion in own} & PICTURES
-        needed = (*own, *(companion for companion in beside_kept if companion.kind in kinds))
-        return _COMPARED_ITSELF if any(self._is_compared(os.path.abspath(one.path)) for one in needed) else ""
+        kinds = {companion.kind for companion in companions} & PICTURES
+        needed = (*companions, *(companion for companion in beside_kept if companion.kind in kinds))
+        if any(self._is_compared(os.path.abspath(companion.path)) for companion in needed):
+            raise CannotMove(_COMPARED_ITSELF)
+        if differing := differing_companion(companions, beside_kept, self._hash_of):
+            raise CannotMove(another_companion(differing))
+        with suppress(OSError):
+            names = os.lstat(photo.path).st_nlink
+            if names > 1 and photo.in_library is None:
+                raise CannotMove(f"It has {names} names (hard links), so moving this one would free no space.")
 
-    def _what_the_system_refuses(self, photo: Photo, kept: Photo, own: tuple[Companion, ...]) -> str:
-        if photo.in_library is not None:
-            return ""  # it goes into an album
-        try:
-            quarantine_target(photo.path, self._roots)
-            for what, path in (("It", photo.path), *((f"The {one.kind} beside it", one.path) for one in own)):
-                check_can_move(path, what)
-                if link := self._links.to(path):
-                    raise CannotMove(f"{what} is the target of a link, which would break: {link}.")
-            if not os.path.isfile(kept.path):
-                raise CannotMove("The kept photo is missing.")
-            if kept.path in self._links.only_by_link:
-                raise CannotMove(f"The kept photo is a link to a file that was not searched: {kept.path}.")
-            if self._options.hard_link:
-                if photo.sha256 != kept.sha256:
-                    raise CannotMove(NOT_THE_SAME_BYTES)
-                check_hard_link(kept.path, photo.path)
-        except CannotMove as error:
-            return str(error)
-        return ""
+    def _companions(self, photo: Photo) -> tuple[Companion, ...]:
+        """Return what moves with a photo. A hard link keeps the name, so companions of that name stay beside it."""
+        return () if self._options.hard_link and photo.in_library is None else photo.companions
+
+    def _check_can_be_moved(self, photo: Photo, kept: Photo) -> None:
+        """Raise CannotMove for what the file system refuses, and for links that would break."""
+        quarantine_folder(photo.path, self._roots)
+        for what, path in (
+            ("It", photo.path),
+            *((f"The {one.kind} beside it", one.path) for one in self._companions(photo)),
+        ):
+            check_can_move(path, what)
+            if link := self._links.to(path):
+                raise CannotMove(f"{what} is the target of a link, which would break: {link}.")
+        if not os.path.isfile(kept.path):
+            raise CannotMove("The kept photo is missing.")
+        if kept.path in self._links.only_by_link:
+            raise CannotMove(f"The kept photo is a link to a file that was not searched: {kept.path}.")
+        if self._options.hard_link:
+            if photo.sha256 != kept.sha256:
+                raise CannotMove(NOT_THE_SAME_BYTES)
+            check_hard_link(kept.path, photo.path)
 
 
 def judged(
@@ -232,7 +244,11 @@ def as_proved(member: Member, group: DuplicateGroup, *, is_trained: bool) -> Ver
     ``is_trained``: a model with trained weights made the vectors.
     """
     verdicts = (_proved(one, member, is_trained=is_trained) for one in _relations(member, group))
-    return min(verdicts, key=lambda one: _MOST_LIKELY_FIRST.index(one.moves))
+    return min(verdicts, key=_likelihood)
+
+
+def _likelihood(verdict: Verdict) -> int:
+    return (BY_DEFAULT, ON_REQUEST, IF_CHOSEN, NEVER).index(verdict.moves)
 
 
 def _proved(relation: _Relation, member: Member, *, is_trained: bool) -> Verdict:
@@ -267,11 +283,6 @@ def check_tiers(tiers: Iterable[str], model: str | None = None) -> None:
     ``model`` is a model id, or None if it is not known yet.
     """
     for tier in tiers:
-        if tier == "near-identical":
-            raise ValueError(
-                "the tier 'near-identical' is now a part of 'similar', which holds less certain copies, too: look at "
-                "them in the report first, and then select similar"
-            )
         if tier not in TIERS:
             raise ValueError(f"unknown tier {tier!r}; the tiers are {', '.join(MOVABLE_TIERS)}")
         if tier == ALTERED:
@@ -294,25 +305,5 @@ def roots_of(paths: Iterable[str | os.PathLike[str]]) -> frozenset[str]:
 
 
 def another_companion(kind: str) -> str:
-    """Say that a photo stays because its companion of this kind differs from the kept photo's; empty for no kind."""
-    return kind and f"The {kind} beside it is damaged, or differs from that of the kept photo."
-
-
-def _other_names(photo: Photo) -> str:
-    """Say that the file has other hard links; empty if it has none or is missing."""
-    try:
-        names = os.lstat(photo.path).st_nlink
-    except OSError:
-        return ""
-    if names < 2 or photo.in_library is not None:
-        return ""
-    return f"It has {names} names (hard links), so moving this one would free no space."
-
-
-def _embedded_conflict(photo: Photo, kept: Photo) -> str:
-    ours, theirs = photo.features, kept.features
-    if not ours.embedded or ours.embedded_digest == theirs.embedded_digest:
-        return ""
-    if ours.embedded == theirs.embedded:
-        return f"It holds more than its picture ({ours.embedded}), and the kept photo does not hold the same."
-    return f"It holds more than its picture ({ours.embedded}), which the kept photo lacks."
+    """Say that a photo stays because its companion of this kind differs from the kept photo's."""
+    return f"The {kind} beside it is damaged, or differs from that of the kept photo."

@@ -1,4 +1,4 @@
-"""When, by which camera and with which exposure a photo was taken, and whether two photos are one shot.
+"""Whether two photos are one shot.
 
 Models cannot distinguish the frames of a burst, a bracket or a focus stack, or two shots of a scene, from copies. The
 times of capture and the exposures can.
@@ -8,20 +8,9 @@ from __future__ import annotations
 
 import math
 import re
-from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from clip_client.dedup.types import BURST, SAME_SCENE, CaptureTime
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-_CAMERA_TAGS: Final = (0x010F, 0x0110)
-_EXIF_IFD, _GPS_IFD = 0x8769, 0x8825
-_TAKEN, _SUB_SECOND, _IMAGE_NUMBER = 0x9003, 0x9291, 0x9211
-"""EXIF 2.32: Make, Model, DateTimeOriginal, SubSecTimeOriginal. TIFF/EP: ImageNumber, a count of shutter releases."""
-_EXPOSURE_TIME, _F_NUMBER, _ISO, _BIAS = 0x829A, 0x829D, 0x8827, 0x9204
-"""EXIF 2.32: ExposureTime, FNumber, PhotographicSensitivity, ExposureBiasValue."""
 
 _SAME_EXPOSURE: Final = 0.06
 """Relative: programs that copy a number round it to two digits. The smallest steps of cameras, a third of an EV, change
@@ -35,32 +24,6 @@ _BURST_MS: Final = 2_000
 """Frames of a burst follow each other within this; the slowest cameras take one per second."""
 _SCENE_MS: Final = 60_000
 """A second shot of the same scene rarely takes longer."""
-
-
-def read_capture_time(data: bytes) -> CaptureTime:
-    """Read the time of capture of an image file. Never raises; what cannot be read is empty."""
-    from preprocess_ensemble.imaging.formats import open_image
-
-    try:
-        with open_image(data) as image:
-            exif = image.getexif()
-            camera = _camera(*(str(exif.get(tag, "")).strip("\0 ") for tag in _CAMERA_TAGS))
-            details, place = exif.get_ifd(_EXIF_IFD), exif.get_ifd(_GPS_IFD)
-    except Exception:  # Pillow may raise anything for damaged metadata
-        return CaptureTime()
-    taken_ms, has_sub_second = _time(details)
-    number = details.get(_IMAGE_NUMBER, exif.get(_IMAGE_NUMBER))
-    return CaptureTime(
-        taken_ms=taken_ms,
-        has_sub_second=has_sub_second,
-        sequence=number if isinstance(number, int) else None,
-        camera=camera,
-        fields=len(exif) + len(details) + len(place),
-        exposure_s=_number(details.get(_EXPOSURE_TIME)),
-        f_number=_number(details.get(_F_NUMBER)),
-        iso=_number(details.get(_ISO)),
-        exposure_bias=_number(details.get(_BIAS)),
-    )
 
 
 def classify_burst(
@@ -113,28 +76,3 @@ def _are_two_shots(first: str, second: str) -> bool:
     """Tell whether both names are a camera's, and count two shots."""
     ours, theirs = _SHOT.match(first.upper()), _SHOT.match(second.upper())
     return ours is not None and theirs is not None and ours[1] == theirs[1] and ours[2] != theirs[2]
-
-
-def _camera(make: str, model: str) -> str:
-    """Return make and model, such as ``"Apple iPhone X"``; the model alone if it includes the make."""
-    return model if model.split()[:1] == make.split()[:1] else f"{make} {model}".strip()
-
-
-def _number(value: Any) -> float | None:
-    """Return the first number of an EXIF value; None if it is not a number."""
-    try:
-        number = float(value[0] if isinstance(value, tuple) else value)
-    except (TypeError, ValueError, ArithmeticError, IndexError):
-        return None
-    return number if math.isfinite(number) else None
-
-
-def _time(details: Mapping[int, Any]) -> tuple[int | None, bool]:
-    text = str(details.get(_TAKEN)).strip("\0 ")
-    try:
-        second = datetime.strptime(text[:19], "%Y:%m:%d %H:%M:%S").replace(tzinfo=timezone.utc)
-    except ValueError:
-        return None, False
-    digits = re.match(r"\d+", str(details.get(_SUB_SECOND)).strip("\0 "))
-    fraction_ms = round(float(f"0.{digits[0]}") * 1000) if digits else 0
-    return round(second.timestamp()) * 1000 + fraction_ms, digits is not None

@@ -6,7 +6,6 @@ import hashlib
 import itertools
 import os
 import time
-from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
@@ -19,12 +18,17 @@ from anyio import to_thread
 
 from clip_client._encoding import EncodedImage
 from clip_client.dedup.features.feature_tables import FeatureTable, VectorTable, without_outdated
-from clip_client.dedup.features.image_features import BYTES_ONLY, bytes_only_features, cached_features, extract_features
-from clip_client.dedup.features.model_input import ModelInput, extract_with_input, keep_nothing
+from clip_client.dedup.features.image_features import (
+    BYTES_ONLY,
+    bytes_only_features,
+    cached_features,
+    extract_with_input,
+)
+from clip_client.dedup.features.model_input import ModelInput
 from clip_client.dedup.features.preview import raw_preview
 from clip_client.dedup.files.file_types import is_raw
 from clip_client.dedup.files.hashing import hash_file
-from clip_client.dedup.files.reading import ReadFile, is_unchanged, read_file
+from clip_client.dedup.files.reading import is_unchanged, read_file
 from clip_client.dedup.photo import ImageFeatures
 from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.types import FailedFile, PhotoFile, SearchStats
@@ -35,13 +39,14 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from clip_client._embedder import Embedder
-    from clip_client._results import EmbeddedItem
-    from clip_client.dedup.features.model_input import KeepPicture
-    from clip_client.dedup.store.parquet_store import KeyFilter, ParquetStore
+    from clip_client._model import ModelInfo
+    from clip_client._results import EmbeddedItem, Embedder
+    from clip_client.dedup.features.preview import DecodedPhoto
     from clip_client.dedup.store.store import Store
     from clip_client.dedup.types import OnProgress
 
+    KeepPicture = Callable[[str, DecodedPhoto], None]
+    """Called with the SHA-256 of a file, and with what was decoded."""
     ReadOutcome = tuple[PhotoFile, str] | FailedFile
     """The file and the SHA-256 of its content."""
 
@@ -49,6 +54,8 @@ _FILES_AT_ONCE: Final = 32
 """Files that are read and decoded before the event loop gets their outcomes."""
 _LARGEST_BYTES: Final = 64 * 2**20
 """A larger file is hashed in pieces and not decoded, because no server takes it (``DecodeLimits.max_bytes``)."""
+_SAVE_EVERY_S: Final = 5.0
+"""An interrupted search loses no more than this."""
 _NOT_AN_IMAGE: Final = "NOT_AN_IMAGE"
 """Name of the ``ImageStatus`` of a file that has no known image format."""
 
@@ -110,30 +117,20 @@ async def collect_features(
     store: Store,
     on_progress: OnProgress,
     *,
-    keep_picture: KeepPicture = keep_nothing,
-    read: ReadFile = read_file,
-    extract: Callable[..., ImageFeatures] = extract_features,
-    save_every_s: float = 5.0,
+    keep_picture: KeepPicture | None = None,
 ) -> CollectedFeatures:
     """Collect the features and vectors of ``files``: those that ``store`` holds, and the rest from files and server.
 
-    New ones reach the store within ``save_every_s`` seconds, so an interrupted search continues where it was. Files are
-    read while others are embedded. Without an ``embedder`` no content has a vector. ``keep_picture`` is called, in many
-    threads, with each picture that is decoded, other than that of a RAW file. ``read`` and ``extract`` replace
-    :func:`read_file` and :func:`extract_features`. Raises StoreError, and what ``embedder.embed_stream`` raises if the
-    server fails.
+    New ones reach the store within seconds, so an interrupted search continues where it was. Files are read while
+    others are embedded. Without an ``embedder`` no content has a vector. ``keep_picture`` is called, in many threads,
+    with each picture that is decoded, other than that of a RAW file. Raises StoreError, and what
+    ``embedder.embed_stream`` raises if the server fails.
     """
     model = None if embedder is None else await embedder.model()
-    vectors = None if model is None else store.vectors(model.vector_id, model.dimension)
-    model_input = None if model is None else ModelInput.of(model)
-    collector = FeatureCollector(
-        embedder, model_input, store, vectors, len(files), on_progress, keep_picture, read, extract, save_every_s
-    )
+    collector = _Collector(embedder, model, store, len(files), on_progress, keep_picture)
     await to_thread.run_sync(collector.load_cached, files)
     try:
         await collector.embed(collector.read_new(files))
-        while collector.retries:
-            await collector.embed(collector.next_copies())
     finally:
         collector.save()
     await to_thread.run_sync(collector.compact)
@@ -141,41 +138,35 @@ async def collect_features(
     return collector.collected
 
 
-class FeatureCollector:
+class _Collector:
     """Collects the features of one search."""
 
     def __init__(
         self,
         embedder: Embedder | None,
-        model_input: ModelInput | None,
+        model: ModelInfo | None,
         store: Store,
-        vectors: ParquetStore | None,
         total: int,
         on_progress: OnProgress,
-        keep_picture: KeepPicture,
-        read: ReadFile,
-        extract: Callable[..., ImageFeatures],
-        save_every_s: float,
+        keep_picture: KeepPicture | None,
     ) -> None:
         self._embedder = embedder
-        self._model_input = model_input
-        self._keep_picture, self._read, self._extract = keep_picture, read, extract
-        self._save_every_s = save_every_s
+        self._model_input = None if model is None else ModelInput.of(model)
+        self._keep_picture = keep_picture
         self._index = store.files
-        self._features, self._vectors = cached_features(store), vectors
-        self._tables = [self._features, *filter(None, [vectors])]
-        dimension = 1 if vectors is None else vectors.schema.field("vector").type.list_size
+        self._features = cached_features(store)
+        self._vectors = None if model is None else store.vectors(model.vector_id, model.dimension)
+        self._tables = [self._features, *filter(None, [self._vectors])]
         self.collected = CollectedFeatures(
-            features=FeatureTable(self._features.schema), vectors=VectorTable(total, dimension)
+            features=FeatureTable(self._features.schema),
+            vectors=VectorTable(total, 1 if model is None else model.dimension),
         )
-        self.retries: deque[str] = deque()
-        """Contents whose file went away during the search although there are copies of it."""
         self._known: dict[str, str] = {}
         """Path -> SHA-256 of the files that have not changed since an earlier search."""
         self._loaded: set[str] = set()
         """Contents that were looked up in the store."""
-        self._in_store: list[KeyFilter] = []
-        """Which contents the store may hold; empty except while files without a known hash are read."""
+        self._in_store: list[set[bytes]] = []
+        """The contents in the store; empty except while files without a known hash are read."""
         self._moved: list[tuple[PhotoFile, str]] = []
         """Files under new names whose contents the store may hold: they are looked up together, which is faster."""
         self._extracting = Lock()
@@ -196,7 +187,7 @@ class FeatureCollector:
         self._load(set(self._known.values()))
 
     def _load(self, contents: Collection[str]) -> None:
-        """Load what the store holds about ``contents``, none of which was looked up before."""
+        """Load what the store holds about ``contents`` that were not looked up before."""
         self._loaded.update(contents)
         names = list(contents)
         keys = [bytes.fromhex(name) for name in names]
@@ -234,7 +225,7 @@ class FeatureCollector:
         self._what = "embedding"
         self._on_progress(self._what, self._done, self._total)
         if unknown:
-            self._in_store = await to_thread.run_sync(lambda: [table.key_filter() for table in self._tables])
+            self._in_store = await to_thread.run_sync(lambda: [table.keys() for table in self._tables])
         with ThreadPoolExecutor(max(2, usable_cores()), thread_name_prefix="clip_client features") as pool:
             while unknown:
                 for start in range(0, len(unknown), _FILES_AT_ONCE):
@@ -249,18 +240,8 @@ class FeatureCollector:
                     if sha256 in self.collected.features and (path := self._add_copy(sha256, file)) is not None:
                         yield path
 
-    async def next_copies(self) -> AsyncGenerator[str | EncodedImage, None]:
-        """Yield another path of each content whose first file went away."""
-        while self.retries:
-            sha256 = self.retries.popleft()
-            file = self.collected.copies[sha256][0]
-            self._done -= 1  # it counted as done because another copy was being embedded
-            self._sent.append((sha256, file))
-            yield file.path
-
     async def embed(self, sources: AsyncGenerator[str | EncodedImage, None]) -> None:
         """Embed each image, or the file at each path, and record the outcome."""
-        self._sent = []
         if self._embedder is None:
             async with aclosing(sources):
                 async for _ in sources:
@@ -279,7 +260,7 @@ class FeatureCollector:
             if isinstance(source, EncodedImage) or not is_raw(source):
                 yield source
                 continue
-            read = await to_thread.run_sync(self._read, source)
+            read = await to_thread.run_sync(read_file, source)
             preview = await to_thread.run_sync(raw_preview, read[1]) if isinstance(read, tuple) else None
             yield source if preview is None else preview
 
@@ -297,7 +278,7 @@ class FeatureCollector:
                 table.compact()
 
     def _save_sometimes(self) -> None:
-        if time.monotonic() - self._saved_at > self._save_every_s:
+        if time.monotonic() - self._saved_at > _SAVE_EVERY_S:
             self.save()
             self._saved_at = time.monotonic()
 
@@ -333,7 +314,7 @@ class FeatureCollector:
             features = bytes_only_features() if as_raw else ImageFeatures(code="TOO_LARGE", message=message)
             self._extracted[content.sha256, as_raw] = features, None
             return file, content.sha256
-        read = self._read(file.path)
+        read = read_file(file.path)
         if isinstance(read, FailedFile):
             return read
         found, data = read
@@ -345,8 +326,8 @@ class FeatureCollector:
                 self._extracted[sha256, as_raw] = None
         if not is_known:
             model_input = None if self._has_outcome(sha256) else self._model_input
-            keep = keep_nothing if as_raw else partial(self._keep_picture, sha256)
-            self._extracted[sha256, as_raw] = extract_with_input(self._extract, data, model_input, keep, is_raw=as_raw)
+            keep = None if as_raw or self._keep_picture is None else partial(self._keep_picture, sha256)
+            self._extracted[sha256, as_raw] = extract_with_input(data, model_input, keep, is_raw=as_raw)
         return found, sha256
 
     def _record_file(self, outcome: ReadOutcome) -> str | EncodedImage | None:
@@ -372,7 +353,7 @@ class FeatureCollector:
         return self._add_copy(sha256, file, image)
 
     def _record_vector(self, sha256: str, file: PhotoFile, item: EmbeddedItem) -> None:
-        """Keep the vector, or the reason why there is none."""
+        """Keep the vector, or the reason why it is missing."""
         code, message = ("", "") if item.error is None else (item.error.code, item.error.message)
         if not code and not is_unchanged(file):
             code, message = "UNREADABLE", "It was changed while it was read."
@@ -380,12 +361,10 @@ class FeatureCollector:
         self._count(embedded=1)
         collected = self.collected
         if code == "UNREADABLE":
-            # This file went away since it was hashed, which says nothing about the copies of it.
+            # This file went away since it was hashed. Its copies are compared without a vector in this search.
             collected.failed.append(FailedFile(path=file.path, code=code, message=message))
             collected.copies[sha256].remove(file)
-            if collected.copies[sha256]:
-                self.retries.append(sha256)
-            else:
+            if not collected.copies[sha256]:
                 del collected.copies[sha256]
             return
         if code:

@@ -161,21 +161,16 @@ def _mpf_pictures(block: bytes, base: int, size: int) -> list[tuple[bool, int, i
     """Read a Multi-Picture Format block that starts at ``base``: is a thumbnail, start and stop of further pictures."""
     order = "<" if block[:2] == b"II" else ">"
     pictures = []
-    try:
+    with suppress(struct.error):  # the block is cut off: keep what was read
         (directory,) = struct.unpack_from(order + "I", block, 4)
         (count,) = struct.unpack_from(order + "H", block, directory)
-        for number in range(count):
-            tag, length, offset = struct.unpack_from(order + "H2xII", block, directory + 2 + 12 * number)
-            if tag == _MPF_ENTRIES:
-                for entry in range(min(length // 16, _MOST_MPF_PICTURES)):
-                    kind, stored, start = struct.unpack_from(order + "III", block, offset + 16 * entry)
-                    # The first picture has offset 0. A picture beyond the end of the file was cut off by a program.
-                    if start and base + start + stored <= size:
-                        is_thumbnail = kind >> 16 & 0xFF == _THUMBNAILS
-                        pictures.append((is_thumbnail, base + start, base + start + stored))
-                break
-    except struct.error:
-        pass  # the block is cut off: keep what was read
+        fields = (struct.unpack_from(order + "H2xII", block, directory + 2 + 12 * number) for number in range(count))
+        length, offset = next(((length, offset) for tag, length, offset in fields if tag == _MPF_ENTRIES), (0, 0))
+        for entry in range(min(length // 16, _MOST_MPF_PICTURES)):
+            kind, stored, start = struct.unpack_from(order + "III", block, offset + 16 * entry)
+            # The first picture has offset 0. A picture beyond the end of the file was cut off by a program.
+            if start and base + start + stored <= size:
+                pictures.append((kind >> 16 & 0xFF == _THUMBNAILS, base + start, base + start + stored))
     return pictures
 
 

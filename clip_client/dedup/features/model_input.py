@@ -8,22 +8,11 @@ from typing import TYPE_CHECKING
 from clip_client._encoding import IMAGE_ENCODINGS, EncodedImage, Jpeg
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from PIL import Image
-    from typing_extensions import Self
+    from typing import Self
 
     from clip_client._model import ModelInfo
-    from clip_client.dedup.features.preview import OnDecoded
-    from clip_client.dedup.photo import ImageFeatures
+    from clip_client.dedup.features.preview import DecodedPhoto
     from preprocess_ensemble.imaging.transform import PreprocessConfig
-
-    KeepPicture = Callable[[str, bytes, Image.Image, tuple[int, int]], None]
-    """Called with the SHA-256 of a file, and then what :data:`OnDecoded` is called with."""
-
-
-def keep_nothing(*seen: object) -> None:
-    """Do nothing with what was decoded."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,15 +38,15 @@ class ModelInput:
             return None
         return cls(config=config, jpeg=encoding.jpeg, unchanged_up_to=encoding.unchanged_up_to)
 
-    def encode(self, data: bytes, picture: Image.Image, at_least: tuple[int, int]) -> EncodedImage | None:
+    def encode(self, decoded: DecodedPhoto) -> EncodedImage | None:
         """Return what is sent of a file; None if it cannot be decoded for the model.
 
-        ``picture`` is what ``decode(data, at_least=at_least)`` returned; it is not decoded again if that would give
-        the same.
+        The file is not decoded again if that would give the same picture.
         """
         from preprocess_ensemble.imaging.decode import DecodeError, decode, is_decoded_for
         from preprocess_ensemble.imaging.reduced_jpeg import reduced_jpeg
 
+        data, picture, at_least = decoded
         if len(data) <= self.unchanged_up_to:
             return EncodedImage.of(data, data)
         needed = self.config.decode_at_least
@@ -68,26 +57,3 @@ class ModelInput:
                 return None
         reduced = reduced_jpeg(picture, self.config, quality=self.jpeg.quality, subsampling=self.jpeg.subsampling)
         return EncodedImage.of(reduced if len(reduced) < len(data) else data, data)
-
-
-def extract_with_input(
-    extract: Callable[..., ImageFeatures],
-    data: bytes,
-    model_input: ModelInput | None,
-    keep_picture: OnDecoded = keep_nothing,
-    *,
-    is_raw: bool,
-) -> tuple[ImageFeatures, EncodedImage | None]:
-    """Extract the features of a file; return them with what is sent of it, if there is a ``model_input``.
-
-    ``keep_picture`` is called with what was decoded, as ``on_decoded`` of ``extract`` is.
-    """
-    images: list[EncodedImage | None] = [None]
-
-    def use(file: bytes, picture: Image.Image, at_least: tuple[int, int]) -> None:
-        if model_input is not None:
-            images.append(model_input.encode(file, picture, at_least))
-        keep_picture(file, picture, at_least)
-
-    features = extract(data, is_raw=is_raw, on_decoded=use)
-    return features, images[-1]

@@ -88,12 +88,12 @@ def pixel_hash(data: bytes) -> str:
 
 
 def _colour_space(data: bytes, decoded: Image.Image) -> bytes | None:
-    """Return the colour space of a file: a profile or a name, empty for sRGB by default, None if pixels are not all."""
+    """Return what defines the colours of a file, empty for sRGB by default; None if it holds more than its pixels."""
     from preprocess_ensemble.imaging.formats import open_image
 
     try:
         with open_image(data) as image:
             # JPEG XL has its profile among the pixels.
-            return None if extras(image, data) else decoded.info.get("icc_profile") or colour_space(image, data)
+            return None if extras(image, data) else decoded.info.get("icc_profile") or colour_space(image, data).key
     except Exception:  # what Pillow cannot read, such as the number of frames of a damaged file, may be more
         return None

@@ -11,10 +11,9 @@ import os
 import shutil
 import tempfile
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from clip_client.dedup.files.file_types import EDITED, FILM
 from clip_client.dedup.types import RAW, Companion, FailedFile, LibraryPhoto
@@ -38,8 +37,7 @@ _IS_MISSING: Final = "Its original is missing: open it in Photos and locate the 
 _DATABASE_SUFFIXES: Final = (".sqlite", ".sqlite-wal", ".sqlite-shm")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Listing:
+class Listing(NamedTuple):
     """What is in a library."""
 
     photos: tuple[LibraryPhoto, ...] = ()

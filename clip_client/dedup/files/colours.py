@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import io
 import struct
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -38,10 +39,6 @@ _HDR: Final = (16, 18)
 """Transfer by ITU-T H.273, table 3: PQ and HLG."""
 _ADOBE_RGB: Final = (0.64, 0.33, 0.21, 0.71, 0.15, 0.06)
 _PROPHOTO: Final = (0.7347, 0.2653, 0.1596, 0.8404, 0.0366, 0.0001)
-
-_HEADER: Final = 128
-"""Bytes of a profile before its tags: ICC.1:2022, section 7.2."""
-_MOST_TAGS: Final = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,14 +77,29 @@ class ColourSpace:
 
 def space_of_profile(profile: bytes) -> ColourSpace:
     """Return the colour space of an ICC profile. Never raises."""
+    from PIL import ImageCms
+
     if profile[16:20] == b"GRAY":
         return ColourSpace(name="grey", primaries=(), key=profile)
-    primaries = _measured(profile) if profile[16:20] == b"RGB " else None
-    description = _description(profile)
-    if primaries is None and profile[16:20] == b"RGB " and "srgb" in description.lower():
-        return SRGB  # such as "sRGB v4 ICC preference", which has tables in place of primaries
+    primaries, description = None, ""
+    with suppress(OSError, ImageCms.PyCMSError):
+        opened = ImageCms.ImageCmsProfile(io.BytesIO(profile))
+        description = ImageCms.getProfileDescription(opened).strip()[:80]
+        if profile[16:20] == b"RGB ":
+            primaries = _primaries(opened.profile)
+            if primaries is None and "srgb" in description.lower():
+                # Such as "sRGB v4 ICC preference", which has tables in place of primaries.
+                return replace(SRGB, key=profile)
     name = _known_name(primaries) or description or "without a name"
     return ColourSpace(name=name, primaries=primaries, key=profile)
+
+
+def _primaries(profile: Any) -> tuple[float, ...] | None:
+    """Return the primaries of an opened profile that consists of three colours and their curves; None for any other."""
+    colours = profile.red_colorant, profile.green_colorant, profile.blue_colorant
+    if None in colours or not all(sum(xyz) for xyz, _ in colours):
+        return None
+    return tuple(round(part / sum(xyz), 4) for xyz, _ in colours for part in xyz[:2])
 
 
 def space_of_codes(primaries: int, transfer: int) -> ColourSpace:
@@ -100,42 +112,19 @@ def space_of_codes(primaries: int, transfer: int) -> ColourSpace:
         return ColourSpace(name=f"H.273 number {primaries}", primaries=None, key=key, is_profile=False, is_hdr=is_hdr)
     measured = _under_d50(*_CODED[primaries])
     if not is_hdr and _are_near(measured, SRGB.primaries):
-        return SRGB
+        return replace(SRGB, key=key)
     name = f"{_known_name(measured) or f'H.273 number {primaries}'}{' with HDR' if is_hdr else ''}"
     return ColourSpace(name=name, primaries=measured, key=key, is_profile=False, is_hdr=is_hdr)
 
 
-def space_of_chromaticities(white: tuple[float, float], primaries: tuple[float, ...]) -> ColourSpace:
+def space_of_chromaticities(white: tuple[float, float], primaries: tuple[float, ...], key: bytes) -> ColourSpace:
     """Return the colour space of CIE x and y of white, red, green and blue, as a PNG gives them."""
     try:
         measured = _under_d50(white, primaries)
     except (ValueError, ArithmeticError, np.linalg.LinAlgError):
-        return ColourSpace(name="without a name", primaries=None, key=repr((white, primaries)).encode())
+        return ColourSpace(name="without a name", primaries=None, key=key)
     name = _known_name(measured) or "of its own primaries"
-    return ColourSpace(name=name, primaries=measured, key=repr((white, primaries)).encode(), is_profile=False)
-
-
-def _measured(profile: bytes) -> tuple[float, ...] | None:
-    """Return the primaries of a profile that consists of three colours and their curves; None for any other."""
-    count = int.from_bytes(profile[_HEADER : _HEADER + 4], "big")
-    places = {}
-    for number in range(min(count, _MOST_TAGS)):
-        start = _HEADER + 4 + 12 * number
-        places[profile[start : start + 4]] = int.from_bytes(profile[start + 4 : start + 8], "big")
-    try:
-        colours = [struct.unpack_from(">3i", profile, places[name] + 8) for name in (b"rXYZ", b"gXYZ", b"bXYZ")]
-        return tuple(round(part / sum(colour), 4) for colour in colours for part in colour[:2])
-    except (KeyError, struct.error, ZeroDivisionError):
-        return None
-
-
-def _description(profile: bytes) -> str:
-    from PIL import ImageCms
-
-    try:
-        return ImageCms.getProfileDescription(io.BytesIO(profile)).strip()[:80]
-    except ImageCms.PyCMSError:
-        return ""
+    return ColourSpace(name=name, primaries=measured, key=key, is_profile=False)
 
 
 def _under_d50(white: tuple[float, float], primaries: tuple[float, ...]) -> tuple[float, ...]:
@@ -180,5 +169,5 @@ _KNOWN: Final = {
     "Rec. 2020": _under_d50(*_CODED[9]),
     "ProPhoto RGB": _PROPHOTO,
 }
-ADOBE_RGB: Final = ColourSpace(name="Adobe RGB", primaries=_KNOWN["Adobe RGB"], key=b"R03", is_profile=False)
+ADOBE_RGB: Final = ColourSpace(name="Adobe RGB", primaries=_KNOWN["Adobe RGB"], key=b"Adobe RGB", is_profile=False)
 """Adobe RGB as cameras name it in EXIF, without a profile."""

@@ -34,7 +34,7 @@ def companions(photos: Iterable[str]) -> dict[str, tuple[Companion, ...]]:
 
 
 def what_would_be_lost(duplicate: Iterable[Companion], kept: Iterable[Companion]) -> str:
-    """Return the first kind of companion that the duplicate has and the kept photo has not; empty if there is none."""
+    """Return the first kind of companion that the duplicate has and the kept photo lacks; empty if none."""
     kinds = {companion.kind for companion in kept}
     return next((companion.kind for companion in duplicate if companion.kind not in kinds), "")
 
@@ -59,10 +59,9 @@ def _is_copy(one: Companion, other: Companion, hash_of: Callable[[str], str]) ->
 
 
 def _size(path: str) -> int | None:
-    try:
+    with suppress(OSError):
         return os.stat(path).st_size
-    except OSError:
-        return None
+    return None
 
 
 class _Folder:

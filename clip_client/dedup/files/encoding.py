@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 _ADOBE_RGB: Final = "R03"
 """DCF 2.0: the interoperability index of a camera that was set to Adobe RGB, which embeds no profile."""
-_ADOBE_RGB_NAME: Final = b"Adobe RGB"
 _SRGB_CODES: Final = frozenset(struct.pack(">HH", *codes) for codes in ((1, 13), (2, 2), (1, 2), (2, 13)))
 """Primaries and transfer by ITU-T H.273: those of sRGB, or unspecified."""
 _SRGB_GAMMA: Final = 0.45455
@@ -63,7 +62,7 @@ def read_encoding(path: str) -> Encoding | None:
         with open_image(data) as image:
             if image.format == "JXL":
                 image.load()  # its profile is among the pixels
-            return Encoding(extras=extras(image, data), colour_space=_measured_space(image, data))
+            return Encoding(extras=extras(image, data), colour_space=colour_space(image, data))
     except Exception:  # Pillow may raise anything for a damaged file
         return None
 
@@ -88,10 +87,28 @@ def extras(image: Image.Image, data: bytes) -> tuple[str, ...]:
     return tuple(name for name, is_held in held.items() if is_held)
 
 
-def colour_space(image: Image.Image, data: bytes) -> bytes:
-    """Return the ICC profile of an opened file, or what it says in place of one; empty for sRGB by default."""
-    profile: bytes = image.info.get("icc_profile") or b""
-    return profile or _space_without_profile(image) or _coded_space(data)
+def colour_space(image: Image.Image, data: bytes) -> ColourSpace:
+    """Return the colours that an opened file can show, by its profile or what it says in place of one; else sRGB."""
+    from PIL import ExifTags
+
+    info = image.info
+    if profile := info.get("icc_profile"):
+        return space_of_profile(profile)
+    exif = image.getexif()
+    # Before Pillow 13, a directory that is not there raises KeyError.
+    has_interop = ExifTags.IFD.Interop in exif.get_ifd(ExifTags.IFD.Exif)
+    if has_interop and exif.get_ifd(ExifTags.IFD.Interop).get(ExifTags.Interop.InteropIndex) == _ADOBE_RGB:
+        return ADOBE_RGB
+    fields = (info.get("gamma", _SRGB_GAMMA), info.get("chromaticity", _SRGB_CHROMATICITY))
+    if "srgb" not in info and fields != (_SRGB_GAMMA, _SRGB_CHROMATICITY):
+        key = repr(fields).encode()
+        if chromaticity := info.get("chromaticity"):
+            return space_of_chromaticities(chromaticity[:2], chromaticity[2:], key)
+        return ColourSpace(name="with another gamma", primaries=None, key=key, is_profile=False)
+    codes = _coded_space(data)
+    if len(codes) == struct.calcsize(">HH"):
+        return space_of_codes(*struct.unpack(">HH", codes))
+    return ColourSpace(name="with several profiles", primaries=None, key=codes, is_profile=False) if codes else SRGB
 
 
 def _coded_space(data: bytes) -> bytes:
@@ -111,35 +128,3 @@ def _iso_media(data: bytes) -> IsoMedia | None:
     from preprocess_ensemble.imaging.iso_media import read_iso_media
 
     return read_iso_media(data) if data[4:8] == b"ftyp" else None
-
-
-def _space_without_profile(image: Image.Image) -> bytes:
-    """Return the colour space that PNG fields or a camera's EXIF name in place of a profile; empty for sRGB."""
-    from PIL import ExifTags
-
-    exif = image.getexif()
-    # Before Pillow 13, a directory that is not there raises KeyError.
-    has_interop = ExifTags.IFD.Interop in exif.get_ifd(ExifTags.IFD.Exif)
-    if has_interop and exif.get_ifd(ExifTags.IFD.Interop).get(ExifTags.Interop.InteropIndex) == _ADOBE_RGB:
-        return _ADOBE_RGB_NAME
-    info = image.info
-    fields = (info.get("gamma", _SRGB_GAMMA), info.get("chromaticity", _SRGB_CHROMATICITY))
-    if "srgb" in info or fields == (_SRGB_GAMMA, _SRGB_CHROMATICITY):
-        return b""
-    return repr(fields).encode()
-
-
-def _measured_space(image: Image.Image, data: bytes) -> ColourSpace:
-    """Return what :func:`colour_space` names, by its primaries."""
-    if profile := image.info.get("icc_profile"):
-        return space_of_profile(profile)
-    space = colour_space(image, data)
-    if not space:
-        return SRGB
-    if space == _ADOBE_RGB_NAME:
-        return ADOBE_RGB
-    if chromaticity := image.info.get("chromaticity"):
-        return space_of_chromaticities(chromaticity[:2], chromaticity[2:])
-    if len(space) == struct.calcsize(">HH"):
-        return space_of_codes(*struct.unpack(">HH", space))
-    return ColourSpace(name="with another gamma", primaries=None, key=space, is_profile=False)

@@ -62,14 +62,14 @@ _FINDER_COLOUR: Final = (9, 0x0E)
 """Byte and bits of the colour in com.apple.FinderInfo: Finder.h, kColor."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass
 class Fields:
     """What a file says, by the names that people know; fields that say nothing about the photo are left out."""
 
-    said: Mapping[str, set[Value]] = field(default_factory=dict)
-    implied: Mapping[str, set[Value]] = field(default_factory=dict)
+    said: dict[str, set[Value]] = field(default_factory=lambda: defaultdict(set))
+    implied: dict[str, set[Value]] = field(default_factory=lambda: defaultdict(set))
     """What the file says in another form, such as the time zone in a date of XMP: another file loses nothing by it."""
-    of_maker: Mapping[str, set[Value]] = field(default_factory=dict)
+    of_maker: dict[str, set[Value]] = field(default_factory=lambda: defaultdict(set))
     """What programs take from the maker's notes, such as the lens: a file with these notes has it."""
     is_unreadable: bool = False
 
@@ -87,66 +87,8 @@ class Fields:
             lost[name] |= _not_held(values, known[name])
         return {name: values for name, values in lost.items() if values}
 
-
-def read_fields(path: str) -> Fields:
-    """Read the fields of an image file, without its attributes. Never raises; another file has none."""
-    from preprocess_ensemble.imaging.decode import quiet_libraries
-    from preprocess_ensemble.imaging.formats import identify, open_image
-
-    read = read_file(path)
-    if isinstance(read, FailedFile):
-        return Fields(is_unreadable=True)
-    _, data = read
-    found = _Found()
-    try:
-        with quiet_libraries(), open_image(data) as image:
-            if image.format in ("PNG", "JXL"):
-                image.load()  # text may follow the pixels, and a restored JPEG has its own fields
-            found.add_image(image)
-    except Exception:  # Pillow may raise anything for damaged metadata
-        image_format = identify(data)
-        return Fields(is_unreadable=image_format is not None and image_format.readable)
-    return found.fields()
-
-
-def read_sidecar_fields(packet: bytes) -> Fields:
-    """Read the fields of an XMP sidecar. Never raises; a damaged one has none."""
-    found = _Found()
-    with suppress(XmpError):
-        found.add_xmp(packet)
-    return found.fields()
-
-
-def read_attributes(path: str) -> Fields:
-    """Read the extended attributes of a file, such as tags of the Finder. Never raises; most files have none."""
-    found = _Found()
-    with suppress(OSError, ImportError):
-        for name, data in _attributes(path):
-            found.add_attribute(name.removeprefix("user."), data)
-    return found.fields()
-
-
-def _attributes(path: str) -> Iterator[tuple[str, bytes]]:
-    if sys.platform == "darwin":
-        import xattr
-
-        yield from ((name, xattr.getxattr(path, name)) for name in xattr.listxattr(path))
-    elif sys.platform == "linux":
-        yield from ((name, os.getxattr(path, name)) for name in os.listxattr(path))
-
-
-class _Found:
-    """The fields of one file as they are read."""
-
-    def __init__(self) -> None:
-        self._said: defaultdict[str, set[Value]] = defaultdict(set)
-        self._implied: defaultdict[str, set[Value]] = defaultdict(set)
-        self._of_maker: defaultdict[str, set[Value]] = defaultdict(set)
-
-    def fields(self) -> Fields:
-        return Fields(said=dict(self._said), implied=dict(self._implied), of_maker=dict(self._of_maker))
-
     def add_image(self, image: ImageFile.ImageFile) -> None:
+        """Add all fields of an opened file. Raises what Pillow raises for damaged metadata."""
         from PIL import ExifTags, IptcImagePlugin
 
         exif = image.getexif()
@@ -164,7 +106,7 @@ class _Found:
             try:
                 self.add_xmp(extension)
             except XmpError:
-                self._said["further XMP"].add(hashlib.sha256(extension).hexdigest())
+                self.said["further XMP"].add(hashlib.sha256(extension).hexdigest())
         for name, text in getattr(image, "text", {}).items():
             self._add_png_text(str(name), str(text))
         self._add("file:comment", clean_text(image.info.get("comment")))
@@ -192,10 +134,11 @@ class _Found:
                 self._add_property(f"{prefix}:{local}", items)
 
     def add_attribute(self, name: str, data: bytes) -> None:
+        """Add an extended attribute."""
         if name == "com.apple.FinderInfo":
             byte, bits = _FINDER_COLOUR
             if data[byte : byte + 1] and data[byte] & bits:
-                self._said["Finder label"].add(str(data[byte] & bits))
+                self.said["Finder label"].add(str(data[byte] & bits))
             return
         content: Any = data.decode("utf-8", "backslashreplace")
         if data.startswith(b"bplist"):
@@ -215,20 +158,20 @@ class _Found:
             is_signature = isinstance(read, str) and _OF_PROGRAMS.match(read)
             if read not in ("", ()) and not is_signature:
                 name = name_of(field)
-                self._said[name].add(read)
+                self.said[name].add(read)
                 if name == "comment":  # which ImageMagick writes into the description of a TIFF
-                    self._implied["caption"].add(read)
+                    self.implied["caption"].add(read)
 
     def _add_date(self, field: str, text: str) -> None:
         if date := iso_date(text):
             for name in DATES:
-                self._implied[name].add(date)
+                self.implied[name].add(date)
             if not is_housekeeping(field):
-                self._said[name_of(field)].add(date)
+                self.said[name_of(field)].add(date)
         if match := re.search(r"\d:\d\d(?:\.(\d+))?([+-]\d\d:\d\d|Z)?$", text):
             for name, part in zip(("fraction of a second", "time zone"), match.groups(), strict=True):
                 if part:
-                    self._implied[name].add(_value("SubsecTimeOriginal" if name != "time zone" else "", part))
+                    self.implied[name].add(_value("SubsecTimeOriginal" if name != "time zone" else "", part))
 
     def _add_property(self, field: str, items: Sequence[Mapping[str, Sequence[str]]]) -> None:
         """Add a property of XMP: a text, a list, or structures, whose order does not matter."""
@@ -237,7 +180,7 @@ class _Found:
                 self._add_date(field, "".join(items[0].get("", ())))
             return
         name, prefix = name_of(field), field.rpartition(":")[0]
-        into = self._of_maker if prefix == "aux" else self._said
+        into = self.of_maker if prefix == "aux" else self.said
         for item in items:
             if name == "face regions":
                 # Only the names: the positions are shares of a picture, which a crop or another program changes.
@@ -259,7 +202,7 @@ class _Found:
             self._add(field, text)
         if field == "dc:subject":
             for implied in ("hierarchical keywords", "file tags"):
-                self._implied[implied].add(_plain(text))
+                self.implied[implied].add(_plain(text))
 
     def _add_iptc(self, datasets: Mapping[tuple[int, int], Any]) -> None:
         texts = {
@@ -274,6 +217,53 @@ class _Found:
                 # The time is in a dataset of its own, whose number is that of the date and 5 or 1.
                 time = texts.get({55: 60, 62: 63}.get(number, 0), [""])[0]
                 self._add(f"iptc:{number}", value + time)
+
+
+def read_fields(path: str) -> Fields:
+    """Read the fields of an image file, without its attributes. Never raises; another file has none."""
+    from preprocess_ensemble.imaging.decode import quiet_libraries
+    from preprocess_ensemble.imaging.formats import identify, open_image
+
+    read = read_file(path)
+    if isinstance(read, FailedFile):
+        return Fields(is_unreadable=True)
+    _, data = read
+    fields = Fields()
+    try:
+        with quiet_libraries(), open_image(data) as image:
+            if image.format in ("PNG", "JXL"):
+                image.load()  # text may follow the pixels, and a restored JPEG has its own fields
+            fields.add_image(image)
+    except Exception:  # Pillow may raise anything for damaged metadata
+        image_format = identify(data)
+        return Fields(is_unreadable=image_format is not None and image_format.readable)
+    return fields
+
+
+def read_sidecar_fields(packet: bytes) -> Fields:
+    """Read the fields of an XMP sidecar. Never raises; a damaged one has none."""
+    fields = Fields()
+    with suppress(XmpError):
+        fields.add_xmp(packet)
+    return fields
+
+
+def read_attributes(path: str) -> Fields:
+    """Read the extended attributes of a file, such as tags of the Finder. Never raises; most files have none."""
+    fields = Fields()
+    with suppress(OSError, ImportError):
+        for name, data in _attributes(path):
+            fields.add_attribute(name.removeprefix("user."), data)
+    return fields
+
+
+def _attributes(path: str) -> Iterator[tuple[str, bytes]]:
+    if sys.platform == "darwin":
+        import xattr
+
+        yield from ((name, xattr.getxattr(path, name)) for name in xattr.listxattr(path))
+    elif sys.platform == "linux":
+        yield from ((name, os.getxattr(path, name)) for name in os.listxattr(path))
 
 
 def _is_housekeeping_exif(name: str) -> bool:

@@ -1,24 +1,29 @@
 """Finds the photos below the paths that the user names.
 
-A scan opens no photo, because opening a FIFO or a device could block.
+A scan opens no photo, because opening a FIFO or a device could block. Of files that are not called like photos it opens
+some, to tell how many of them are photos.
 """
 
 from __future__ import annotations
 
 import heapq
+import mimetypes
 import os
+import re
 import stat
+from collections import Counter
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from clip_client.dedup.files.apple_photos import is_library, read_library
 from clip_client.dedup.files.file_types import COMPANION_KINDS, PHOTO_SUFFIXES, RAW_SUFFIXES, suffix_of
-from clip_client.dedup.files.skipped_files import SkippedFiles
+from clip_client.dedup.files.reading import open_file
 from clip_client.dedup.text import why_unreadable
 from clip_client.dedup.types import PREVIEWS_MARK, QUARANTINE_NAME, FailedFile, LibraryPhoto, Links, PhotoFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 _KINDS: Final = (
     (stat.S_ISFIFO, "a FIFO"),
@@ -32,6 +37,16 @@ _BY_NAMED_LINK: Final = 1
 _BY_FOUND_LINK: Final = 2
 """How a folder was reached, in the order of walking: folders that no link leads to come first, so that a file is listed
 under its own name; then links that the user named, then links that the walk found."""
+
+_NO_ENDING: Final = "no ending"
+_OTHER_ENDINGS: Final = "other endings"
+"""For names whose last dot does not begin an ending, such as ``"letter to Dr. Who"``."""
+_ENDING: Final = re.compile(r"\.\w{1,10}")
+_FIRST_BYTES: Final = 512
+_MOST_OPENED: Final = 10_000
+"""On a network share each file takes about a millisecond."""
+_UNREAD_IMAGES: Final = frozenset({"HEIC", "JPEG XL"})
+"""Formats of photos that only some installations read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +63,8 @@ class Scan:
     roots: tuple[str, ...] = ()
     """The paths that were named: nothing outside them may move."""
     skipped: Mapping[str, int] = field(default_factory=dict)
-    """Kind -> number of files that are neither photos nor companions by their names; see
-    :class:`~clip_client.dedup.files.skipped_files.SkippedFiles`."""
+    """Kind -> number of files that are neither photos nor companions by their names, the most frequent first. A kind is
+    an ending, and the format of an image whose ending does not say so."""
 
     @property
     def photos(self) -> tuple[str, ...]:
@@ -87,7 +102,8 @@ def scan(
         if not isinstance(path, str | os.PathLike):
             raise TypeError(f"expected the path of a file or folder, got {type(path).__name__}")
         roots.append(os.fsdecode(path))
-        walk.start(roots[-1])
+        with walk.failing(roots[-1]):
+            walk.start(roots[-1])
     walk.run(on_progress or (lambda found: None))
     return Scan(
         files=tuple(sorted((file for _, file in walk.names.values()), key=lambda file: os.fsencode(file.path))),
@@ -101,7 +117,7 @@ def scan(
             hard_linked=frozenset(walk.names[identity][1].path for identity in walk.hard_linked),
         ),
         roots=tuple(sorted(roots, key=os.fsencode)),
-        skipped=walk.skipped.by_kind(),
+        skipped=dict(sorted(walk.skipped.items(), key=lambda item: (-item[1], item[0]))),
     )
 
 
@@ -121,7 +137,10 @@ class _Walk:
     failed: dict[str, FailedFile] = field(default_factory=dict)
     failed_in_libraries: list[FailedFile] = field(default_factory=list)
     """Two photos of a library may have the same name."""
-    skipped: SkippedFiles = field(default_factory=SkippedFiles)
+    skipped: Counter[str] = field(default_factory=Counter)
+    known_endings: frozenset[str] = field(default_factory=lambda: frozenset(mimetypes.MimeTypes().types_map[True]))
+    opened: int = 0
+    """Skipped files that were opened to read their first bytes."""
     waiting: list[tuple[int, bytes, str, int]] = field(default_factory=list)
     """A heap of folders to walk: how each was reached, its path as bytes and as text, and the device of the start."""
     walked: set[tuple[int, int]] = field(default_factory=set)
@@ -129,12 +148,7 @@ class _Walk:
 
     def start(self, path: str) -> None:
         """Add a path that the user named: a file whatever its name is, or a folder to walk."""
-        try:
-            status = os.stat(path)
-            is_link = os.path.islink(path)
-        except (OSError, ValueError) as error:
-            self._fail(path, why_unreadable(error))
-            return
+        status, is_link = os.stat(path), os.path.islink(path)
         if QUARANTINE_NAME in os.path.abspath(path).split(os.sep):
             self._fail(path, "It is in the quarantine; bring it back with: clip-client undo.")
         elif stat.S_ISDIR(status.st_mode):
@@ -148,7 +162,8 @@ class _Walk:
         """Walk the folders and those below them."""
         while self.waiting:
             reached, _name, folder, device = heapq.heappop(self.waiting)
-            self._enter(folder, device, reached)
+            with self.failing(folder):
+                self._enter(folder, device, reached)
             on_progress(len(self.names))
 
     def _walk_later(self, path: str, *, device: int, reached: int) -> None:
@@ -156,39 +171,31 @@ class _Walk:
 
     def _enter(self, folder: str, device: int, reached: int) -> None:
         """Add the entries of one folder."""
-        try:
-            status = os.stat(folder)
-            identity = (status.st_dev, status.st_ino)
-            if identity in self.walked:
-                return
-            self.walked.add(identity)
-            if is_library(folder):
-                self._take_library(folder)
-                return
-            with os.scandir(folder) as listing:
-                # A file in the quarantine must not become a copy of something again.
-                shown = [entry for entry in listing if entry.name != QUARANTINE_NAME]
-                if any(entry.name == PREVIEWS_MARK for entry in shown):
-                    return
-        except OSError as error:
-            self._fail(folder, why_unreadable(error))
+        status = os.stat(folder)
+        identity = (status.st_dev, status.st_ino)
+        if identity in self.walked:
+            return
+        self.walked.add(identity)
+        if is_library(folder):
+            self._take_library(folder)
+            return
+        with os.scandir(folder) as listing:
+            # A file in the quarantine must not become a copy of something again.
+            shown = [entry for entry in listing if entry.name != QUARANTINE_NAME]
+        if any(entry.name == PREVIEWS_MARK for entry in shown):
             return
         entries = [entry for entry in shown if self.include_hidden or not entry.name.startswith(".")]
         photos, companions = _photos_and_companions([entry.name for entry in entries], raw=self.raw)
         for entry in entries:
-            is_photo = entry.name in photos
-            self._add_entry(entry, device, reached, is_photo=is_photo, is_skipped=entry.name not in companions)
+            is_photo, is_skipped = entry.name in photos, entry.name not in companions
+            with self.failing(entry.path):
+                self._add_entry(entry, device, reached, is_photo=is_photo, is_skipped=is_skipped)
 
     def _add_entry(
         self, entry: os.DirEntry[str], device: int, reached: int, *, is_photo: bool, is_skipped: bool
     ) -> None:
-        try:
-            # Not entry.stat(), which has no inode on Windows.
-            status = os.stat(entry.path)
-            is_link = entry.is_symlink()
-        except OSError as error:
-            self._fail(entry.path, why_unreadable(error))
-            return
+        # Not entry.stat(), which has no inode on Windows.
+        status, is_link = os.stat(entry.path), entry.is_symlink()
         if stat.S_ISDIR(status.st_mode):
             if is_link and not self._is_link_to_follow(entry.path):
                 return
@@ -202,7 +209,7 @@ class _Walk:
         if is_photo or not stat.S_ISREG(status.st_mode):
             self._take(entry.path, status, is_by_link=is_link or reached == _BY_FOUND_LINK)
         elif is_skipped and (status.st_dev, status.st_ino) not in self.names:
-            self.skipped.add(entry.path)
+            self._skip(entry.path)
 
     def _remember_link(self, path: str) -> None:
         target = os.path.realpath(path)
@@ -236,15 +243,33 @@ class _Walk:
         listing = read_library(library, include_hidden=self.include_hidden)
         self.failed_in_libraries.extend(listing.failed)
         for photo in listing.photos:
-            try:
+            with self.failing(photo.path):
                 status = os.stat(photo.path)
-            except OSError as error:
-                self._fail(photo.path, why_unreadable(error))
-                continue
-            # The walk may have found a file that the library only refers to: it keeps the name in the library.
-            file = PhotoFile(photo.path, status.st_size, status.st_mtime_ns)
-            self.names[status.st_dev, status.st_ino] = (False, file)
-            self.in_libraries[photo.path] = photo
+                # The walk may have found a file that the library only refers to: it keeps the name in the library.
+                file = PhotoFile(photo.path, status.st_size, status.st_mtime_ns)
+                self.names[status.st_dev, status.st_ino] = (False, file)
+                self.in_libraries[photo.path] = photo
+
+    def _skip(self, path: str) -> None:
+        """Count a regular file by its ending, and by its format if it is an image with an unknown ending.
+
+        Such an image is called ``photo.jpg_large`` or ``photo.dat``.
+        """
+        ending = suffix_of(os.path.basename(path))
+        kind = _NO_ENDING if not ending else ending if _ENDING.fullmatch(ending) else _OTHER_ENDINGS
+        if ending not in self.known_endings and self.opened < _MOST_OPENED:
+            self.opened += 1
+            if image_format := _image_format(path):
+                kind = f"{image_format} image with {'the ending ' if kind == ending else ''}{kind}"
+        self.skipped[kind] += 1
+
+    @contextmanager
+    def failing(self, path: str) -> Iterator[None]:
+        """List ``path`` as failed if the block cannot read it."""
+        try:
+            yield
+        except (OSError, ValueError) as error:
+            self._fail(path, why_unreadable(error))
 
     def _fail(self, path: str, message: str) -> None:
         self.failed[path] = FailedFile(path=path, code="UNREADABLE", message=message)
@@ -269,3 +294,15 @@ def _owners(photos: Iterable[str]) -> set[str]:
 
 def _stem(name: str) -> str:
     return os.path.splitext(name)[0].lower()
+
+
+def _image_format(path: str) -> str:
+    """Return the format of an image that a search could compare; empty for all other files."""
+    from preprocess_ensemble.imaging.formats import identify
+
+    try:
+        with open_file(path) as file:
+            known = identify(file.read(_FIRST_BYTES))
+    except OSError:
+        return ""
+    return known.name if known is not None and (known.readable or known.name in _UNREAD_IMAGES) else ""

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
 from clip_client.dedup.reporting.previews import draw_previews
-from clip_client.dedup.reporting.words import TIER_NAMES, found_in_words, in_words, region_on, stays
+from clip_client.dedup.reporting.words import TIER_NAMES, found_in_words, in_words, region_on
 from clip_client.dedup.text import at_least, counted, folder_above, human_bytes, printable, skipped_files
 from clip_client.dedup.types import NO_MODEL, SAFE_TIERS, TIERS, is_random
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Sequence
 
     import jinja2
 
@@ -58,32 +58,26 @@ class PageCommands:
     ) -> PageCommands:
         """Return the commands for a page that ``clip-client`` with these arguments writes; they select ``tiers``.
 
-        With ``--apply`` among them, the copies have been moved when the page is read. How much the search printed says
-        nothing of how much ``--apply`` should.
+        If ``--apply`` is among the arguments, the copies have been moved when the page is read.
         """
         end = words.index("--") if "--" in words else len(words)  # after it come paths only
         kept = [word for word in words[:end] if word not in _ONLY_FOR_THE_SEARCH]
-        command = [*_program(), *kept, "--apply", *words[end:]]
-        apply = "" if "--apply" in words[:end] else " ".join(map(shell_word, command))
-        return cls(
-            apply=apply,
-            tiers=tiers,
-            store=store,
-        )
+        apply = "" if "--apply" in words[:end] else _command(*kept, "--apply", *words[end:])
+        return cls(apply=apply, tiers=tiers, store=store)
 
     @property
     def undo(self) -> str:
         """Brings all copies back."""
-        return " ".join([*map(shell_word, _program()), "undo"]) + self._store
+        return _command("undo", *self._store)
 
     @property
     def decide(self) -> str:
         """Records that the photos whose paths follow are different."""
-        return " ".join([*map(shell_word, _program()), "decide"]) + f"{self._store} different"
+        return _command("decide", *self._store, "different")
 
     @property
-    def _store(self) -> str:
-        return "" if self.store is None else f" --store {shell_word(os.path.abspath(self.store))}"
+    def _store(self) -> Sequence[str]:
+        return () if self.store is None else ("--store", os.path.abspath(self.store))
 
 
 def page_environment(loader: jinja2.BaseLoader) -> jinja2.Environment:
@@ -122,6 +116,7 @@ def write_page(
     """
     commands = commands or PageCommands()
     previews = draw_previews(report, thumbnail, folder, on_progress)
+    found = [group.tier for group in report.groups]
     style, script = _asset("style.css"), _asset("viewer.js") + _asset("page.js")
     pieces = (
         _environment(report)
@@ -129,8 +124,8 @@ def write_page(
         .generate(
             report=report,
             groups=report.groups_by_space,
-            headline=headline(report, commands.tiers),
-            tiers=_tiers(report),
+            headline=found_in_words(report, commands.tiers) if found else "no duplicates were found",
+            tiers={tier: found.count(tier) for tier in TIERS if tier in found},
             is_random=is_random(report.model),
             no_model=NO_MODEL,
             previews=previews,
@@ -144,15 +139,10 @@ def write_page(
     file.writelines(piece.encode() for piece in pieces)
 
 
-def headline(report: DuplicateReport, tiers: Collection[str] = SAFE_TIERS) -> str:
-    """Say what the search found: ``"35 photos, 2.2 MB, can move safely; 25 edited copies wait for you"``."""
-    found = found_in_words(report, tiers) if report.groups else "no duplicates were found"
-    return found[0].upper() + found[1:]
-
-
-def _program() -> tuple[str, ...]:
-    """Return how a shell calls this program: by its name, or, if that is not on the path, by this Python."""
-    return ("clip-client",) if shutil.which("clip-client") else (sys.executable, "-m", "clip_client")
+def _command(*words: str) -> str:
+    """Call this program in a shell: by its name, or, if that is not on the path, by this Python."""
+    program = ("clip-client",) if shutil.which("clip-client") else (sys.executable, "-m", "clip_client")
+    return " ".join(map(shell_word, (*program, *words)))
 
 
 def _from_home(path: str) -> str:
@@ -169,20 +159,6 @@ def shell_word(path: str) -> str:
     return f"$'{''.join(escaped)}'"
 
 
-@dataclass(frozen=True)
-class _Tier:
-    """A choice of the filter."""
-
-    key: str
-    name: str
-    groups: int
-
-
-def _tiers(report: DuplicateReport) -> Sequence[_Tier]:
-    found = [group.tier for group in report.groups]
-    return [_Tier(tier, TIER_NAMES[tier], found.count(tier)) for tier in TIERS if tier in found]
-
-
 def _environment(report: DuplicateReport) -> jinja2.Environment:
     import jinja2
 
@@ -193,12 +169,12 @@ def _environment(report: DuplicateReport) -> jinja2.Environment:
         browser_shows=lambda path: os.path.splitext(path)[1].lower() in _SHOWN_BY_BROWSERS,
         file_name=lambda path: printable(os.path.basename(path)),
         folder=lambda path: printable(os.path.join(os.path.dirname(path).removeprefix(top), "")),
-        folder_url=lambda path: _url(os.path.dirname(os.path.abspath(path))) + "/",
+        folder_url=lambda path: _url(os.path.dirname(path)) + "/",
         shell_word=lambda path: shell_word(os.path.abspath(path)),
         url=_url,
     )
     environment.globals.update(
-        in_words=in_words, region_on=region_on, safe_tiers=SAFE_TIERS, skipped_files=skipped_files, stays=stays
+        in_words=in_words, region_on=region_on, safe_tiers=SAFE_TIERS, skipped_files=skipped_files
     )
     return environment
 
@@ -214,13 +190,11 @@ def _asset(name: str) -> str:
     ).read_text("utf-8")
 
 
-def _policy(style: str, script: str) -> str:
-    """Return a content security policy that allows this style, this script, and pictures of this computer."""
+def _policy(*texts: str) -> str:
+    """Return a content security policy that allows a style, a script, and pictures of this computer."""
+    digests = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii") for text in texts)
+    style, script = (f"'sha256-{digest}'" for digest in digests)
     return (
-        f"default-src 'none'; img-src 'self' data: file:; style-src {_hash(style)}; script-src {_hash(script)}; "
+        f"default-src 'none'; img-src 'self' data: file:; style-src {style}; script-src {script}; "
         "base-uri 'none'; form-action 'none'"
     )
-
-
-def _hash(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}'"

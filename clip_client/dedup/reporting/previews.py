@@ -19,7 +19,7 @@ from clip_client.dedup.types import PREVIEWS_MARK
 from preprocess_ensemble.cores import usable_cores
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from clip_client.dedup.group import Member
@@ -102,60 +102,54 @@ def draw_previews(
     does not need are removed. If there are fewer, or ``folder`` is None, the pictures become data URIs. ``on_progress``
     counts pictures. Raises OSError if the folder cannot be written.
     """
-    paths: dict[str, list[Member]] = {}
+    same: dict[str, list[Member]] = {}
     for group in report.groups_by_space:
         for member in group.members:
             if member.photo.width:
-                paths.setdefault(member.sha256, []).append(member)
-    side = _LARGE if len(paths) <= _MOST_IN_PAGE else _MEDIUM if len(paths) <= _MOST_OF_MEDIUM_SIZE else _SMALL
-    files = None if folder is None or side == _LARGE else _PreviewFiles(folder, side)
-
-    def source(members: list[Member]) -> str | None:
-        longest = max(fit(members[0].photo.width, members[0].photo.height, side))
-        drawn = (jpeg for member in members if (jpeg := thumbnail(member.path, longest)) is not None)
-        if files is not None:
-            return files.source(members[0].sha256, drawn=lambda: next(drawn, None))
-        jpeg = next(drawn, None)
-        return None if jpeg is None else "data:image/jpeg;base64," + base64.b64encode(jpeg).decode("ascii")
+                same.setdefault(member.sha256, []).append(member)
+    side = _LARGE if len(same) <= _MOST_IN_PAGE else _MEDIUM if len(same) <= _MOST_OF_MEDIUM_SIZE else _SMALL
+    beside_page = None if side == _LARGE else folder
+    if beside_page is not None:
+        beside_page.mkdir(exist_ok=True)
+        mark = "Previews of a report page. clip-client does not search this folder.\n"
+        (beside_page / PREVIEWS_MARK).write_text(mark)
 
     sources = {}
     pool = ThreadPoolExecutor(usable_cores())
+    urls = pool.map(lambda members: _source(members, side, thumbnail, beside_page), same.values())
     try:
-        for done, (sha256, url) in enumerate(zip(paths, pool.map(source, paths.values()), strict=True), start=1):
+        for done, (sha256, url) in enumerate(zip(same, urls, strict=True), start=1):
             if url is not None:
                 sources[sha256] = url
             if on_progress is not None:
-                on_progress("drawing", done, len(paths))
+                on_progress("drawing", done, len(same))
     finally:
         pool.shutdown(cancel_futures=True)  # after Ctrl-C, thousands may still wait
     if folder is not None:
-        _remove_others(folder, set() if files is None else files.names)
+        wanted = {PREVIEWS_MARK, *map(os.path.basename, sources.values())} if beside_page is not None else set()
+        _remove_others(folder, wanted)
     return Previews(side=side, sources=sources)
 
 
-class _PreviewFiles:
-    """A folder of previews, each named after the content of its photo."""
+def _source(members: Sequence[Member], side: int, thumbnail: Thumbnail, folder: Path | None) -> str | None:
+    """Return the source of the picture that all members have; None if none of them can be opened.
 
-    def __init__(self, folder: Path, side: int) -> None:
-        self.folder = folder
-        self.side = side
-        self.names = {PREVIEWS_MARK}
-        folder.mkdir(exist_ok=True)
-        (folder / PREVIEWS_MARK).write_text("Previews of a report page. clip-client does not search this folder.\n")
-
-    def source(self, sha256: str, drawn: Callable[[], bytes | None]) -> str | None:
-        """Return the URL of a preview; ``drawn`` makes it if there is none from an earlier report."""
-        name = f"{sha256[:32]}-{self.side}.jpg"
-        path = self.folder / name
-        if not path.exists():
-            jpeg = drawn()
-            if jpeg is None:
-                return None
-            part = path.with_name(f"{name}.part")
-            part.write_bytes(jpeg)
-            os.replace(part, path)  # a killed run must not leave half a picture under this name
-        self.names.add(name)
-        return f"{quote(self.folder.name)}/{name}"
+    It is drawn unless ``folder`` has it from an earlier report.
+    """
+    photo = members[0].photo
+    name = f"{photo.sha256[:32]}-{side}.jpg"
+    if folder is None or not (folder / name).exists():
+        longest = max(fit(photo.width, photo.height, side))
+        drawn = (thumbnail(member.path, longest) for member in members)
+        jpeg = next((one for one in drawn if one is not None), None)
+        if jpeg is None:
+            return None
+        if folder is None:
+            return "data:image/jpeg;base64," + base64.b64encode(jpeg).decode("ascii")
+        part = folder / f"{name}.part"
+        part.write_bytes(jpeg)
+        os.replace(part, folder / name)  # a killed run must not leave half a picture under this name
+    return f"{quote(folder.name)}/{name}"
 
 
 def _remove_others(folder: Path, wanted: set[str]) -> None:

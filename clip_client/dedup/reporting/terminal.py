@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from clip_client.dedup.aligned import PairSource
     from clip_client.dedup.group import DuplicateGroup, Member
     from clip_client.dedup.report import DuplicateReport
     from clip_client.dedup.types import FailedFile
@@ -53,41 +52,30 @@ def print_notes(report: DuplicateReport, console: Console, *, can_read_raw: bool
         remedy = "" if can_read_raw else "; to read previews: pip install 'clip-triton[raw]'"
         raw_files = counted(len(report.bytes_only), "RAW file")
         _print(f"{raw_files} compared by bytes only, because no preview could be read{remedy}", console)
-    if report.coverage is not None and report.coverage.method != "exact":
-        _print(
-            f"compared in cells: {report.coverage.recall:.2%} of the similar pairs were found "
-            f"(95 % interval: {report.coverage.recall_95[0]:.2%} to {report.coverage.recall_95[1]:.2%}), measured on "
-            f"{counted(report.coverage.pairs, 'pair')}",
-            console,
-        )
+    if (cells := report.coverage) is not None and cells.method != "exact":
+        interval = "95 % interval: {:.2%} to {:.2%}".format(*cells.recall_95)
+        pairs = f"{cells.recall:.2%} of the similar pairs were found ({interval})"
+        _print(f"compared in cells: {pairs}, measured on {counted(cells.pairs, 'pair')}", console)
     if report.note:
         _print(report.note, console, style="yellow")
     if verbose:
-        _print_pair_sources(report.pair_sources, console)
+        for source in report.pair_sources:
+            found = f"{counted(source.pairs, 'pair')}, {counted(source.aligned, 'alignment')}"
+            proved = counted(source.proved, "proved copy", "proved copies")
+            _print(f"candidates by {source.name}: {found}, {proved}", console)
         if report.model != NO_MODEL:
             _print(f"model {report.model}, threshold {report.thresholds.similar:g}", console)
+    missing = "strong crops and edits may be missing."
     if report.model == NO_MODEL:
-        _print("Searched without a model: strong crops and edits may be missing.", console, style="yellow")
+        _print(f"Searched without a model: {missing}", console, style="yellow")
     if is_random(report.model):
-        message = (
-            "The weights of this model are random: alignment proves copies, but strong crops and edits may be missing."
-        )
-        _print(message, console, style="yellow")
+        _print(f"The weights of this model are random: alignment proves copies, but {missing}", console, style="yellow")
     compared = [
         f"{counted(report.compared, 'photo')} compared",
         counted(len(report.groups), "group") if report.groups else "no duplicates",
         f"{counted(len(report.failed), 'file')} not compared" if report.failed else "",
     ]
     _print(", ".join(filter(None, compared)), console, style="bold")
-
-
-def _print_pair_sources(sources: Sequence[PairSource], console: Console) -> None:
-    """Print what each way to find candidate pairs added, and what it cost."""
-    for source in sources:
-        found = f"{counted(source.pairs, 'pair')}, {counted(source.aligned, 'alignment')}"
-        _print(
-            f"candidates by {source.name}: {found}, {counted(source.proved, 'proved copy', 'proved copies')}", console
-        )
 
 
 def _print(text: str, console: Console, style: str = "") -> None:
@@ -104,13 +92,10 @@ def _print_group(number: int, group: DuplicateGroup, console: Console, *, verbos
     line = Text()
     line.append(f"{number}. {human_bytes(space)} in {copies}" if space else f"{number}. {copies}", style="bold")
     if is_uniform:
-        said = words[others[0].path]
-        fits = line.cell_len + 2 + cell_len(said) <= console.width
-        line.append(f": {said}" if fits else f":{_below(said, 3, console)}")
+        line.append(":")
+        _append(line, " ", words[others[0].path], 3, console)
     if group.reason:
-        reason = f"kept: {printable(group.reason)}"
-        fits = "\n" not in line.plain and line.cell_len + 2 + cell_len(reason) <= console.width
-        line.append(f"; {reason}" if fits else _below(reason, 3, console), style="dim")
+        _append(line, "; ", f"kept: {printable(group.reason)}", 3, console, style="dim")
     console.print(line, soft_wrap=True)
     if verbose and group.tier != EXACT:
         _print(f"   {group.tier}, every pair at least {at_least(group.min_similarity)} alike", console, style="dim")
@@ -134,8 +119,7 @@ def _print_member(member: Member, words: str, console: Console, *, is_kept: bool
     line.append(f"  {printable(photo.label)}")
     indent = line.cell_len - cell_len(printable(photo.label))
     if words:
-        fits = line.cell_len + 2 + cell_len(words) <= console.width
-        line.append(f"  {words}" if fits else _below(words, indent, console), style="dim")
+        _append(line, "  ", words, indent, console, style="dim")
     if not is_kept and not verdict.is_copy:
         line.append(_below(printable(verdict.reason), indent, console), style="dim")
     console.print(line, soft_wrap=True)
@@ -147,6 +131,12 @@ def _print_member(member: Member, words: str, console: Console, *, is_kept: bool
         for note in filter(None, (photo.origin, why)):
             for part in note.split("; "):
                 console.print(Text(f"{' ' * indent}{printable(part)}", style="dim"), soft_wrap=True)
+
+
+def _append(line: Text, between: str, text: str, indent: int, console: Console, style: str = "") -> None:
+    """Append a text to a line, or, if it does not fit, in lines below it."""
+    fits = "\n" not in line.plain and line.cell_len + len(between) + cell_len(text) <= console.width
+    line.append(f"{between}{text}" if fits else _below(text, indent, console), style=style)
 
 
 def _below(text: str, indent: int, console: Console) -> str:

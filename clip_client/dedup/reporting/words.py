@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from clip_client.dedup.text import counted, human_bytes, printable
 from clip_client.dedup.types import (
     ALTERED,
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from clip_client.dedup.aligned import Alignment
-    from clip_client.dedup.group import DuplicateGroup, Member
+    from clip_client.dedup.group import Member
     from clip_client.dedup.photo import Photo
     from clip_client.dedup.report import DuplicateReport
 
@@ -80,14 +82,6 @@ def in_words(member: Member, kept: Member) -> str:
     return f"looks similar, {change}" if change else "looks similar"
 
 
-def stays(member: Member, group: DuplicateGroup, tiers: Collection[str] = SAFE_TIERS) -> str:
-    """Say why a photo does not move if these tiers are selected; empty if it does, and for the kept photo."""
-    verdict = member.verdict
-    if member.path == group.keep or verdict.moves_with(tiers):
-        return ""
-    return f"It moves only with --act-on {verdict.tier}." if verdict.is_copy else verdict.reason
-
-
 def region_on(member: Member, kept: Member) -> tuple[float, float, float, float] | None:
     """Return what of ``member`` differs from the kept photo: left, top, width and height as shares of its sides.
 
@@ -97,15 +91,13 @@ def region_on(member: Member, kept: Member) -> tuple[float, float, float, float]
     if alignment is None or alignment.region is None or not member.photo.width or not member.photo.height:
         return None
     left, top, width, height = alignment.region
-    a, b, c, d, e, f = alignment.transform
-    scale = a * e - b * d
-    xs, ys = [], []
-    for x, y in ((left, top), (left + width, top), (left, top + height), (left + width, top + height)):
-        across, down = x * kept.photo.width - c, y * kept.photo.height - f
-        xs.append(min(max((e * across - b * down) / scale / member.photo.width, 0.0), 1.0))
-        ys.append(min(max((a * down - d * across) / scale / member.photo.height, 0.0), 1.0))
-    width, height = max(xs) - min(xs), max(ys) - min(ys)
-    return (min(xs), min(ys), width, height) if width and height else None
+    to_kept = np.reshape(alignment.transform, (2, 3))
+    corners = np.array([(x, y) for x in (left, left + width) for y in (top, top + height)])
+    on_kept = corners * (kept.photo.width, kept.photo.height)
+    on_member = np.linalg.solve(to_kept[:, :2], (on_kept - to_kept[:, 2]).T).T
+    shares = np.clip(on_member / (member.photo.width, member.photo.height), 0, 1)
+    (left, top), (width, height) = shares.min(axis=0).tolist(), np.ptp(shares, axis=0).tolist()
+    return (left, top, width, height) if width and height else None
 
 
 def _aligned(alignment: Alignment) -> str:

@@ -1,50 +1,90 @@
-"""Bytes by key, for what alignment keeps: about 100 kB for a photo, so few rows at a time are in memory."""
+"""Bytes by key, for what alignment keeps: about 100 kB for a photo, so few are in memory at a time."""
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from threading import Lock
+from typing import IO, TYPE_CHECKING, Final
 
-from clip_client.dedup.store.sqlite import open_database, transaction
+from clip_client.dedup.store.sqlite import Database
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
+    from typing import Self
 
-_VERSION: Final = 1
-_SCHEMA: Final = "CREATE TABLE IF NOT EXISTS blobs (key BLOB PRIMARY KEY, data BLOB NOT NULL) WITHOUT ROWID"
+_MOST_BYTES: Final = 4 * 2**30
 
 
-class BlobTable:
+class BlobTable(Database):
     """A table in the store. It may be lost at any time: then what it held is computed once more."""
 
-    def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._connection = open_database(path, _SCHEMA, version=_VERSION, durable=False)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._connection.close()
+    SCHEMA = "CREATE TABLE IF NOT EXISTS blobs (key BLOB PRIMARY KEY, data BLOB NOT NULL) WITHOUT ROWID"
+    DURABLE = False
 
     def __contains__(self, key: str) -> bool:
         found = self._connection.execute("SELECT 1 FROM blobs WHERE key = ?", (bytes.fromhex(key),))
         return found.fetchone() is not None
 
     def get(self, key: str) -> bytes | None:
-        """Return the bytes of a key, which is written in hexadecimal; None if there are none."""
+        """Return the bytes of a key, which is written in hexadecimal; None for an unknown key."""
         found = self._connection.execute("SELECT data FROM blobs WHERE key = ?", (bytes.fromhex(key),)).fetchone()
         return None if found is None else found[0]
 
     def put(self, rows: Iterable[tuple[str, bytes]]) -> None:
         """Keep the bytes of keys. Raises StoreError if the disk cannot be written."""
-        with transaction(self._connection):
-            values = ((bytes.fromhex(key), data) for key, data in rows)
-            self._connection.executemany("INSERT OR REPLACE INTO blobs VALUES (?, ?)", values)
+        self._write("INSERT OR REPLACE INTO blobs VALUES (?, ?)", ((bytes.fromhex(key), data) for key, data in rows))
 
 
-def remove_other_tables(folder: Path, names: Collection[str]) -> None:
-    """Remove the tables of a folder that have none of these names, which other versions of the program left there."""
-    for path in folder.glob("*.sqlite*"):
-        if path.name.partition(".sqlite")[0] not in names:
-            with suppress(OSError):  # another process may use it, which only Windows minds
-                path.unlink()
+class Spool(Mapping[str, bytes]):
+    """Bytes of one search, in a file without a name that ends with the process; a context manager for many threads.
+
+    What no longer fits on the disk, or makes the file larger than 4 GiB, is not kept.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._places: dict[str, tuple[int, int]] = {}
+        """Key -> where its bytes begin, and how many there are."""
+        self._end = 0
+        self._lock = Lock()
+        self._file: IO[bytes] | None = None
+        with suppress(OSError):  # the folder is full, or must not be written to
+            # Unbuffered: closing the file would write the rest of a buffer, which fails on a full disk.
+            self._file = tempfile.TemporaryFile(dir=folder, buffering=0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __getitem__(self, key: str) -> bytes:
+        with self._lock:
+            start, size = self._places[key]
+            assert self._file is not None
+            self._file.seek(start)
+            return self._file.read(size)
+
+    def put(self, key: str, data: bytes) -> None:
+        """Keep the bytes of a key, if there is room for them."""
+        with self._lock:
+            if self._file is None or self._end + len(data) > _MOST_BYTES:
+                return
+            written = 0
+            with suppress(OSError):  # the disk is full
+                self._file.seek(self._end)
+                written = self._file.write(data)
+            if written == len(data):
+                self._places[key] = self._end, written
+                self._end += written
+            else:
+                self._end = _MOST_BYTES

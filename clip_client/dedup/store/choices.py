@@ -18,10 +18,10 @@ import json
 import time
 from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
-from clip_client.dedup.store.sqlite import open_database, transaction
+from clip_client.dedup.store.sqlite import Database
 from clip_client.dedup.types import SAFE_TIERS
 
 if TYPE_CHECKING:
@@ -46,19 +46,6 @@ DONE: Final = "done"
 UNDONE: Final = "undone"
 """State of a choice whose photos were brought back, or whose decision was taken back."""
 
-# AUTOINCREMENT, so that no later choice gets the id of one that was taken back: a run in progress may know the first.
-_VERSION: Final = 2
-_SCHEMA: Final = """
-CREATE TABLE IF NOT EXISTS choices (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, step INTEGER NOT NULL, what TEXT NOT NULL, at_ns INTEGER NOT NULL,
-    rules TEXT NOT NULL, run TEXT NOT NULL DEFAULT '', photos TEXT NOT NULL, state TEXT NOT NULL DEFAULT 'waiting');
-CREATE INDEX IF NOT EXISTS choices_by_run ON choices (run);
-CREATE INDEX IF NOT EXISTS choices_by_step ON choices (step)
-"""
-_UPGRADES: Final = {
-    2: "ALTER TABLE choices ADD COLUMN state TEXT NOT NULL DEFAULT 'waiting';"
-    "UPDATE choices SET state = 'done' WHERE run != ''"
-}
 _BEGIN: Final = "UPDATE choices SET run = ?, state = 'begun' WHERE id = ? AND state = 'waiting'"
 _SET_STATE: Final = "UPDATE choices SET state = ?, run = CASE ? WHEN 'waiting' THEN '' ELSE run END WHERE id = ?"
 
@@ -72,7 +59,7 @@ class ChosenPhoto(NamedTuple):
     moves: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Choice:
     """One choice about one group of photos. Of several choices about the same photos, the last one holds."""
 
@@ -86,8 +73,8 @@ class Choice:
     """The rules that made it for many groups at once; empty if a person looked at the group."""
     run: str
     """Name of the run that has begun to carry it out; empty while it waits."""
+    state: str
     photos: tuple[ChosenPhoto, ...]
-    state: str = WAITING
 
 
 def moving_tiers(rules: str) -> tuple[str, ...] | None:
@@ -101,16 +88,26 @@ def moving_tiers(rules: str) -> tuple[str, ...] | None:
     return (*SAFE_TIERS, *(name.removeprefix(ACT_ON) for name in names if name.startswith(ACT_ON)))
 
 
-class Choices:
+class Choices(Database):
     """The choices in one store. A change is on the disk when the method returns."""
 
-    def __init__(self, path: Path) -> None:
-        self._connection = open_database(path, _SCHEMA, version=_VERSION, durable=True, upgrades=_UPGRADES)
-        self._seen = self._data_version()
+    # AUTOINCREMENT, so that no later choice gets the id of one that was taken back, which a run in progress may know.
+    SCHEMA = """
+    CREATE TABLE IF NOT EXISTS choices (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, step INTEGER NOT NULL, what TEXT NOT NULL, at_ns INTEGER NOT NULL,
+        rules TEXT NOT NULL, run TEXT NOT NULL DEFAULT '', photos TEXT NOT NULL, state TEXT NOT NULL DEFAULT 'waiting');
+    CREATE INDEX IF NOT EXISTS choices_by_run ON choices (run);
+    CREATE INDEX IF NOT EXISTS choices_by_step ON choices (step)
+    """
+    VERSION = 2
+    UPGRADES: ClassVar = {
+        2: "ALTER TABLE choices ADD COLUMN state TEXT NOT NULL DEFAULT 'waiting';"
+        "UPDATE choices SET state = 'done' WHERE run != ''"
+    }
 
-    def close(self) -> None:
-        """Close the file."""
-        self._connection.close()
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._seen = self._data_version()
 
     def changed_elsewhere(self) -> bool:
         """Tell whether another process, or another :class:`Choices`, has changed the file since the last call."""
@@ -123,36 +120,25 @@ class Choices:
 
     def add(self, choices: Iterable[tuple[str, Sequence[ChosenPhoto]]], *, rules: str = "") -> list[Choice]:
         """Record choices, each (what, photos), as one step."""
-        at_ns, added = time.time_ns(), []
-        with transaction(self._connection):
+        at_ns = time.time_ns()
+        with self._transaction():
             (step,) = self._connection.execute("SELECT coalesce(max(step), 0) + 1 FROM choices").fetchone()
-            for what, photos in choices:
-                cursor = self._connection.execute(
-                    "INSERT INTO choices (step, what, at_ns, rules, photos) VALUES (?, ?, ?, ?, ?)",
-                    (step, what, at_ns, rules, json.dumps(photos)),
-                )
-                number = int(cursor.lastrowid or 0)
-                added.append(
-                    Choice(id=number, step=step, what=what, at_ns=at_ns, rules=rules, run="", photos=tuple(photos))
-                )
-        return added
+            self._connection.executemany(
+                "INSERT INTO choices (step, what, at_ns, rules, photos) VALUES (?, ?, ?, ?, ?)",
+                [(step, what, at_ns, rules, json.dumps(photos)) for what, photos in choices],
+            )
+        return list(self._found(" WHERE step = ?", step))
 
     def all(self, *, run: str | None = None) -> Iterator[Choice]:
         """Yield every choice, or those that one run has begun, oldest first."""
-        which, values = ("", ()) if run is None else (" WHERE run = ?", (run,))
-        for number, step, what, at_ns, rules, of_run, photos, state in self._connection.execute(
-            f"SELECT id, step, what, at_ns, rules, run, photos, state FROM choices{which} ORDER BY id", values
-        ):
-            yield Choice(
-                id=number,
-                step=step,
-                what=what,
-                at_ns=at_ns,
-                rules=rules,
-                run=of_run,
-                photos=tuple(ChosenPhoto(path, sha256, bool(moves)) for path, sha256, moves in json.loads(photos)),
-                state=state,
-            )
+        return self._found() if run is None else self._found(" WHERE run = ?", run)
+
+    def _found(self, condition: str = "", *values: object) -> Iterator[Choice]:
+        columns = "id, step, what, at_ns, rules, run, state, photos"
+        rows = self._connection.execute(f"SELECT {columns} FROM choices{condition} ORDER BY id", values)
+        for number, step, what, at_ns, rules, run, state, photos in rows:
+            chosen = (ChosenPhoto(path, sha256, bool(moves)) for path, sha256, moves in json.loads(photos))
+            yield Choice(number, step, what, at_ns, rules, run, state, tuple(chosen))
 
     def runs(self, what: str) -> dict[str, int]:
         """Return run -> number of choices of one kind that it has carried out and that were not taken back."""
@@ -166,23 +152,19 @@ class Choices:
 
         The caller holds :meth:`.journal.Journal.exclusive`.
         """
-        with transaction(self._connection):
+        with self._transaction():
             return frozenset(one for one in ids if self._connection.execute(_BEGIN, (run, one)).rowcount)
 
     def set_state(self, ids: Collection[int], state: str) -> None:
         """Record what became of choices."""
-        self._for_each(_SET_STATE, [(state, state, number) for number in ids])
+        self._write(_SET_STATE, [(state, state, number) for number in ids])
 
     def withdraw(self, ids: Collection[int]) -> None:
         """Remove choices, unless a run has carried them out or is doing so."""
-        self._for_each("DELETE FROM choices WHERE id = ? AND state IN (?, ?)", [(one, WAITING, UNDONE) for one in ids])
+        self._write("DELETE FROM choices WHERE id = ? AND state IN (?, ?)", [(one, WAITING, UNDONE) for one in ids])
 
     def forget(self, paths: Container[str]) -> int:
         """Remove every choice about any of the absolute ``paths``; return their number."""
         found = [choice.id for choice in self.all() if any(photo.path in paths for photo in choice.photos)]
-        self._for_each("DELETE FROM choices WHERE id = ?", [(number,) for number in found])
+        self._write("DELETE FROM choices WHERE id = ?", [(number,) for number in found])
         return len(found)
-
-    def _for_each(self, statement: str, values: Sequence[tuple[object, ...]]) -> None:
-        with transaction(self._connection):
-            self._connection.executemany(statement, values)

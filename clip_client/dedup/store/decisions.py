@@ -7,24 +7,15 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from clip_client.dedup.store.sqlite import open_database, transaction
+from clip_client.dedup.store.sqlite import Database
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
-    from pathlib import Path
 
 DIFFERENT: Final = "different"
 """The photos are different pictures."""
 KEEP_ALL: Final = "keep-all"
 """All photos are wanted, even if they are copies."""
-
-# The table "contents" has a row for each file that was decided about, so a content has as many rows as copies.
-_VERSION: Final = 1
-_SCHEMA: Final = """
-CREATE TABLE IF NOT EXISTS decisions (id INTEGER PRIMARY KEY, what TEXT NOT NULL, at_ns INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS contents (decision INTEGER NOT NULL REFERENCES decisions (id), sha256 TEXT NOT NULL);
-CREATE INDEX IF NOT EXISTS contents_by_hash ON contents (sha256)
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,15 +36,15 @@ class Decision:
         return frozenset(self.files)
 
 
-class Decisions:
+class Decisions(Database):
     """The decisions in one store. A change is on the disk when the method returns."""
 
-    def __init__(self, path: Path) -> None:
-        self._connection = open_database(path, _SCHEMA, version=_VERSION, durable=True)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._connection.close()
+    # "contents" has a row for each file that was decided about, so a content has as many rows as copies.
+    SCHEMA = """
+    CREATE TABLE IF NOT EXISTS decisions (id INTEGER PRIMARY KEY, what TEXT NOT NULL, at_ns INTEGER NOT NULL);
+    CREATE TABLE IF NOT EXISTS contents (decision INTEGER NOT NULL REFERENCES decisions (id), sha256 TEXT NOT NULL);
+    CREATE INDEX IF NOT EXISTS contents_by_hash ON contents (sha256)
+    """
 
     def add(self, what: str, contents: Iterable[str]) -> Decision:
         """Record a decision about photos; ``contents`` has the SHA-256 of each file, so copies are repeated.
@@ -69,7 +60,7 @@ class Decisions:
         if len(files) < 2 and what == DIFFERENT:
             raise ValueError("different are two photos with different bytes; files with the same bytes are one photo")
         at_ns = time.time_ns()
-        with transaction(self._connection):
+        with self._transaction():
             cursor = self._connection.execute("INSERT INTO decisions (what, at_ns) VALUES (?, ?)", (what, at_ns))
             number = int(cursor.lastrowid or 0)
             self._connection.executemany(
@@ -83,7 +74,7 @@ class Decisions:
 
     def remove(self, ids: Collection[int]) -> int:
         """Remove decisions; return how many of them existed."""
-        with transaction(self._connection):
+        with self._transaction():
             self._connection.executemany("DELETE FROM contents WHERE decision = ?", [(number,) for number in ids])
             removed = self._connection.executemany("DELETE FROM decisions WHERE id = ?", [(number,) for number in ids])
         return removed.rowcount

@@ -5,31 +5,25 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
-from clip_client.dedup.store.sqlite import open_database, transaction
+from clip_client.dedup.store.sqlite import Database
 from clip_client.dedup.types import PhotoFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
-    from pathlib import Path
 
-_VERSION: Final = 1
-_SCHEMA: Final = """
-CREATE TABLE IF NOT EXISTS files (
-    path BLOB PRIMARY KEY, size_bytes INTEGER NOT NULL, mtime_ns INTEGER NOT NULL, sha256 BLOB NOT NULL) WITHOUT ROWID
-"""
 _AT_ONCE: Final = 900
 """Paths in one query; old versions of SQLite allow 999 values."""
 
 
-class FileIndex:
+class FileIndex(Database):
     """A table in the store. It may be lost at any time: then all files are read once more."""
 
-    def __init__(self, path: Path) -> None:
-        self._connection = open_database(path, _SCHEMA, version=_VERSION, durable=False)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._connection.close()
+    SCHEMA = """
+    CREATE TABLE IF NOT EXISTS files (
+        path BLOB PRIMARY KEY, size_bytes INTEGER NOT NULL, mtime_ns INTEGER NOT NULL, sha256 BLOB NOT NULL
+    ) WITHOUT ROWID
+    """
+    DURABLE = False
 
     def known(self, files: Sequence[PhotoFile]) -> dict[str, str]:
         """Return path -> SHA-256 (hexadecimal) of those files whose size and time of change are as they were."""
@@ -73,5 +67,4 @@ class FileIndex:
             for file, sha256 in files
         ]
         if rows:
-            with transaction(self._connection):
-                self._connection.executemany("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?)", rows)
+            self._write("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?)", rows)

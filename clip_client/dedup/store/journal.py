@@ -19,10 +19,10 @@ import uuid
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from clip_client.dedup.store.lock import AlreadyLocked, exclusive_lock
-from clip_client.dedup.store.sqlite import StoreError, open_database, transaction
+from clip_client.dedup.store.sqlite import Database, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -48,59 +48,10 @@ PROOF: Final = 1
 """Version of the proof by which photos move, in each new entry. Raise it with any change that would have refused an
 earlier move. Entries of versions without it have 0: they compared photos at a reduced size only."""
 
-# Table and column names are the format on disk: "units" holds the entries, "survivor" is the kept photo, and
-# "last_run" has one row.
-_VERSION: Final = 3
-_SCHEMA: Final = """
-CREATE TABLE IF NOT EXISTS units (
-    id INTEGER PRIMARY KEY, run TEXT NOT NULL, at_ns INTEGER NOT NULL, method TEXT NOT NULL, state TEXT NOT NULL,
-    survivor BLOB NOT NULL, survivor_sha256 TEXT NOT NULL, tier TEXT NOT NULL DEFAULT '',
-    proof INTEGER NOT NULL DEFAULT 0, is_chosen INTEGER NOT NULL DEFAULT 0);
-CREATE INDEX IF NOT EXISTS units_by_state ON units (state);
-CREATE TABLE IF NOT EXISTS files (
-    unit INTEGER NOT NULL REFERENCES units (id), original BLOB NOT NULL, quarantined BLOB NOT NULL,
-    sha256 TEXT NOT NULL, size_bytes INTEGER NOT NULL, atime_ns INTEGER NOT NULL, mtime_ns INTEGER NOT NULL);
-CREATE INDEX IF NOT EXISTS files_by_unit ON files (unit);
-CREATE INDEX IF NOT EXISTS files_by_original ON files (original);
-CREATE TABLE IF NOT EXISTS sidecars (
-    unit INTEGER NOT NULL REFERENCES units (id), path BLOB NOT NULL, sha256 TEXT NOT NULL, is_ours INTEGER NOT NULL);
-CREATE INDEX IF NOT EXISTS sidecars_by_unit ON sidecars (unit);
-CREATE INDEX IF NOT EXISTS sidecars_by_path ON sidecars (path);
-CREATE TABLE IF NOT EXISTS last_run (id INTEGER PRIMARY KEY, name TEXT NOT NULL)
-"""
-_UPGRADES: Final = {
-    3: "ALTER TABLE units ADD COLUMN tier TEXT NOT NULL DEFAULT '';"
-    "ALTER TABLE units ADD COLUMN proof INTEGER NOT NULL DEFAULT 0;"
-    "ALTER TABLE units ADD COLUMN is_chosen INTEGER NOT NULL DEFAULT 0"
-}
-_INSERT_ENTRY: Final = (
-    "INSERT INTO units (run, at_ns, method, state, survivor, survivor_sha256, tier, proof, is_chosen) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
-)
-_INSERT_FILE: Final = "INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?)"
-_INSERT_SIDECAR: Final = "INSERT INTO sidecars VALUES (?, ?, ?, ?)"
-_SET_STATE: Final = "UPDATE units SET state = ? WHERE id = ?"
-_SET_PROOF: Final = "UPDATE units SET tier = ?, proof = ? WHERE id = ?"
-_ENTRY: Final = "SELECT * FROM units WHERE id = ?"
-_ENTRIES: Final = "SELECT * FROM units WHERE state IN ({states}){more} ORDER BY id"
-_RUNS: Final = (
-    "SELECT run, min(at_ns), count(DISTINCT id), sum(size_bytes) FROM units JOIN files ON unit = id "
-    "WHERE state IN ({states}) GROUP BY run ORDER BY max(id) DESC"
-)
-_MOVES: Final = "SELECT run, original, state, method FROM units JOIN files ON unit = id ORDER BY id"
 _RUN_TIME: Final = "%Y%m%d-%H%M%S"
 _LAST_RUN: Final = (
     "SELECT max(run) FROM (SELECT name AS run FROM last_run UNION ALL SELECT run FROM units) "
     "WHERE run GLOB '[0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9]-[0-9][0-9][0-9][0-9][0-9][0-9]-*'"
-)
-_SET_LAST_RUN: Final = "INSERT OR REPLACE INTO last_run VALUES (1, ?)"
-_OF_RUN: Final = " AND run = ?"
-_OF_ORIGINAL: Final = " AND id IN (SELECT unit FROM files WHERE original = ?)"
-_FILES: Final = "SELECT * FROM files WHERE unit = ? ORDER BY rowid"
-_SIDECARS: Final = "SELECT path, sha256, is_ours FROM sidecars WHERE unit = ?"
-_SIDECARS_AT: Final = (
-    "SELECT unit, path, sha256, is_ours FROM sidecars JOIN units ON units.id = unit "
-    "WHERE path = ? AND state NOT IN (?, ?)"
 )
 
 
@@ -125,7 +76,7 @@ class Sidecar(NamedTuple):
     """True if it was written for moved photos, False if it was there before them."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class JournalEntry:
     """Files that move together: the photo first, then its companions."""
 
@@ -140,15 +91,15 @@ class JournalEntry:
     kept: str
     """Path of the photo that was kept instead."""
     kept_sha256: str
-    files: tuple[MovedFile, ...]
-    sidecars: tuple[Sidecar, ...] = ()
-    """What has to stay beside the kept photo while the files are in the quarantine."""
-    tier: str = ""
+    tier: str
     """How certain it was that the kept photo shows the same; empty if an earlier version moved the photo."""
-    proof: int = 0
+    proof: int
     """Version of the proof, such as :data:`PROOF`; 0 if an earlier version moved the photo."""
-    is_chosen: bool = False
+    is_chosen: bool
     """A person chose this move, so the photo may have more than the one that was kept."""
+    files: tuple[MovedFile, ...]
+    sidecars: tuple[Sidecar, ...]
+    """What has to stay beside the kept photo while the files are in the quarantine."""
 
 
 class Run(NamedTuple):
@@ -162,17 +113,40 @@ class Run(NamedTuple):
     """Of all files."""
 
 
-class Journal:
+class Journal(Database):
     """The journal of one store; one thread at a time may use it."""
 
+    # Table and column names are the format on disk: "units" holds the entries, "survivor" is the kept photo, and
+    # "last_run" has one row.
+    SCHEMA = """
+    CREATE TABLE IF NOT EXISTS units (
+        id INTEGER PRIMARY KEY, run TEXT NOT NULL, at_ns INTEGER NOT NULL, method TEXT NOT NULL, state TEXT NOT NULL,
+        survivor BLOB NOT NULL, survivor_sha256 TEXT NOT NULL, tier TEXT NOT NULL DEFAULT '',
+        proof INTEGER NOT NULL DEFAULT 0, is_chosen INTEGER NOT NULL DEFAULT 0);
+    CREATE INDEX IF NOT EXISTS units_by_state ON units (state);
+    CREATE TABLE IF NOT EXISTS files (
+        unit INTEGER NOT NULL REFERENCES units (id), original BLOB NOT NULL, quarantined BLOB NOT NULL,
+        sha256 TEXT NOT NULL, size_bytes INTEGER NOT NULL, atime_ns INTEGER NOT NULL, mtime_ns INTEGER NOT NULL);
+    CREATE INDEX IF NOT EXISTS files_by_unit ON files (unit);
+    CREATE INDEX IF NOT EXISTS files_by_original ON files (original);
+    CREATE TABLE IF NOT EXISTS sidecars (
+        unit INTEGER NOT NULL REFERENCES units (id), path BLOB NOT NULL, sha256 TEXT NOT NULL,
+        is_ours INTEGER NOT NULL);
+    CREATE INDEX IF NOT EXISTS sidecars_by_unit ON sidecars (unit);
+    CREATE INDEX IF NOT EXISTS sidecars_by_path ON sidecars (path);
+    CREATE TABLE IF NOT EXISTS last_run (id INTEGER PRIMARY KEY, name TEXT NOT NULL)
+    """
+    VERSION = 3
+    UPGRADES: ClassVar = {
+        3: "ALTER TABLE units ADD COLUMN tier TEXT NOT NULL DEFAULT '';"
+        "ALTER TABLE units ADD COLUMN proof INTEGER NOT NULL DEFAULT 0;"
+        "ALTER TABLE units ADD COLUMN is_chosen INTEGER NOT NULL DEFAULT 0"
+    }
+
     def __init__(self, path: Path) -> None:
+        super().__init__(path)
         self._path = path
         self._is_held = False
-        self._connection = open_database(path, _SCHEMA, version=_VERSION, durable=True, upgrades=_UPGRADES)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._connection.close()
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -204,12 +178,12 @@ class Journal:
         set back, it is the second after that run, so names always sort by their order.
         """
         now = datetime.now().replace(microsecond=0)
-        with transaction(self._connection):
+        with self._transaction():
             (last,) = self._connection.execute(_LAST_RUN).fetchone()
-            with suppress(ValueError, TypeError):  # there is none, or it is no date
+            with suppress(ValueError, TypeError):  # there was no run, or its name is no date
                 now = max(now, datetime.strptime(last[:15], _RUN_TIME) + timedelta(seconds=1))
             name = f"{now:{_RUN_TIME}}-{uuid.uuid4().hex[:8]}"
-            self._connection.execute(_SET_LAST_RUN, (name,))
+            self._connection.execute("INSERT OR REPLACE INTO last_run VALUES (1, ?)", (name,))
         return name
 
     def plan(
@@ -226,31 +200,36 @@ class Journal:
     ) -> JournalEntry:
         """Record what is about to happen, with the present :data:`PROOF`. It is on the disk when this returns."""
         values = (run, time.time_ns(), method, State.PLANNED, os.fsencode(kept), kept_sha256, tier, PROOF, is_chosen)
-        with transaction(self._connection):
-            number = self._connection.execute(_INSERT_ENTRY, values).lastrowid
+        with self._transaction():
+            number = self._connection.execute(
+                "INSERT INTO units (run, at_ns, method, state, survivor, survivor_sha256, tier, proof, is_chosen) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                values,
+            ).lastrowid
             self._connection.executemany(
-                _INSERT_FILE,
+                "INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?)",
                 [(number, os.fsencode(file.original), os.fsencode(file.quarantined), *file[2:]) for file in files],
             )
             self._connection.executemany(
-                _INSERT_SIDECAR, [(number, os.fsencode(sidecar.path), *sidecar[1:]) for sidecar in sidecars]
+                "INSERT INTO sidecars VALUES (?, ?, ?, ?)",
+                [(number, os.fsencode(sidecar.path), *sidecar[1:]) for sidecar in sidecars],
             )
-        return self._entry(self._connection.execute(_ENTRY, (number,)).fetchone())
+        return self._entry(self._connection.execute("SELECT * FROM units WHERE id = ?", (number,)).fetchone())
 
     def set_state(self, entry: JournalEntry, state: str) -> JournalEntry:
         """Record the new state of an entry. It is on the disk when this returns."""
-        with transaction(self._connection):
-            self._connection.execute(_SET_STATE, (state, entry.id))
+        self._write("UPDATE units SET state = ? WHERE id = ?", [(state, entry.id)])
         return replace(entry, state=state)
 
     def set_proved(self, entry: JournalEntry, tier: str) -> None:
         """Record that the present :data:`PROOF` holds for what an earlier version moved."""
-        with transaction(self._connection):
-            self._connection.execute(_SET_PROOF, (tier, PROOF, entry.id))
+        self._write("UPDATE units SET tier = ?, proof = ? WHERE id = ?", [(tier, PROOF, entry.id)])
 
     def moves(self) -> Iterator[tuple[str, str, str, str]]:
         """Yield (run, old path, state, method) of each file that was ever moved, in the order of the moves."""
-        for run, original, state, method in self._connection.execute(_MOVES):
+        for run, original, state, method in self._connection.execute(
+            "SELECT run, original, state, method FROM units JOIN files ON unit = id ORDER BY id"
+        ):
             yield run, os.fsdecode(original), state, method
 
     def entries(
@@ -260,48 +239,46 @@ class Journal:
 
         ``run`` selects one run; ``original`` selects entries with a file that was moved from this path.
         """
-        more, values = "", list[object](states)
+        conditions, values = [f"state IN ({_marks(states)})"], list[object](states)
         if run is not None:
-            more = _OF_RUN
+            conditions.append("run = ?")
             values.append(run)
         if original is not None:
-            more += _OF_ORIGINAL
+            conditions.append("id IN (SELECT unit FROM files WHERE original = ?)")
             values.append(os.fsencode(original))
-        wanted = _ENTRIES.format(states=", ".join("?" * len(states)), more=more)
-        return [self._entry(row) for row in self._connection.execute(wanted, values).fetchall()]
+        rows = self._connection.execute(f"SELECT * FROM units WHERE {' AND '.join(conditions)} ORDER BY id", values)
+        return list(map(self._entry, rows.fetchall()))
 
     def runs(self) -> list[Run]:
         """Return the runs that have anything in the quarantine, the newest first."""
-        rows = self._connection.execute(_RUNS.format(states=", ".join("?" * len(IN_QUARANTINE))), IN_QUARANTINE)
+        rows = self._connection.execute(
+            "SELECT run, min(at_ns), count(DISTINCT id), sum(size_bytes) FROM units JOIN files ON unit = id "
+            f"WHERE state IN ({_marks(IN_QUARANTINE)}) GROUP BY run ORDER BY max(id) DESC",
+            IN_QUARANTINE,
+        )
         return [Run(*row) for row in rows]
 
     def sidecars(self, path: str) -> list[tuple[int, Sidecar]]:
         """Return the id of each entry that needs the sidecar at ``path``, and what the entry recorded about it."""
-        rows = self._connection.execute(_SIDECARS_AT, (os.fsencode(path), State.RESTORED, State.ABANDONED))
+        rows = self._connection.execute(
+            "SELECT unit, path, sha256, is_ours FROM sidecars JOIN units ON units.id = unit "
+            "WHERE path = ? AND state NOT IN (?, ?)",
+            (os.fsencode(path), State.RESTORED, State.ABANDONED),
+        )
         return [(number, _sidecar(*row)) for number, *row in rows]
 
     def _entry(self, row: Sequence[Any]) -> JournalEntry:
         number, run, at_ns, method, state, kept, kept_sha256, tier, proof, is_chosen = row
-        files = self._connection.execute(_FILES, (number,))
-        sidecars = self._connection.execute(_SIDECARS, (number,))
-        return JournalEntry(
-            id=number,
-            run=run,
-            at_ns=at_ns,
-            method=method,
-            state=state,
-            kept=os.fsdecode(kept),
-            kept_sha256=kept_sha256,
-            files=tuple(
-                MovedFile(os.fsdecode(original), os.fsdecode(quarantined), *rest)
-                for _unit, original, quarantined, *rest in files
-            ),
-            sidecars=tuple(_sidecar(*row) for row in sidecars),
-            tier=tier,
-            proof=proof,
-            is_chosen=bool(is_chosen),
-        )
+        files = self._connection.execute("SELECT * FROM files WHERE unit = ? ORDER BY rowid", (number,))
+        sidecars = self._connection.execute("SELECT path, sha256, is_ours FROM sidecars WHERE unit = ?", (number,))
+        moved = (MovedFile(os.fsdecode(original), os.fsdecode(place), *rest) for _, original, place, *rest in files)
+        facts = (number, run, at_ns, method, state, os.fsdecode(kept), kept_sha256, tier, proof, bool(is_chosen))
+        return JournalEntry(*facts, tuple(moved), tuple(_sidecar(*one) for one in sidecars))
 
 
 def _sidecar(path: bytes, sha256: str, is_ours: int) -> Sidecar:
     return Sidecar(path=os.fsdecode(path), sha256=sha256, is_ours=bool(is_ours))
+
+
+def _marks(values: Sequence[object]) -> str:
+    return ", ".join("?" * len(values))

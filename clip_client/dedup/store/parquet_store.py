@@ -1,9 +1,9 @@
 """Rows by key in a folder of Parquet files that are added and never changed; of two rows of a key the later one counts.
 
-There are two layouts (:mod:`.layout`). The caches of a store are keyed by content hash. Every process adds files of its
+There are two layouts. The caches of a store (:data:`CACHE`) are keyed by content hash. Every process adds files of its
 own, so any number of searches can share a folder; many small files are merged into one, and a damaged file is skipped,
-because its rows can be computed again. The folder that ``clip-client embed`` fills is keyed by path. One process at a
-time adds files, the files stay as they are, and a damaged file is an error.
+because its rows can be computed again. The folder that ``clip-client embed`` fills (:data:`NUMBERED`) is keyed by path.
+One process at a time adds files, the files stay as they are, and a damaged file is an error.
 
 A file appears under its name only when it is complete, so a killed process loses no more than its last rows. Readers
 load the column of keys, and then only the row groups that hold a row they need: memory holds the keys, the requested
@@ -16,17 +16,17 @@ import contextlib
 import re
 import time
 import uuid
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from clip_client.dedup.store.layout import CACHE, Layout
 from clip_client.dedup.store.sqlite import StoreError
 from preprocess_ensemble.errors import first_line
 from preprocess_ensemble.whole_file import whole_file
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -37,8 +37,46 @@ _GROUP_ROWS: Final = 1024
 _ABANDONED_S: Final = 3600.0
 """An unfinished file that was not written to for this long belongs to a process that was killed."""
 
-_NUMBERED_NAME: Final = re.compile(r"part-(\d{5,})(-[0-9a-f]{32})?\.parquet")
+_NUMBERED_NAME: Final = re.compile(r"part-\d{5,}(-[0-9a-f]{32})?\.parquet")
 """The second form is that of a cluster, whose files of one run share a number."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """One way to keep rows in a folder: how the files are named, filled and written."""
+
+    key: str
+    """The column of keys."""
+    is_cache: bool
+    """Files have names that no other process uses, and damaged files are skipped. Else files are called
+    ``part-00000.parquet``, ``part-00001.parquet`` and so on, and a damaged file is an error."""
+    rows_per_file: int
+    seconds_per_file: float
+    """A file is also written if its first row is this old, so a killed process loses no more than this."""
+    writer: Mapping[str, Any]
+    """Options of ``pyarrow.parquet.ParquetWriter``."""
+    small_files: int = 64
+    """If there are more small files than this, :meth:`ParquetStore.compact` merges them."""
+    small_file_rows: int = 131_072
+    """A file with this many rows is not small: copying its rows for each few new ones is not worth it."""
+
+
+CACHE: Final = Layout(
+    key="sha256",
+    is_cache=True,
+    rows_per_file=2048,  # 4 MB of vectors
+    seconds_per_file=5.0,
+    # Hashes and vectors do not repeat and do not compress; trying to would only cost time.
+    writer={"compression": "none", "use_dictionary": False, "write_statistics": False},
+)
+NUMBERED: Final = Layout(
+    key="path_bytes",
+    is_cache=False,
+    rows_per_file=10_000,  # 20 MB of vectors
+    seconds_per_file=300.0,
+    # Vectors and paths hardly repeat; looking for repetitions would only cost time.
+    writer={"use_dictionary": ["error_code", "error"]},
+)
 
 
 class _File(NamedTuple):
@@ -51,38 +89,20 @@ class _FileMerged(Exception):
     """Another process has just merged this file into another one."""
 
 
-class KeyFilter:
-    """A set of hashes by their first 8 bytes: a million hashes take 8 MB.
-
-    It may report a hash that is not in the set: about once in 10**13 questions if the set has a million hashes.
-    """
-
-    def __init__(self, keys: Any) -> None:
-        """Take ``keys``, a ``pyarrow.ChunkedArray`` of fixed-size binary values."""
-        prefixes = [_prefixes(chunk) for chunk in keys.chunks if len(chunk)]
-        self._prefixes = np.unique(np.concatenate([np.empty(0, dtype=np.uint64), *prefixes]))
-
-    def __contains__(self, key: bytes) -> bool:
-        prefix = np.frombuffer(key, dtype=np.uint64, count=1)
-        at = int(np.searchsorted(self._prefixes, prefix)[0])
-        return at < len(self._prefixes) and bool(self._prefixes[at] == prefix[0])
-
-
 class ParquetStore:
     """One folder of Parquet files with one ``pyarrow.Schema``.
 
-    The schema's metadata says what the rows are; a file with other metadata, or without a column of the schema, is
-    refused. Columns of an older version may have other types; they are cast to those of the schema. It may also lack
-    the columns of numbers that were ``added`` since; there they are 0. Methods raise StoreError for files that are
-    refused and for a disk that cannot be read or written.
+    The schema's metadata says what the rows are; a file with other metadata, or without a column of texts or vectors,
+    is refused. Columns of an older version may have other types, which are cast to those of the schema, or lack numbers
+    that were added since; there they are 0. Methods raise StoreError for files that are refused and for a disk that
+    cannot be read or written.
     """
 
-    def __init__(self, folder: Path, schema: Any, layout: Layout = CACHE, added: Collection[str] = ()) -> None:
+    def __init__(self, folder: Path, schema: Any, layout: Layout = CACHE) -> None:
         """Open ``folder``, which is made if it does not exist."""
         self.folder = folder
         self.schema = schema
         self.layout = layout
-        self._added = frozenset(added)
         self.written: list[Path] = []
         """Files that this object has written."""
         self._rows: list[Mapping[str, object]] = []
@@ -92,24 +112,14 @@ class ParquetStore:
         except OSError as error:
             raise StoreError(f"cannot write into {folder}: {error.strerror}") from None
 
-    def keys(self) -> list[bytes]:
+    def keys(self) -> set[bytes]:
         """Return every key that has a row."""
-        return list(self._all_keys(self._files()).unique().to_pylist())
-
-    def key_filter(self) -> KeyFilter:
-        """Return a filter that tells which hashes may have a row, without a Python object for each."""
-        return KeyFilter(self._all_keys(self._files()))
-
-    def read(self) -> Any:
-        """Return the row of every key as a ``pyarrow.Table``."""
-        import pyarrow as pa
-
-        return pa.concat_tables([self.schema.empty_table(), *(table for _, table in self.find(self.keys()))])
+        return set(self._all_keys(self._files()).to_pylist())
 
     def scan(self, columns: Sequence[str]) -> Iterator[Any]:
         """Yield ``columns`` of the row of every key, as tables in the order of the files, a row group at a time.
 
-        For a folder whose files stay as they are, as in the layout :data:`~.layout.NUMBERED`.
+        For a folder whose files stay as they are, as in the layout :data:`NUMBERED`.
         """
         files = self._files()
         wanted = self._all_keys(files).unique()
@@ -138,7 +148,7 @@ class ParquetStore:
 
         if not len(keys):
             return
-        wanted = pa.array(keys, self._key_type)
+        wanted = pa.array(keys, self.schema.field(self.layout.key).type)
         missing = np.ones(len(keys), dtype=bool)
         while True:
             try:
@@ -164,19 +174,16 @@ class ParquetStore:
             self._write([table_of(rows, self.schema)])
 
     def compact(self) -> None:
-        """Merge many small files into one, together with files of older versions that can only be read whole.
+        """Merge many small files into one, in the layout :data:`CACHE`.
 
-        A process that reads at the same time sees rows twice or starts again. For the layout :data:`~.layout.CACHE`.
+        A process that reads at the same time sees rows twice or starts again.
         """
         self.remove_abandoned(_ABANDONED_S)
-        sizes = {path: self._row_groups(path) for path in self._paths()}
-        outdated = [path for path, rows in sizes.items() if max(rows, default=0) > self.layout.rows_per_file]
-        small = [path for path, rows in sizes.items() if 0 < sum(rows) < self.layout.small_file_rows]
-        if not outdated and len(small) <= self.layout.small_files:
-            return
         try:
-            paths = sorted({*outdated, *small})
-            files = [file for path in paths if (file := self._read_keys(path)) is not None]
+            small = [path for path in self._paths() if 0 < self._row_count(path) < self.layout.small_file_rows]
+            if len(small) <= self.layout.small_files:
+                return
+            files = [file for path in small if (file := self._read_keys(path)) is not None]
             wanted = self._all_keys(files).unique()
             self._write(_portions((table for _, table in self._find(files, wanted)), self.layout.rows_per_file))
         except _FileMerged:
@@ -207,31 +214,23 @@ class ParquetStore:
         paths = self._paths()
         return self.folder / f"part-{_number(paths[-1]) + 1 if paths else 0:05}.parquet"
 
-    @property
-    def _key_type(self) -> Any:
-        return self.schema.field(self.layout.key).type
-
-    def _row_groups(self, path: Path) -> list[int]:
-        """Return the number of rows of each row group of a file; none if it is damaged or missing."""
-        with contextlib.suppress(_FileMerged), self._opened(path) as parquet:
-            return [] if parquet is None else _row_groups(parquet)
-        return []
+    def _row_count(self, path: Path) -> int:
+        """Return the number of rows of a file; 0 if it is damaged. Raises _FileMerged."""
+        with self._opened(path) as parquet:
+            return 0 if parquet is None else int(parquet.metadata.num_rows)
 
     def _read_keys(self, path: Path) -> _File | None:
-        import pyarrow as pa
-
-        key = self.layout.key
-        with self._opened(path) as parquet:
-            try:
-                return None if parquet is None else _File(path, parquet.read(columns=[key]).column(key))
-            except (OSError, pa.ArrowException) as error:
-                self._damaged(path, error)
-                return None
+        keys = None
+        with self._opened(path) as parquet, self._damage(path):
+            if parquet is not None:
+                keys = parquet.read(columns=[self.layout.key]).column(self.layout.key)
+        return None if keys is None else _File(path, keys)
 
     def _all_keys(self, files: Sequence[_File]) -> Any:
         import pyarrow as pa
 
-        return pa.chunked_array([chunk for file in files for chunk in file.keys.chunks], self._key_type)
+        chunks = [chunk for file in files for chunk in file.keys.chunks]
+        return pa.chunked_array(chunks, self.schema.field(self.layout.key).type)
 
     def _find(
         self,
@@ -268,30 +267,18 @@ class ParquetStore:
         with self._opened(file.path) as parquet:
             if parquet is None:
                 return
-            sizes = _row_groups(parquet)
-            ends = np.cumsum(sizes, dtype=np.intp)
-            groups, which = np.unique(np.searchsorted(ends, rows, side="right"), return_inverse=True)
-            # Number the rows within the groups that are read.
-            read = np.array(sizes)[groups]
-            rows = rows - (ends[groups] - np.cumsum(read))[which]
-            start = 0
-            try:
-                held = [name for name in schema.names if name in parquet.schema_arrow.names]
-                for batch in parquet.iter_batches(
-                    batch_size=_GROUP_ROWS, row_groups=groups.tolist(), columns=held, use_threads=True
-                ):
-                    first, last = np.searchsorted(rows, (start, start + len(batch)))
-                    if first < last:
-                        table = pa.Table.from_batches([batch])
-                        for name in self._added.intersection(schema.names).difference(held):
-                            table = table.append_column(name, pa.array(np.zeros(len(table), np.uint64)))
-                        table = table.select(schema.names)
-                        if last - first < len(batch):
-                            table = table.take(rows[first:last] - start)
-                        yield positions[first:last], without_null_lists(table.cast(schema))
-                    start += len(batch)
-            except (OSError, pa.ArrowException) as error:
-                self._damaged(file.path, error)
+            sizes = [parquet.metadata.row_group(group).num_rows for group in range(parquet.num_row_groups)]
+            starts = np.cumsum([0, *sizes], dtype=np.intp)
+            held = [name for name in schema.names if name in parquet.schema_arrow.names]
+            with self._damage(file.path):
+                for group in np.unique(np.searchsorted(starts, rows, side="right") - 1).tolist():
+                    first, last = np.searchsorted(rows, starts[group : group + 2])
+                    table = parquet.read_row_group(group, columns=held, use_threads=False).take(
+                        rows[first:last] - starts[group]
+                    )
+                    for name in set(schema.names).difference(held):
+                        table = table.append_column(name, pa.array(np.zeros(len(table), np.uint64)))
+                    yield positions[first:last], without_null_lists(table.select(schema.names).cast(schema))
 
     @contextlib.contextmanager
     def _opened(self, path: Path, *, any_schema: bool = False) -> Iterator[Any]:
@@ -301,27 +288,35 @@ class ParquetStore:
 
         with contextlib.ExitStack() as stack:
             parquet = None
-            try:
+            with self._damage(path):
                 file = stack.enter_context(open(path, "rb"))  # pyarrow itself opens only UTF-8 paths
                 # Columns are read in parts as they are needed; without a buffer each would be read whole.
                 parquet = stack.enter_context(pq.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False))
-            except FileNotFoundError:
-                raise _FileMerged from None
-            except (OSError, pa.ArrowException) as error:
-                self._damaged(path, error)
             if parquet is not None and not any_schema:
                 said, expected = parquet.schema_arrow.metadata or {}, self.schema.metadata or {}
-                missing = set(self.schema.names) - self._added - set(parquet.schema_arrow.names)
-                if missing or any(said.get(key) != value for key, value in expected.items()):
+                needed = {field.name for field in self.schema if not pa.types.is_primitive(field.type)}
+                is_other = any(said.get(key) != value for key, value in expected.items())
+                if is_other or needed.difference(parquet.schema_arrow.names):
                     raise StoreError(f"{path} does not belong there; move it away")
             yield parquet
 
-    def _damaged(self, path: Path, error: Exception) -> None:
-        """Raise StoreError unless the rows are a cache, which can be computed again."""
-        if not self.layout.is_cache:
-            raise StoreError(
-                f"{path} cannot be read ({first_line(error)}); move it away, and embed its photos again"
-            ) from error
+    @contextlib.contextmanager
+    def _damage(self, path: Path) -> Iterator[None]:
+        """End the block at damage in a file: silently in a cache, which can be computed again, else with StoreError.
+
+        Raises _FileMerged for a file that is missing.
+        """
+        import pyarrow as pa
+
+        try:
+            yield
+        except FileNotFoundError:
+            raise _FileMerged from None
+        except (OSError, pa.ArrowException) as error:
+            if not self.layout.is_cache:
+                raise StoreError(
+                    f"{path} cannot be read ({first_line(error)}); move it away, and embed its photos again"
+                ) from error
 
     def _write(self, tables: Iterable[Any]) -> None:
         """Write one file."""
@@ -341,9 +336,7 @@ class ParquetStore:
 
     def remove_abandoned(self, older_than_s: float = 0.0) -> None:
         """Remove the unfinished files of killed processes. Without a time no other process may be writing."""
-        # Versions up to 0.1 named them .part-00000.parquet.PID.part in numbered folders.
-        patterns = ("*.part",) if self.layout.is_cache else ("part-*.part", ".part-*.parquet.*.part")
-        for part in (part for pattern in patterns for part in self.folder.glob(pattern)):
+        for part in self.folder.glob("*.part" if self.layout.is_cache else "part-*.part"):
             with contextlib.suppress(OSError):
                 if time.time() - part.stat().st_mtime >= older_than_s:
                     part.unlink()
@@ -357,22 +350,6 @@ def table_of(rows: Sequence[Mapping[str, object]], schema: Any) -> Any:
     return without_null_lists(pa.table(columns, schema=schema))
 
 
-def _prefixes(keys: Any) -> NDArray[Any]:
-    width = keys.type.byte_width
-    data = np.frombuffer(keys.buffers()[1], dtype=np.uint8, offset=keys.offset * width, count=len(keys) * width)
-    return np.ascontiguousarray(data.reshape(-1, width)[:, :8]).view(np.uint64).ravel()
-
-
-def _number(path: Path) -> int:
-    match = _NUMBERED_NAME.fullmatch(path.name)
-    assert match is not None, path
-    return int(match[1])
-
-
-def _row_groups(parquet: Any) -> list[int]:
-    return [parquet.metadata.row_group(group).num_rows for group in range(parquet.num_row_groups)]
-
-
 def without_null_lists(table: Any) -> Any:
     """Put NaN into null lists of a fixed size: Arrow 25 cannot read Parquet files with such nulls."""
     import pyarrow as pa
@@ -384,6 +361,10 @@ def without_null_lists(table: Any) -> Any:
             nothing = pa.scalar([float("nan")] * field.type.list_size, field.type)
             table = table.set_column(place, field, pc.if_else(column.is_valid(), column, nothing))
     return table
+
+
+def _number(path: Path) -> int:
+    return int(path.stem.split("-")[1])
 
 
 def _portions(tables: Iterable[Any], rows: int) -> Iterator[Any]:

@@ -11,34 +11,25 @@ import re
 import time
 from typing import TYPE_CHECKING, Final
 
-from clip_client.dedup.store.sqlite import open_database, transaction
+from clip_client.dedup.store.sqlite import Database
 from clip_client.dedup.types import Thresholds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
 _NAME: Final = re.compile(r"[\w. -]{1,64}")
 
-_VERSION: Final = 1
-# Earlier versions tuned a second threshold, near_identical, and read this table; now it repeats the first one.
-_SCHEMA: Final = """
-CREATE TABLE IF NOT EXISTS keep_rules (name TEXT PRIMARY KEY, rules TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS tuned (
-    vector_id TEXT PRIMARY KEY, near_identical REAL NOT NULL, similar REAL NOT NULL, source TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS searches (vector_id TEXT NOT NULL, at_ns INTEGER NOT NULL, threshold REAL NOT NULL)
-"""
 
-
-class Settings:
+class Settings(Database):
     """The settings of one store. A change is on the disk when the method returns."""
 
-    def __init__(self, path: Path) -> None:
-        self._connection = open_database(path, _SCHEMA, version=_VERSION, durable=True)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._connection.close()
+    # Earlier versions tuned a second threshold, near_identical, and read this table; now it repeats the first one.
+    SCHEMA = """
+    CREATE TABLE IF NOT EXISTS keep_rules (name TEXT PRIMARY KEY, rules TEXT NOT NULL);
+    CREATE TABLE IF NOT EXISTS tuned (
+        vector_id TEXT PRIMARY KEY, near_identical REAL NOT NULL, similar REAL NOT NULL, source TEXT NOT NULL);
+    CREATE TABLE IF NOT EXISTS searches (vector_id TEXT NOT NULL, at_ns INTEGER NOT NULL, threshold REAL NOT NULL)
+    """
 
     def keep_rules(self) -> dict[str, tuple[str, ...]]:
         """Return name -> the saved rules, in the order of the names."""
@@ -54,23 +45,21 @@ class Settings:
         if not _NAME.fullmatch(name):
             raise ValueError(f"a name of rules is 1 to 64 letters, digits, spaces and . _ -, not {name!r}")
         saved = tuple(map(_with_absolute_folder, rules))
-        with transaction(self._connection):
-            self._connection.execute("INSERT OR REPLACE INTO keep_rules VALUES (?, ?)", (name, json.dumps(saved)))
+        self._write("INSERT OR REPLACE INTO keep_rules VALUES (?, ?)", [(name, json.dumps(saved))])
         return saved
 
     def delete_keep_rules(self, name: str) -> bool:
         """Delete the rules of this name; return whether there were any."""
-        with transaction(self._connection):
-            return self._connection.execute("DELETE FROM keep_rules WHERE name = ?", (name,)).rowcount > 0
+        return self._write("DELETE FROM keep_rules WHERE name = ?", [(name,)]) > 0
 
     def tuned(self, vector_id: str) -> Thresholds | None:
-        """Return the thresholds that were tuned for the vectors of this id; None if there are none."""
+        """Return the thresholds that were tuned for the vectors of this id, if any."""
         row = self._connection.execute("SELECT similar, source FROM tuned WHERE vector_id = ?", (vector_id,)).fetchone()
         return row and Thresholds(similar=row[0], source=row[1], recommended=True)
 
     def set_tuned(self, vector_id: str, thresholds: Thresholds | None) -> None:
         """Use ``thresholds`` in each later search with these vectors; with None, those of the model again."""
-        with transaction(self._connection):
+        with self._transaction():
             self._connection.execute("DELETE FROM tuned WHERE vector_id = ?", (vector_id,))
             if thresholds is not None:
                 values = (vector_id, thresholds.similar, thresholds.similar, thresholds.source)
@@ -78,7 +67,7 @@ class Settings:
 
     def note_search(self, vector_id: str, threshold: float) -> None:
         """Note that from now on a person sees the pairs whose similarity reaches ``threshold``."""
-        with transaction(self._connection):
+        with self._transaction():
             known = self.searches(vector_id)
             if not known or known[-1][1] != threshold:
                 self._connection.execute(

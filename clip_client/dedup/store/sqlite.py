@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from preprocess_ensemble.errors import ReportedError
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 _BUSY_S: Final = 60.0
@@ -24,60 +24,91 @@ class StoreError(ReportedError):
     """The store cannot be used; the message is one sentence that says what to do."""
 
 
-def open_database(
-    path: Path,
-    schema: str,
-    *,
-    version: int,
-    durable: bool,
-    upgrades: Mapping[int, str] | None = None,
-    sleep: Callable[[float], None] = time.sleep,
-) -> sqlite3.Connection:
-    """Open the database at ``path``, or make it.
+class Database:
+    """One SQLite file of a store. A change is on the disk when the method that makes it returns, if ``DURABLE``."""
 
-    ``schema`` runs if the file has an older version, so each statement needs ``IF NOT EXISTS``. ``upgrades`` maps a
-    version to the statements that a file of the version before it needs beyond the schema. With ``durable`` a commit is
-    on the disk when it returns; without it a power failure may lose the last commits, but never corrupts the file. The
-    connection never begins a transaction by itself: use :func:`transaction`. Raises StoreError.
-    """
-    import sqlite3
+    SCHEMA: ClassVar[str]
+    """Runs if the file has an older version, so each statement needs ``IF NOT EXISTS``."""
+    VERSION: ClassVar[int] = 1
+    UPGRADES: ClassVar[Mapping[int, str]] = {}
+    """Version -> the statements that a file of the version before it needs beyond the schema."""
+    DURABLE: ClassVar[bool] = True
+    """Without it a power failure may lose the last changes, but never corrupts the file."""
 
-    try:
-        # Used by several threads, but only by one at a time: a search waits in worker threads.
-        connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
-    except sqlite3.Error as error:
-        raise StoreError(f"{path.name} of the store {path.parent} cannot be opened: {error}") from error
-    with ExitStack() as on_error:
-        on_error.callback(connection.close)
+    def __init__(self, path: Path) -> None:
+        """Open the database at ``path``, or make it. Raises StoreError."""
+        import sqlite3
+
         try:
-            _use_wal(connection, sleep)
-            connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
-            (found,) = connection.execute("PRAGMA user_version").fetchone()
-            if found > version:
-                raise StoreError(
-                    f"{path} was made by a newer version of clip-client (format {found}, this one knows {version}); "
-                    "update clip-client, or choose another folder with --store"
-                )
-            if found < version:
-                with transaction(connection):
-                    # Again: another process may have upgraded the file while this one waited for its turn.
-                    (found,) = connection.execute("PRAGMA user_version").fetchone()
-                    needed = [text for number, text in (upgrades or {}).items() if 0 < found < number]
-                    for statement in filter(str.strip, ";".join((schema, *needed)).split(";")):
-                        connection.execute(statement)
-                    connection.execute(f"PRAGMA user_version = {version}")
+            # Used by several threads, but only by one at a time: a search waits in worker threads. The connection
+            # never begins a transaction by itself.
+            connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
         except sqlite3.Error as error:
-            if isinstance(error, sqlite3.OperationalError):  # the disk or a permission; the file itself is intact
-                remedy = "make its folder writable"
-            else:
-                remedy = f"move it away to start again{', which loses its content' if durable else ''}"
-            message = f"{path} cannot be used ({error}); {remedy}, or choose another folder with --store"
-            raise StoreError(message) from error
-        on_error.pop_all()
-    return connection
+            raise StoreError(f"{path.name} of the store {path.parent} cannot be opened: {error}") from error
+        self._connection = connection
+        with ExitStack() as on_error:
+            on_error.callback(connection.close)
+            try:
+                _use_wal(connection)
+                connection.execute(f"PRAGMA synchronous = {'FULL' if self.DURABLE else 'NORMAL'}")
+                (found,) = connection.execute("PRAGMA user_version").fetchone()
+                if found > self.VERSION:
+                    raise StoreError(
+                        f"{path} was made by a newer version of clip-client (format {found}, this one knows "
+                        f"{self.VERSION}); update clip-client, or choose another folder with --store"
+                    )
+                if found < self.VERSION:
+                    self._upgrade()
+            except sqlite3.Error as error:
+                if isinstance(error, sqlite3.OperationalError):  # the disk or a permission; the file itself is intact
+                    remedy = "make its folder writable"
+                else:
+                    remedy = f"move it away to start again{', which loses its content' if self.DURABLE else ''}"
+                message = f"{path} cannot be used ({error}); {remedy}, or choose another folder with --store"
+                raise StoreError(message) from error
+            on_error.pop_all()
+
+    def _upgrade(self) -> None:
+        with self._transaction():
+            # Read inside the transaction: another process may have upgraded the file while this one waited.
+            (found,) = self._connection.execute("PRAGMA user_version").fetchone()
+            needed = [text for number, text in self.UPGRADES.items() if 0 < found < number]
+            for statement in filter(str.strip, ";".join((self.SCHEMA, *needed)).split(";")):
+                self._connection.execute(statement)
+            self._connection.execute(f"PRAGMA user_version = {self.VERSION}")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Commit all of the block at its end, or nothing; no other process writes at the same time.
+
+        Raises StoreError if the disk cannot be written.
+        """
+        import sqlite3
+
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            yield
+            self._connection.execute("COMMIT")
+        except BaseException as error:
+            if self._connection.in_transaction:  # SQLite may have rolled back by itself
+                with suppress(sqlite3.Error):
+                    self._connection.execute("ROLLBACK")
+            if not isinstance(error, sqlite3.OperationalError):
+                raise
+            _, _, path = self._connection.execute("PRAGMA database_list").fetchone()
+            raise StoreError(f"{path} cannot be written ({error}); free some space on its disk") from error
+
+    def _write(self, statement: str, rows: Iterable[Sequence[object]]) -> int:
+        """Run a statement for each of ``rows`` in one transaction; return how many rows of the table it changed."""
+        with self._transaction():
+            return self._connection.executemany(statement, rows).rowcount
 
 
-def _use_wal(connection: sqlite3.Connection, sleep: Callable[[float], None]) -> None:
+def _use_wal(connection: sqlite3.Connection) -> None:
     """Let readers and one writer work at the same time.
 
     If several processes do this to a new file at the same moment, SQLite refuses all but one immediately, because each
@@ -92,28 +123,6 @@ def _use_wal(connection: sqlite3.Connection, sleep: Callable[[float], None]) -> 
         except sqlite3.OperationalError as error:
             if "locked" not in str(error) or time.monotonic() > give_up_at:
                 raise
-            sleep(_TURN_S)
+            time.sleep(_TURN_S)
         else:
             return
-
-
-@contextmanager
-def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Commit all of the block at its end, or nothing; no other process writes at the same time.
-
-    Raises StoreError if the disk cannot be written.
-    """
-    import sqlite3
-
-    try:
-        connection.execute("BEGIN IMMEDIATE")
-        yield
-        connection.execute("COMMIT")
-    except BaseException as error:
-        if connection.in_transaction:  # SQLite may have rolled back by itself
-            with suppress(sqlite3.Error):
-                connection.execute("ROLLBACK")
-        if not isinstance(error, sqlite3.OperationalError):
-            raise
-        _, _, path = connection.execute("PRAGMA database_list").fetchone()
-        raise StoreError(f"{path} cannot be written ({error}); free some space on its disk") from error

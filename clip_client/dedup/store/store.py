@@ -20,31 +20,28 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from clip_client.dedup.store.blob_table import BlobTable, remove_other_tables
+from clip_client.dedup.store.blob_table import BlobTable, Spool
 from clip_client.dedup.store.choices import Choices
 from clip_client.dedup.store.decisions import Decisions
 from clip_client.dedup.store.file_index import FileIndex
 from clip_client.dedup.store.journal import Journal
 from clip_client.dedup.store.parquet_store import ParquetStore
 from clip_client.dedup.store.settings import Settings
-from clip_client.dedup.store.spool import Spool
 from clip_client.dedup.store.sqlite import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
+    from typing import Self
 
     import pyarrow as pa
-    from typing_extensions import Self
 
 STORE_VARIABLE: Final = "CLIP_STORE"
 """Environment variable that names the default folder."""
-_ALIGNMENT: Final = "keypoints"
-"""The folder of what alignment keeps."""
 
 
 def default_directory() -> Path:
@@ -111,41 +108,32 @@ class Store:
         """Which content each file had."""
         return self._open.enter_context(closing(FileIndex(self.directory / "files.sqlite")))
 
-    def alignment(self, version: str) -> BlobTable:
-        """Open what one version of an algorithm of the alignment made."""
-        path = self.directory / _ALIGNMENT / f"{version}.sqlite"
-        return self._open.enter_context(closing(BlobTable(path)))
-
-    def keep_alignments(self, versions: Collection[str]) -> None:
-        """Remove what other versions than these made for the alignment."""
-        remove_other_tables(self.directory / _ALIGNMENT, versions)
+    def alignment_tables(self, *versions: str) -> list[BlobTable]:
+        """Open what these versions of an algorithm made for the alignment, and remove what others made."""
+        folder = self.directory / "keypoints"
+        folder.mkdir(exist_ok=True)
+        for path in folder.glob("*.sqlite*"):
+            if path.name.partition(".sqlite")[0] not in versions:
+                with suppress(OSError):  # another process may use it, which only Windows minds
+                    path.unlink()
+        return [self._open.enter_context(closing(BlobTable(folder / f"{version}.sqlite"))) for version in versions]
 
     def spool(self) -> Spool:
         """Open a place on the store's disk for what need not be kept."""
         return Spool(self.directory)
 
-    def vectors(self, vector_id: str, dimension: int | None = None) -> ParquetStore:
-        """Open the vectors of one id, each of ``dimension`` numbers; ``code`` and ``message`` say why one is missing.
-
-        Without a ``dimension`` the vectors are lists of any length, as older versions wrote them. Their 32-bit offsets
-        end at 2**31 numbers, which is 4.19 million vectors of 512; lists of one length have no offsets.
-        """
+    def vectors(self, vector_id: str, dimension: int) -> ParquetStore:
+        """Open the vectors of one id, of ``dimension`` numbers; ``code`` and ``message`` say why one is missing."""
         import pyarrow as pa
 
         # The id has characters that a file name may not have, so its hash names the folder; the files hold the id.
-        vector = pa.list_(pa.float32()) if dimension is None else pa.list_(pa.float32(), dimension)
         folder = Path("vectors", hashlib.sha256(vector_id.encode()).hexdigest()[:16])
-        columns = {"vector": vector, "code": pa.string(), "message": pa.string()}
+        columns = {"vector": pa.list_(pa.float32(), dimension), "code": pa.string(), "message": pa.string()}
         return self.table(folder, columns, {"vector_id": vector_id})
 
-    def table(
-        self, folder: Path, columns: Mapping[str, pa.DataType], about: Mapping[str, str], added: Collection[str] = ()
-    ) -> ParquetStore:
-        """Open the rows in ``folder`` of the store: ``columns`` by content, and ``about`` says what made them.
-
-        Files of an older version may lack the columns of numbers that are ``added``; there they are 0.
-        """
+    def table(self, folder: Path, columns: Mapping[str, pa.DataType], about: Mapping[str, str]) -> ParquetStore:
+        """Open the rows in ``folder`` of the store: ``columns`` by content, and ``about`` says what made them."""
         import pyarrow as pa
 
         schema = pa.schema({"sha256": pa.binary(32), **columns}, metadata=dict(about))
-        return ParquetStore(self.directory / folder, schema, added=added)
+        return ParquetStore(self.directory / folder, schema)

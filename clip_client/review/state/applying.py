@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from clip_client.dedup.actions.apple_photos_album import ALBUM, NoAlbum, fill_album
 from clip_client.dedup.actions.apply import Outcome, apply
 from clip_client.dedup.actions.chosen_runs import record, settle, take_back
+from clip_client.dedup.actions.plan import plan_moves
+from clip_client.dedup.actions.verdicts import MoveOptions, with_companions_now
 from clip_client.dedup.compare.chosen_groups import choose
+from clip_client.dedup.files.hashing import sha256_of
 from clip_client.dedup.store.choices import DONE, KEEP, WAITING, moving_tiers
 from clip_client.dedup.store.store import Store
 from clip_client.dedup.text import printable
@@ -163,7 +166,7 @@ class Worker:
                 session.go_on()
                 plan, marked = self._planned(batch, store, job)
                 job.lines.update(_lines(plan, marked))
-                self._progress(job, job.done + len(batch))
+                self._progress(job, len(batch))
 
     def _apply(self, job: Job, choices: Collection[int]) -> None:
         """Carry out ``choices``: those that were planned, and none that a person makes meanwhile."""
@@ -178,7 +181,7 @@ class Worker:
                 try:
                     record(store.decisions, [(one.state, one.chosen) for one in batch if one.state != KEEP])
                     plan, _ = self._planned(batch, store, job)
-                    moved = apply(plan, store.journal, run=job.run).outcomes
+                    moved = apply(plan, store.journal, run=job.run)
                     outcomes = moved + _fill_album(plan.for_album)
                     done = {os.path.abspath(outcome.path) for outcome in outcomes if outcome.done}
                     for one in outcomes:
@@ -189,7 +192,7 @@ class Worker:
                     begun = {one.choice.id: _is_begun(one, done) for one in batch if one.choice}
                     session.set_state([choice for choice, is_begun in begun.items() if is_begun], DONE)
                     session.set_state([choice for choice, is_begun in begun.items() if not is_begun], WAITING)
-                self._progress(job, job.done + len(batch))
+                self._progress(job, len(batch))
 
     def _restore(self, job: Job, run: str) -> None:
         with Store(self._session.store.directory) as store:
@@ -197,8 +200,8 @@ class Worker:
         job.run, job.failed = run, tuple(outcome for outcome in outcomes if not outcome.done)
         job.done, job.total = len(outcomes) - len(job.failed), len(outcomes)
 
-    def _progress(self, job: Job, done: int) -> None:
-        job.done = done
+    def _progress(self, job: Job, groups: int) -> None:
+        job.done += groups
         self._session.changed()
 
     def _planned(self, batch: Sequence[FoundGroup], store: Store, job: Job) -> tuple[Plan, dict[str, int]]:
@@ -212,7 +215,13 @@ class Worker:
                 groups.append(group)
                 marked |= dict.fromkeys(moving, found.id)
                 tiers |= dict.fromkeys(moving, moving_tiers(found.choice.rules))
-        return self._session.plan(groups, store, chosen=tiers, merge_metadata=job.merge_metadata), marked
+
+        def hash_of(path: str) -> str:
+            return store.files.sha256_of(path, sha256_of)
+
+        now = self._session.judged(with_companions_now(groups), hash_of, merges=job.merge_metadata)
+        options = MoveOptions(merge_metadata=job.merge_metadata)
+        return plan_moves(now, self._session.roots, options=options, chosen=tiers), marked
 
 
 def _fill_album(entries: Sequence[AlbumEntry]) -> tuple[Outcome, ...]:

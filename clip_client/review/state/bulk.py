@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 from clip_client.dedup.actions.verdicts import check_tiers
 from clip_client.dedup.compare.chosen_groups import chosen_photos, rerank
 from clip_client.dedup.compare.keep_rules import KeepRules
-from clip_client.dedup.files.hashing import sha256_of
 from clip_client.dedup.store.choices import ACT_ON, KEEP, OPEN
 from clip_client.dedup.types import SAFE_TIERS
 from clip_client.review.state.found_groups import APPLIED
@@ -125,7 +124,7 @@ class Bulk:
         if rules is None:
             return found.group
         group = rerank(found.group, rules)
-        return group if group.keep == found.group.keep else self._session.judged(group, sha256_of)
+        return group if group.keep == found.group.keep else self._session.judged([group]).groups[0]
 
     def _checked(self, wanted: Filter, names: Sequence[str], also: Sequence[str]) -> KeepRules | None:
         """Return the rules, None for those of the search."""

@@ -206,20 +206,16 @@ class FoundGroups:
             return None
         return found.id if choice.what == KEEP or len(choice.photos) == len(found.group.members) else None
 
-    def forget(self, choices: Iterable[int]) -> None:
-        """Forget choices; the ones before them hold again."""
+    def set_state(self, ids: Iterable[int], state: str | None) -> None:
+        """Set the state of choices; with None, forget them, and the ones before them hold again."""
         with self._lock:
-            numbers = {choice: number for choice in choices if (number := self._group_of_choice.pop(choice, None))}
-            for choice, number in numbers.items():
-                del self._choices[number][choice]
-            self._update(numbers.values())
-
-    def set_state(self, choices: Iterable[int], state: str) -> None:
-        """Set the states of choices."""
-        with self._lock:
-            numbers = {choice: number for choice in choices if (number := self._group_of_choice.get(choice))}
-            for choice, number in numbers.items():
-                self._choices[number][choice] = replace(self._choices[number][choice], state=state)
+            numbers = {one: number for one in ids if (number := self._group_of_choice.get(one))}
+            for one, number in numbers.items():
+                about = self._choices[number]
+                if state is None:
+                    del about[one], self._group_of_choice[one]
+                else:
+                    about[one] = replace(about[one], state=state)
             self._update(numbers.values())
 
     def superseded(self, number: int) -> list[int]:
@@ -228,7 +224,7 @@ class FoundGroups:
             return list(self._choices.get(number, ()))[:-1]
 
     def last_step(self) -> list[int]:
-        """Return the ids of the choices of the last step that has not been carried out; none if there is none."""
+        """Return the ids of the choices of the last step that has not been carried out; empty without such a step."""
         with self._lock:
             waiting = [one for about in self._choices.values() for one in about.values() if one.state == WAITING]
         last = max((choice.step for choice in waiting), default=0)

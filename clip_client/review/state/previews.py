@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 import threading
 from collections.abc import Iterable
@@ -11,8 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from clip_client.dedup.features.preview import preview_of, raw_preview
-from clip_client.dedup.files.file_types import is_raw
+from clip_client.dedup.features.preview import small_jpeg
 from clip_client.dedup.files.reading import read_file
 from clip_client.dedup.types import PREVIEWS_MARK, FailedFile
 
@@ -91,10 +89,5 @@ def _draw(path: str, sha256: str, size: str) -> bytes | None:
     # The file may have been replaced since the search, even by a link to a file that was never searched.
     if hashlib.sha256(data).hexdigest() != sha256:
         return None
-    seen = preview_of((is_raw(path) and raw_preview(data)) or data, path, SIZES[size])
-    if isinstance(seen, FailedFile):
-        return None
-    jpeg = io.BytesIO()
     # At 1:1 a difference of colours must be the photos' own.
-    seen.image.save(jpeg, "JPEG", quality=_QUALITY[size], subsampling=0 if size == "full" else -1)
-    return jpeg.getvalue()
+    return small_jpeg(path, data, SIZES[size], quality=_QUALITY[size], subsampling=0 if size == "full" else -1)

@@ -5,32 +5,30 @@ from __future__ import annotations
 import os
 import threading
 import traceback
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from anyio import to_thread
 
 from clip_client.dedup.actions.apply import recover
 from clip_client.dedup.actions.chosen_runs import settle
-from clip_client.dedup.actions.plan import plan_moves
 from clip_client.dedup.actions.verdicts import Judge, MoveOptions, with_companions_now
 from clip_client.dedup.compare.chosen_groups import chosen_photos, keep_instead
 from clip_client.dedup.compare.keep_rules import KeepRules
 from clip_client.dedup.files.hashing import sha256_of
-from clip_client.dedup.reporting.words import found_in_words, stays
+from clip_client.dedup.reporting.words import found_in_words
 from clip_client.dedup.store.choices import BEGUN, CHOICES, KEEP
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.store.journal import State
 from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.text import counted
-from clip_client.dedup.types import NEVER, ON_REQUEST
+from clip_client.dedup.types import NEVER, ON_REQUEST, SAFE_TIERS
 from clip_client.review.state.found_groups import APPLIED, FoundGroups
 from preprocess_ensemble.errors import ReportedError
 
 if TYPE_CHECKING:
-    from clip_client.dedup.actions.plan import Plan
     from clip_client.dedup.group import DuplicateGroup, Member
     from clip_client.dedup.report import DuplicateReport
     from clip_client.dedup.store.choices import ChosenPhoto
@@ -60,8 +58,7 @@ class Busy(CannotChoose):
     status: ClassVar[int] = 409
 
 
-@dataclass(frozen=True, kw_only=True)
-class HistoryItem:
+class HistoryItem(NamedTuple):
     """One run of ``dedup --apply`` or of these pages that can be taken back."""
 
     run: str
@@ -107,7 +104,8 @@ class Session:
         """A number that grows with every change that a page shows."""
         with self.lock:
             if self.phase == READY and self.store.choices.changed_elsewhere():
-                self._match_again()
+                self.groups.match(self.store.choices.all())
+                self._choices_changed()
             return self._changes
 
     @property
@@ -213,12 +211,12 @@ class Session:
         return len(added)
 
     def take_back(self) -> bool:
-        """Undo the last step that has not been carried out; False if there is none."""
+        """Undo the last step that has not been carried out; return whether there was such a step."""
         with self.lock:
             ids = self.groups.last_step()
             if ids:
                 self.store.choices.withdraw(ids)
-                self.groups.forget(ids)
+                self.groups.set_state(ids, None)
                 self._choices_changed()
         return bool(ids)
 
@@ -239,15 +237,10 @@ class Session:
             runs = {run.name: run for run in self.store.journal.runs()}
             different, keep_all = (self.store.choices.runs(what) for what in (DIFFERENT, KEEP_ALL))
         # Names of runs begin with their local time, so they sort by it.
+        names = sorted(runs.keys() | different.keys() | keep_all.keys(), reverse=True)
+        moved = {name: (run.photos, run.size_bytes) for name, run in runs.items()}
         return [
-            HistoryItem(
-                run=name,
-                photos=runs[name].photos if name in runs else 0,
-                size_bytes=runs[name].size_bytes if name in runs else 0,
-                different=different.get(name, 0),
-                keep_all=keep_all.get(name, 0),
-            )
-            for name in sorted(runs.keys() | different.keys() | keep_all.keys(), reverse=True)
+            HistoryItem(name, *moved.get(name, (0, 0)), different.get(name, 0), keep_all.get(name, 0)) for name in names
         ]
 
     def begin_run(self, groups: Iterable[FoundGroup], run: str) -> list[FoundGroup]:
@@ -263,7 +256,7 @@ class Session:
                 self.go_on()
                 superseded = [one for found in batch for one in self.groups.superseded(found.id)]
                 self.store.choices.withdraw(superseded)
-                self.groups.forget(superseded)
+                self.groups.set_state(superseded, None)
                 begun = self.store.choices.begin([found.choice.id for found in batch if found.choice], run)
                 batch = [found for found in batch if found.choice and found.choice.id in begun]
                 self.groups.set_state(begun, BEGUN)
@@ -278,34 +271,13 @@ class Session:
             self._choices_changed()
 
     def judged(
-        self, group: DuplicateGroup, hash_of: Callable[[str], str], *, merge_metadata: bool = False
-    ) -> DuplicateGroup:
-        """Judge a group anew, because another photo stays than the search suggests, or metadata is merged."""
+        self, groups: Iterable[DuplicateGroup], hash_of: Callable[[str], str] = sha256_of, *, merges: bool = False
+    ) -> DuplicateReport:
+        """Judge groups anew: another photo stays than the search suggests, metadata is merged, or time has passed."""
         assert self.report is not None, "there is nothing to judge before the search has ended"
-        options = MoveOptions(merge_metadata=merge_metadata)
+        options = MoveOptions(merge_metadata=merges)
         judge = Judge(self.report, self.roots, options, is_compared=self.groups.has_path, hash_of=hash_of)
-        return judge.judge(group)
-
-    def plan(
-        self,
-        groups: Iterable[DuplicateGroup],
-        store: Store,
-        *,
-        chosen: Mapping[str, Collection[str] | None],
-        merge_metadata: bool = False,
-    ) -> Plan:
-        """Plan the moves of ``chosen`` photos, as :func:`plan_moves` has it, after judging their groups again.
-
-        ``store`` belongs to the calling thread.
-        """
-        assert self.report is not None, "there is nothing to plan before the search has ended"
-
-        def hash_of(path: str) -> str:
-            return store.files.sha256_of(path, sha256_of)
-
-        now = [self.judged(group, hash_of, merge_metadata=merge_metadata) for group in with_companions_now(groups)]
-        options = MoveOptions(merge_metadata=merge_metadata)
-        return plan_moves(replace(self.report, groups=tuple(now)), self.roots, options=options, chosen=chosen)
+        return replace(self.report, groups=tuple(map(judge.judge, groups)))
 
     def refusals(self, found: FoundGroup, keep: int, move: Iterable[int]) -> dict[int, dict[str, str]]:
         """Return why members of a group would stay: position -> ``chosen`` and ``apply``, both sentences or empty.
@@ -318,21 +290,15 @@ class Session:
         if not {keep, *moving} <= set(range(len(members))):
             raise CannotChoose(f"group {found.id} has {len(members)} photos")
         wanted = keep_instead(found.group, members[keep].path, {members[place].path for place in moving})
-        (group,) = with_companions_now([wanted])
-        group = self.judged(group, sha256_of)
-        verdicts = {member.path: member.verdict for member in group.members}
+        (group,) = self.judged(with_companions_now([wanted])).groups
+        never = {member.path: member.verdict.reason for member in group.members if member.verdict.moves == NEVER}
         return {
             place: {
-                "chosen": verdict.reason if place in moving and verdict.moves == NEVER else "",
-                "apply": stays(member, found.group),
+                "chosen": never.get(member.path, "") if place in moving else "",
+                "apply": member.verdict.why_it_stays(SAFE_TIERS),
             }
             for place, member in enumerate(members)
-            for verdict in [verdicts[member.path]]
         }
-
-    def _match_again(self) -> None:
-        self.groups.match(self.store.choices.all())
-        self._choices_changed()
 
     def _choices_changed(self) -> None:
         self._choices_version += 1

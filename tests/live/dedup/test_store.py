@@ -120,7 +120,8 @@ def test_a_killed_search_goes_on_where_it_was(server: Server, tmp_path: Path) ->
         "import asyncio, os, signal, sys\n"
         "from clip_client import ClipClient\n"
         "from clip_client.dedup import Store, scan\n"
-        "from clip_client.dedup.features.collect import collect_features\n"
+        "from clip_client.dedup.features import collect\n"
+        "collect._SAVE_EVERY_S = 0.0\n"
         "writes, replace = 0, os.replace\n"
         "def counted(*paths):\n"
         "    global writes\n"
@@ -131,7 +132,7 @@ def test_a_killed_search_goes_on_where_it_was(server: Server, tmp_path: Path) ->
         "async def main(album, url, folder):\n"
         "    async with ClipClient(url) as clip:\n"
         "        with Store(folder) as store:\n"
-        "            await collect_features(clip, scan(album).files, store, lambda *_: None, save_every_s=0)\n"
+        "            await collect.collect_features(clip, scan(album).files, store, lambda *_: None)\n"
         "asyncio.run(main(*sys.argv[1:]))\n"
     )
     arguments = [str(album), server.grpc_url, str(tmp_path / "store")]

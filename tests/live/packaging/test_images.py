@@ -72,10 +72,11 @@ IMAGES = {
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Engine]:
-    require_tools()
+    require_tools("CLIP_TEST_IMAGES")
     engine = Engine(directory=tmp_path_factory.mktemp("images"))
     assert request.config.cache is not None
-    engine.import_bases(request.config.cache.mkdir("base") / "bookworm.tar", TRITON)
+    engine.import_base("bookworm", request.config.cache.mkdir("base"), PYTHON, ",libpython3.11")
+    engine.build_triton(TRITON)
     yield engine
     engine.remove()
 

@@ -17,7 +17,7 @@ import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +59,7 @@ class Signer:
         return {"keys": [{**key, "kid": "test", "alg": "ES256", "use": "sig"}]}
 
     def token(self, *, subject: str = "test", audience: str = "clip", minutes: float = 10) -> str:
-        ends = datetime.now(timezone.utc) + timedelta(minutes=minutes)
+        ends = datetime.now(UTC) + timedelta(minutes=minutes)
         claims = {"iss": "clip-operator", "aud": audience, "sub": subject, "exp": ends}
         return jwt.encode(claims, self._key, algorithm="ES256", headers={"kid": "test"})
 

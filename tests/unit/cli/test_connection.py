@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from clip_client.cli.errors import CommandMisused
 from clip_client.cli.main import main
 from clip_client.cli.options.connection import add_model_options, add_server_options, client_config
 
@@ -66,31 +65,3 @@ def test_the_environment_names_the_server_where_no_option_does(monkeypatch: pyte
     monkeypatch.setenv("CLIP_URL", "one:1")
     assert client_config(arguments_of(), otherwise="auto:").urls == ("one:1",)
     assert client_config(arguments_of("--url=two:2"), otherwise="auto:").urls == ("two:2",)
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        (["--url=grpcs://a", "--tls-key={pem}"], "--tls-certificate and --tls-key belong together"),
-        (["--url=a", "--tls-ca={pem}"], "write the URLs as grpcs://"),
-        (["--tls-ca={pem}"], "write the URLs as grpcs://"),
-        (["--url=grpcs://a", "--tls-ca={pem}.no"], "file.pem.no cannot be read .*--tls-ca"),
-        (["--token-file={pem}.no"], "cannot be read .*--token-file"),
-        (["--token-file=/dev/null"], "must hold the token in one line"),
-        (["--token-file={two}"], "must hold the token in one line"),
-        (["--token-file=/dev/zero"], "more than 65536 bytes"),
-        (["--token-file={latin}"], "token must be non-empty printable ASCII"),
-        (["--url=example.org", "--token-file={pem}"], "may not travel in the clear to grpc://example.org"),
-    ],
-)
-def test_what_does_not_fit_together_is_one_sentence(
-    options: list[str], sentence: str, pem: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    places: dict[str, Any] = {"pem": pem, "two": tmp_path / "two", "latin": tmp_path / "latin"}
-    places["two"].write_text("one\ntwo\n", encoding="ascii")
-    places["latin"].write_bytes(b"caf\xe9")
-    filled = [option.format(**places) for option in options]
-    with pytest.raises(CommandMisused, match=sentence):
-        client_config(arguments_of(*filled))
-    assert main(["health", *filled]) == 2
-    assert capsys.readouterr().err.count("\n") == 1

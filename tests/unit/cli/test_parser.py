@@ -23,40 +23,16 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "meant"),
-    [
-        (["dedpu", "."], "did you mean dedup?"),
-        (["dedup", ".", "--thresold", "0.9"], "there is no option --thresold; did you mean --threshold?"),
-        (["dedup", ".", "--aply=1"], "there is no option --aply; did you mean --apply?"),
-        (["embed", ".", "--output", "v", "--transfer", "thumbnial"], "did you mean thumbnail?"),
-        (["health", "--xyzzy"], "there is no option --xyzzy\n"),
-        (["health", "localhost"], "unexpected arguments: localhost\n"),
-        (["dedup", ".", "--report", "x.pdf"], "ends in .html, not 'x.pdf'\n"),
-    ],
-)
-def test_wrong_usage_is_two_lines_and_names_what_was_meant(
-    arguments: list[str], meant: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    said = refused(arguments, capsys)
-    assert meant in said
-    assert said.startswith("usage: clip-client ")
-    assert said.count("\n") == 2
-
-
 def test_every_command_that_reports_has_json(capsys: pytest.CaptureFixture[str]) -> None:
     commands = re.findall(r"^    (\w+) ", refused([], capsys), re.MULTILINE)
     lacking = []
     for command in commands:
-        with pytest.raises(SystemExit):
+        with pytest.raises(SystemExit) as ended:
             main([command, "--help"])
+        assert ended.value.code == 0
         if "--json" not in capsys.readouterr().out:
             lacking.append(command)
     assert lacking == ["review"]
-
-
-def test_no_command_at_all_shows_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "find duplicate photos" in refused([], capsys)
 
 
 def test_security_options_have_a_group_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
@@ -91,8 +67,8 @@ def test_a_reader_that_has_closed_the_output_is_no_crash(arguments: list[str]) -
     assert (done.returncode, done.stderr) in [(0, ""), (1, "")]
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish", "tcsh"])
-def test_each_shell_gets_a_script(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("shell", ["zsh", "fish", "tcsh"])
+def test_each_other_shell_gets_a_script(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("shtab")
     with pytest.raises(SystemExit) as ended:
         main(["--completion", shell])

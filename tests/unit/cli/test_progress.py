@@ -1,10 +1,10 @@
-"""Rates and the lines that stand for bars where there is no terminal."""
+"""Rates, and the lines that stand for bars where there is no terminal."""
 
 from __future__ import annotations
 
 import pytest
 
-from clip_client.cli.output.progress import ProgressLines, Rate, format_left, format_rate, progress_bars
+from clip_client.cli.output.progress import ProgressBars, Rate, progress_bars
 
 
 def test_a_batch_at_once_is_no_rate_of_thousands() -> None:
@@ -23,9 +23,25 @@ def test_a_rate_leaves_out_what_was_done_before_and_long_ago() -> None:
     assert rate.at(2000.0) == pytest.approx(0.16, abs=0.01), "it falls while nothing arrives"
 
 
+@pytest.mark.parametrize(
+    ("each_second", "total", "words"),
+    [
+        (3, 3, ["3.0 photos/s"]),
+        (3, 30, ["3.0 photos/s", "9 s left"]),
+        (1234, None, ["1,234 photos/s"]),
+        (10, 6010, ["10.0 photos/s", "10 min left"]),
+        (10, 90_010, ["10.0 photos/s", "2.5 h left"]),
+    ],
+)
+def test_numbers_for_people(each_second: int, total: int | None, words: list[str]) -> None:
+    rate = Rate(0.0, 0)
+    rate.add(1.0, each_second)
+    assert rate.in_words(1.0, total) == words
+
+
 def test_a_line_every_ten_seconds() -> None:
     now, said = [0.0], list[str]()
-    show = ProgressLines(said.append, clock=lambda: now[0])
+    show = ProgressBars(None, said.append, clock=lambda: now[0])
     show("looking for photos", 3, None)
     for tenth in range(250):
         now[0] = tenth / 10
@@ -48,6 +64,16 @@ def test_without_a_terminal_and_in_time_nothing_is_said(capsys: pytest.CaptureFi
     assert capsys.readouterr() == ("", "EMPTY a.jpg\n")
 
 
-def test_numbers_for_people() -> None:
-    assert [format_rate(rate) for rate in (3.14, 99.4, 1234.5)] == ["3.1 photos/s", "99.4 photos/s", "1,234 photos/s"]
-    assert [format_left(seconds) for seconds in (0.2, 89, 600, 9000)] == ["1 s", "89 s", "10 min", "2.5 h"]
+def test_a_terminal_shows_a_bar_with_what_is_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in (("FORCE_COLOR", "1"), ("TERM", "xterm"), ("COLUMNS", "100")):
+        monkeypatch.setenv(name, value)
+    with progress_bars() as show:
+        show("extracting keypoints", 0, 0)  # there is nothing to do, so there is no bar
+        show("embedding", 1, 1200)
+        show.say("EMPTY a.jpg")
+    said = capsys.readouterr().err
+    assert "EMPTY a.jpg" in said
+    assert "1/1,200" in said
+    assert "keypoints" not in said

@@ -20,12 +20,6 @@ def fake() -> Iterator[FakeTriton]:
         yield server
 
 
-def test_a_folder_in_place_of_the_photo_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["similar", str(tmp_path), "--in", str(tmp_path), "--url", "local:/no/model"]) == 1
-    sentence = f"{tmp_path} is a folder; name the photo to find similar ones for"
-    assert capsys.readouterr().err == f"clip-client: {sentence}\n"
-
-
 def test_files_that_are_skipped_or_fail_are_reported(
     fake: FakeTriton, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from clip_client.cli.errors import CommandMisused
 from clip_client.cli.main import main
-from clip_client.cli.options.paths import add_walk_options, read_walk_options, user_path
+from clip_client.cli.options.paths import add_walk_options, read_walk_options
+from clip_client.cli.parser import user_path
 from tests.fixtures.albums import write
 
 if TYPE_CHECKING:
@@ -23,14 +23,6 @@ def parsed(*words: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     add_walk_options(parser)
     return parser.parse_args(words)
-
-
-@pytest.mark.parametrize("words", [(), ("--null", "a")])
-def test_misuse_is_told_with_the_usage(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        read_walk_options(parsed(*words))
-    assert ended.value.code == 2
-    assert "--files-from" in capsys.readouterr().err
 
 
 def test_a_carriage_return_inside_a_name_ends_no_line(tmp_path: Path) -> None:
@@ -52,13 +44,6 @@ def test_a_list_holds_one_path_in_a_line(tmp_path: Path) -> None:
 def test_a_list_on_standard_input_may_hold_any_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"/line\nbreak.jpg\0/b.jpg\0")))
     assert list(read_walk_options(parsed("--files-from", "-", "--null")).paths) == ["/line\nbreak.jpg", "/b.jpg"]
-
-
-def test_a_list_that_is_not_there_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["dedup", "--files-from", str(tmp_path / "gone")]) == 1
-    error = capsys.readouterr().err
-    assert "cannot be read: No such file" in error
-    assert error.count("\n") == 1
 
 
 def test_patterns_are_resolved_where_no_shell_has(tmp_path: Path) -> None:
@@ -88,7 +73,7 @@ def test_one_file_system_stays_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert read_walk_options(parsed(str(tmp_path / "mounted"), "--one-file-system")).scan().photos == (str(there),)
 
 
-def test_a_tilde_is_the_home_folder_and_a_url_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "a.jpg").write_bytes(b"x")
     assert read_walk_options(parsed("~/a.jpg")).paths == (str(tmp_path / "a.jpg"),)
@@ -97,8 +82,6 @@ def test_a_tilde_is_the_home_folder_and_a_url_is_explained(tmp_path: Path, monke
     monkeypatch.chdir(tmp_path)
     (tmp_path / "~").mkdir()
     assert read_walk_options(parsed("~")).paths == ("~",), "a name that exists counts"
-    with pytest.raises(CommandMisused, match=r"https://example.com/a.jpg is a URL.*curl -O https"):
-        read_walk_options(parsed("https://example.com/a.jpg"))
 
 
 def test_nothing_to_compare_is_said_before_anything_is_started(
@@ -131,8 +114,3 @@ def test_a_listed_path_may_be_gone_and_a_link_may_lead_nowhere(
     *unreadable, last = capsys.readouterr().err.splitlines()
     assert [line.split(":")[0] for line in unreadable] == ["UNREADABLE /gone.jpg", f"UNREADABLE {link}"]
     assert last == "clip-client: there is no photo to compare in the given paths"
-
-
-def test_an_empty_path_is_a_misuse(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["dedup", ""]) == 2
-    assert capsys.readouterr().err == "clip-client: a PATH is empty; . is the current folder\n"

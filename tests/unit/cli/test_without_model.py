@@ -11,7 +11,6 @@ from PIL import Image
 
 from clip_client.cli.commands import dedup
 from clip_client.cli.main import main
-from clip_client.cli.output.progress import progress_bars
 from clip_client.dedup import find_duplicates
 from clip_client.dedup.types import NO_MODEL
 from tests.fixtures.images.scenes import scene
@@ -54,22 +53,6 @@ def test_copies_are_found_and_moved_and_the_output_names_no_model(
     assert "<code>none</code>" not in page
     assert main([*words, "--apply"]) == 0
     assert len(list(photos.glob("*.jpg"))) == 2
-
-
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        (["--url", "localhost:1"], "asks no server"),
-        (["--threshold", "0.9"], "compares none"),
-        (["--act-on", "similar"], "no model is used"),
-        (["--engine", "ray"], "embeds nothing"),
-    ],
-)
-def test_what_contradicts_it_is_refused(
-    more: list[str], said: str, photos: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["dedup", str(photos), "--without-model", *more]) == 2
-    assert said in capsys.readouterr().err
 
 
 def test_a_machine_without_a_model_is_told_of_it(
@@ -129,9 +112,3 @@ def test_work_that_is_kept_is_said_on_an_interruption(
     assert capsys.readouterr().err == (
         "clip-client: interrupted; the work that is done is kept, and the same command continues it\n"
     )
-
-
-def test_nothing_to_do_has_no_bar(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress_bars() as show:
-        show("extracting keypoints", 0, 0)
-        assert not show._bars

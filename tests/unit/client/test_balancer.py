@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from clip_client import ClientConfig, ClipError, DeadlineExceeded, ModelNotReady, Overloaded, Unauthorized, Unavailable
+from clip_client._balancing import retry
 from clip_client._balancing.balancer import Balancer, Server
 from clip_client._endpoint import EndpointKind
 from clip_client.testing import FakeTriton, InMemoryTransports
@@ -25,11 +25,16 @@ NAME = "clip.example.org"
 FIRST, SECOND, THIRD = "192.0.2.1", "192.0.2.2", "192.0.2.3"
 
 
-class Longest(random.Random):
+class Longest:
     """Every back-off is as long as it can be."""
 
     def uniform(self, _: float, b: float) -> float:
         return b
+
+
+@pytest.fixture(autouse=True)
+def longest_back_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "_random", Longest())
 
 
 def new_server(**options: Any) -> Server:
@@ -42,7 +47,7 @@ def fail(
     server: Server, error: ClipError, *, started_at: float, now: float, images: int = 4, has_other: bool = False
 ) -> None:
     server.limit.started(images)
-    server.failed(images, error, started_at=started_at, now=now, randomness=Longest(), has_other=has_other)
+    server.failed(images, error, started_at=started_at, now=now, has_other=has_other)
 
 
 @pytest.mark.parametrize(("error", "backs_off"), [(ClipError("x"), True), (DeadlineExceeded("x"), False)])

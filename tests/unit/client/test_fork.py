@@ -34,6 +34,7 @@ def in_child(*works):
                 print("good:", work())
             except ForkedProcess as error:
                 print("refused:", error)
+        sys.stdout.flush()  # the caller may end this process at once
         return True
     _, status = os.waitpid(child, 0)
     print("child ended with", status, flush=True)

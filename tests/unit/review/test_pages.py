@@ -124,6 +124,7 @@ def test_a_page_made_at_the_end_of_the_search_is_loaded_again(tmp_path: Path, mo
         return read_version(session)
 
     with review_of(tmp_path, store=tmp_path / "store", search=search, waits=False) as running:
+        assert running.post("/plan").status == 409, "the search has not finished"
         monkeypatch.setattr(Session, "version", property(version_after_the_end))
         page = running.get("/").text
         is_old = f'data-version="{running.session.version}"' not in page

@@ -1,10 +1,11 @@
-"""The adapter of OpenVINO, with the package itself."""
+"""What may run the model in place of ONNX Runtime: OpenVINO itself, CoreML, the check that both must pass."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import onnxruntime
@@ -12,14 +13,13 @@ import pytest
 
 from preprocess_ensemble.contract import EMBEDDING, FINGERPRINT, PIXELS, STATUS
 from preprocess_ensemble.model_repository.passport import Passport
-from preprocess_ensemble.runtimes.agreement import AgreementCheck, sample_pixels
-from preprocess_ensemble.runtimes.model import RuntimeUnusable
+from preprocess_ensemble.runtimes import candidates
+from preprocess_ensemble.runtimes.agreement import REQUIRED_COSINE, AgreementCheck, Disagreement, sample_pixels
+from preprocess_ensemble.runtimes.model import LoadFailed, RuntimeUnusable
 from preprocess_ensemble.runtimes.openvino_model import open_openvino
 from preprocess_ensemble.runtimes.processor import has_bf16
+from tests.fixtures.models.scripted_runtimes import CLIP, Scripted, turned
 from tests.paths import ROOT
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture(scope="module")
@@ -73,15 +73,12 @@ def test_bf16_is_refused_or_agrees(model: Path) -> None:
     assert 0.9999 <= AgreementCheck(reference, passport_of(model)).lowest_cosine(opened.session) < 0.9999999
 
 
-def test_what_cannot_be_loaded_says_why(model: Path, tmp_path: Path) -> None:
-    with pytest.raises(RuntimeUnusable, match="OpenVINO cannot load the model \\("):
+def test_what_cannot_be_loaded_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(LoadFailed, match="OpenVINO cannot load the model \\("):
         open_openvino(tmp_path / "missing.onnx", precision="fp32")
-
-
-def test_a_missing_package_is_named(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "openvino", None)
     with pytest.raises(RuntimeUnusable, match="the package openvino cannot be imported"):
-        open_openvino(model, precision="fp32")
+        open_openvino(tmp_path / "missing.onnx", precision="fp32")
 
 
 def test_openvino_sends_nothing(model: Path, tmp_path: Path) -> None:
@@ -97,11 +94,44 @@ sys.addaudithook(refuse)
 from preprocess_ensemble.runtimes.openvino_model import open_openvino
 open_openvino(Path({str(model)!r}), precision="fp32")
 assert "openvino" in sys.modules
-print([name for name in sys.modules if name.startswith("openvino_telemetry")], threading.active_count())
+print(sys.modules["openvino_telemetry"], threading.active_count())
 """
     home = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True, env=home
     )
-    assert done.stdout.splitlines() == ["[] 1"]
+    assert done.stdout.splitlines() == ["None 1"]
     assert list(tmp_path.iterdir()) == [], "its file of a client's id"
+
+
+def test_a_processor_without_bf16_does_not_try_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(candidates, "has_bf16", lambda: False)
+    bf16, fp32 = candidates.openvino_candidates(tmp_path / "model.onnx", threads=0)
+    with pytest.raises(RuntimeUnusable, match="neither avx512_bf16 nor amx_bf16"):
+        bf16.open()
+    assert (bf16.name, fp32.name) == ("OpenVINO bf16", "OpenVINO fp32")
+    assert bf16.version == fp32.version != ""
+
+
+def test_coreml_is_opened_where_onnx_runtime_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onnxruntime.get_available_providers", lambda: ["CPUExecutionProvider"])
+    with pytest.raises(RuntimeUnusable, match="does not have it"):
+        candidates.coreml(Path("model.onnx")).open()
+    monkeypatch.setattr("onnxruntime.get_available_providers", lambda: ["CoreMLExecutionProvider"])
+    monkeypatch.setattr(candidates, "open_session", lambda *_, **__: Scripted())
+    assert str(candidates.coreml(Path("model.onnx")).open()).endswith(" with CoreML")
+
+
+def test_the_cosine_that_is_required_is_the_limit() -> None:
+    angle = float(np.arccos(REQUIRED_COSINE))
+    check = AgreementCheck(Scripted(), CLIP)
+    assert check.lowest_cosine(Scripted(turned(0.99 * angle))) >= REQUIRED_COSINE
+    with pytest.raises(Disagreement):
+        check.lowest_cosine(Scripted(turned(1.01 * angle)))
+
+
+@pytest.mark.parametrize(("given", "expected"), [({}, "1"), ({"ORT_DISABLE_TELEMETRY": "0"}, "0")])
+def test_onnx_runtime_reports_nothing_unless_a_person_asks_for_it(given: dict[str, str], expected: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
+    command = [sys.executable, "-c", "import clip_client, os; print(os.environ['ORT_DISABLE_TELEMETRY'])"]
+    assert subprocess.check_output(command, env={**environment, **given}, text=True).strip() == expected

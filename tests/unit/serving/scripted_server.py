@@ -6,10 +6,12 @@ import asyncio
 import os
 import signal
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from preprocess_ensemble.serving.probe import Probe, ProbeOutcome, Step
-from preprocess_ensemble.serving.supervisor import Supervisor, SupervisorConfig
+from preprocess_ensemble.serving.config import ServeConfig
+from preprocess_ensemble.serving.supervisor import Supervisor
+from preprocess_ensemble.serving.triton_backend import Probe, ProbeOutcome, Step
 from tests.fixtures.simulated_time import simulate
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ CONNECTING = Probe(outcome=ProbeOutcome.SLOW, step=Step.CONNECT, message="No ser
 SLOW = Probe(outcome=ProbeOutcome.SLOW, message="No answer in time.")
 BROKEN = Probe(outcome=ProbeOutcome.BROKEN, message="The model's process died; so it did.")
 SHORT = Probe(outcome=ProbeOutcome.SHORT, step=Step.SHARED_MEMORY, message="Too little.", model_id="m@1")
-FAST = SupervisorConfig(interval_s=0.001, frozen_after_s=0.05, start_timeout_s=5, drain_s=1)
+FAST = ServeConfig(repository=Path(), canary_interval_s=0.001, frozen_after_s=0.05, start_timeout_s=5)
 
 
 class FakeProcess:
@@ -65,12 +67,14 @@ class FakeServer:
     script: list[Probe | str]
     counts: list[float | None] = field(default_factory=list)
     """Finished requests, one for each time that the supervisor asks."""
+    make: Callable[[], FakeProcess] = FakeProcess
+    """Starts a process."""
     processes: list[FakeProcess] = field(default_factory=list)
     statuses: list[str] = field(default_factory=list)
     ready: list[Probe] = field(default_factory=list)
     supervisor: Supervisor = field(init=False)
 
-    def run(self, config: SupervisorConfig = FAST) -> None:
+    def run(self, config: ServeConfig = FAST) -> None:
         """Supervise it until the supervisor stops, for a minute at most."""
 
         async def supervise() -> None:
@@ -80,7 +84,7 @@ class FakeServer:
         simulate(supervise())
 
     async def start(self) -> FakeProcess:
-        self.processes.append(FakeProcess())
+        self.processes.append(self.make())
         return self.processes[-1]
 
     async def probe(self) -> Probe:

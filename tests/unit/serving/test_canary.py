@@ -11,9 +11,9 @@ import pytest
 
 from clip_client.testing import PNG_1X1, FakeTriton, Reply
 from preprocess_ensemble.serving import triton_backend
-from preprocess_ensemble.serving.probe import Probe, ProbeOutcome, Step
-from preprocess_ensemble.serving.triton_backend import TritonBackend
-from preprocess_ensemble.serving.triton_process import ServeConfig, TritonProcess
+from preprocess_ensemble.serving.config import ServeConfig
+from preprocess_ensemble.serving.triton_backend import Probe, ProbeOutcome, Step, TritonBackend
+from preprocess_ensemble.serving.triton_process import TritonProcess
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -54,7 +54,7 @@ async def _probing(
     """The canary's side of ``server``; ``program`` takes the place of tritonserver's process."""
 
     async def start(_: ServeConfig) -> TritonProcess:
-        return await TritonProcess.run(program.split(), os.environ, log=None, secret="s3cret")
+        return await TritonProcess.run(program.split(), os.environ, secret="s3cret")
 
     monkeypatch.setattr(TritonProcess, "start", start)
     config = ServeConfig(repository=folder, grpc_port=server.port, canary_timeout_s=timeout_s)

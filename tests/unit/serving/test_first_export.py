@@ -8,14 +8,14 @@ import signal
 import sys
 import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.model_repository.config import encoder_directory
 from preprocess_ensemble.serving import first_export
-from preprocess_ensemble.serving.command import main
+from preprocess_ensemble.serving.config import ServeConfig
 from preprocess_ensemble.serving.first_export import Stopped, export_if_missing
 from tests.fixtures.models.passports import PASSPORT
 
@@ -37,6 +37,10 @@ def _install(repository: Path, *, model: str, pretrained: str) -> None:
     (directory / "model.onnx").touch()
 
 
+def export(repository: Path, model: str, pretrained: str | None, **more: Any) -> None:
+    export_if_missing(ServeConfig(repository=repository, model=model, pretrained=pretrained, **more))
+
+
 def _script(text: str) -> tuple[str, ...]:
     return (sys.executable, "-c", f"import json, os, signal, sys, time\n{text}")
 
@@ -44,9 +48,9 @@ def _script(text: str) -> tuple[str, ...]:
 def test_an_empty_repository_gets_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = tmp_path / "arguments"
     monkeypatch.setattr(first_export, "_EXPORT", _script(f"json.dump(sys.argv[1:], open({str(seen)!r}, 'w'))"))
-    export_if_missing(tmp_path / "models", "ViT-B-32", None, log_lines=False)
+    export(tmp_path / "models", "ViT-B-32", None)
     assert json.loads(seen.read_text()) == ["--repository", str(tmp_path / "models"), "--model", "ViT-B-32"]
-    export_if_missing(tmp_path / "models", "ViT-B-32", "openai", log_lines=False)
+    export(tmp_path / "models", "ViT-B-32", "openai")
     assert json.loads(seen.read_text())[4:] == ["--pretrained", "openai"]
 
 
@@ -63,14 +67,14 @@ def test_the_installed_model_is_served_without_an_export(
     tmp_path: Path, installed: tuple[str, str], asked: tuple[str, str | None]
 ) -> None:
     _install(tmp_path, model=installed[0], pretrained=installed[1])
-    export_if_missing(tmp_path, *asked, log_lines=False)
+    export(tmp_path, *asked)
 
 
 @pytest.mark.parametrize("asked", [("ViT-L-14", None), ("ViT-B-32", "laion400m_e32"), ("ViT-L-14", "openai")])
 def test_another_model_is_never_replaced(tmp_path: Path, asked: tuple[str, str | None]) -> None:
     _install(tmp_path, model="ViT-B-32", pretrained="openai")
     with pytest.raises(ReportedError, match=f"has ViT-B-32 with the weights openai, not {asked[0]}"):
-        export_if_missing(tmp_path, *asked, log_lines=False)
+        export(tmp_path, *asked)
 
 
 def test_progress_and_failure_are_reported(
@@ -81,10 +85,10 @@ def test_progress_and_failure_are_reported(
 ) -> None:
     monkeypatch.setattr(first_export, "_EXPORT", _script("print('50 %', file=sys.stderr); sys.exit(2)"))
     with pytest.raises(ReportedError, match="ViT-B-32 could not be exported"):
-        export_if_missing(tmp_path, "ViT-B-32", None, log_lines=False)
+        export(tmp_path, "ViT-B-32", None)
     assert capfd.readouterr().err == "50 %\n"
     with pytest.raises(ReportedError):
-        export_if_missing(tmp_path, "ViT-B-32", None, log_lines=True)
+        export(tmp_path, "ViT-B-32", None, log_json=True)
     assert caplog.messages == ["50 %"]
     assert capfd.readouterr().err == ""
 
@@ -105,13 +109,6 @@ def test_a_signal_ends_the_export(tmp_path: Path, number: signal.Signals, monkey
     script = _script(f"open({str(pid)!r}, 'w').close(); time.sleep(60)")
     monkeypatch.setattr(first_export, "_EXPORT", script)
     with pytest.raises(Stopped):
-        export_if_missing(tmp_path / "models", "ViT-B-32", None, log_lines=False)
+        export(tmp_path / "models", "ViT-B-32", None)
     thread.join()
     assert signal.getsignal(number) is before
-
-
-def test_weights_without_a_model_are_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as error:
-        main(["--pretrained", "openai"])
-    assert error.value.code == 2
-    assert "--pretrained needs --model" in capsys.readouterr().err

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from preprocess_ensemble.serving import health_endpoint
 from preprocess_ensemble.serving.health_endpoint import serve_health
 from tests.fixtures.simulated_time import simulate
 
@@ -100,6 +101,20 @@ async def test_a_request_of_many_kilobytes_is_disconnected(endpoint: Endpoint) -
     writer.close()
     assert (await endpoint.ask(GET))[0].startswith(b"HTTP/1.1 200 ")
     assert defects == []
+
+
+async def test_silent_connections_do_not_keep_it_from_answering(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health_endpoint, "_REQUEST_S", 600.0)
+    silent = [await endpoint.connect() for _ in range(100)]
+    assert (await endpoint.ask(GET))[0].startswith(b"HTTP/1.1 200 ")
+    # The oldest make room; the others keep their time.
+    with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
+        await silent[0][0].readexactly(1)
+    assert not silent[-1][0].at_eof()
+    for _, writer in silent:
+        writer.close()
 
 
 async def test_answered_requests_close_no_waiting_connection(endpoint: Endpoint) -> None:

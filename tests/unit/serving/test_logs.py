@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from preprocess_ensemble.serving.logs import JsonFormatter, LogEntry, LogFile, parse_line, print_line
+from preprocess_ensemble.errors import ReportedError
+from preprocess_ensemble.serving.logs import OUTPUT, JsonFormatter, append_output_to, parse_line, print_line
 
 
 def test_a_record_is_one_line_of_json_whatever_it_holds() -> None:
@@ -38,26 +39,26 @@ def test_an_exception_comes_with_its_traceback() -> None:
         ("+-------+---------+", None),
         ('W1121 12:59:17.755776 8215 metrics.cc:798] "DCGM unable to start: DCGM initialization error"', None),
         ("Error: Failed to initialize NVML", None),
-        ('W1121 12:59:17.755776 8215 a.cc:1] "careful"', LogEntry(level=logging.WARNING, text="careful")),
+        ('W1121 12:59:17.755776 8215 a.cc:1] "careful"', (logging.WARNING, "careful")),
         (
             "/a/bin/tritonserver: unrecognized option '--what'",
-            LogEntry(level=logging.ERROR, text="unrecognized option '--what'"),
+            (logging.ERROR, "unrecognized option '--what'"),
         ),
-        ("tritonserver: No server is installed.", LogEntry(level=logging.ERROR, text="No server is installed.")),
+        ("tritonserver: No server is installed.", (logging.ERROR, "No server is installed.")),
         (
             "error: creating server: Internal - failed to load all models",
-            LogEntry(level=logging.ERROR, text="creating server: Internal - failed to load all models"),
+            (logging.ERROR, "creating server: Internal - failed to load all models"),
         ),
         (
             (
                 "E1121 13:04:26.771774 8809 model_lifecycle.cc:642] \"failed to load 'm1' version 1: Internal: "
                 'TritonModelException: One sentence.\\n\\nAt:\\n  /a/model.py(6): initialize\\n"'
             ),
-            LogEntry(level=logging.ERROR, text="m1 could not be loaded: One sentence."),
+            (logging.ERROR, "m1 could not be loaded: One sentence."),
         ),
         (
             "E1121 13:04:26.771774 8809 model_lifecycle.cc:642] \"failed to load 'm2' version 1: Invalid arg: no\"",
-            LogEntry(level=logging.ERROR, text="m2 could not be loaded: no"),
+            (logging.ERROR, "m2 could not be loaded: no"),
         ),
         (
             (
@@ -66,9 +67,9 @@ def test_an_exception_comes_with_its_traceback() -> None:
                 + "batch size 32 for 'm3_0_0', max allowed is 8; " * 31
                 + ';"'
             ),
-            LogEntry(
-                level=logging.ERROR,
-                text=(
+            (
+                logging.ERROR,
+                (
                     "m3 could not be loaded: failed to run warmup sample 'batch-32': batch size 32 for 'm3_0_0', max "
                     "allowed is 8"
                 ),
@@ -76,42 +77,42 @@ def test_an_exception_comes_with_its_traceback() -> None:
         ),
     ],
 )
-def test_a_line_of_triton_becomes_one_plain_sentence(line: str, entry: LogEntry | None) -> None:
+def test_a_line_of_triton_becomes_one_plain_sentence(line: str, entry: tuple[int, str] | None) -> None:
     assert parse_line(line) == entry
 
 
 def test_a_log_file_may_be_moved_away(tmp_path: Path) -> None:
-    log = LogFile(tmp_path / "log")
-    log.write(b"first\n")
-    (tmp_path / "log").rename(tmp_path / "log.1")
-    log.write(b"second\n")
-    log.close()
-    assert (tmp_path / "log.1").read_bytes() == b"first\n"
-    assert (tmp_path / "log").read_bytes() == b"second\n"
+    with append_output_to(tmp_path / "log"):
+        OUTPUT.info("%s", "first %s")
+        (tmp_path / "log").rename(tmp_path / "log.1")
+        OUTPUT.info("%s", b"second \xff".decode("utf-8", "surrogateescape"))
+    OUTPUT.info("after the block")
+    assert (tmp_path / "log.1").read_bytes() == b"first %s\n"
+    assert (tmp_path / "log").read_bytes() == b"second \xff\n"
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
 def test_a_log_file_on_a_full_disk_is_no_reason_to_end(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.ERROR)
-    log = LogFile(Path("/dev/full"))
-    log.write(b"first\n")
-    log.write(b"second\n")
-    log.close()
-    assert [record.getMessage() for record in caplog.records] == [
-        "cannot write /dev/full (No space left on device): Triton's log lines are lost"
-    ]
+    with append_output_to(Path("/dev/full")):
+        OUTPUT.info("first")
+        OUTPUT.info("second")
+    assert caplog.text.count("cannot write /dev/full (No space left on device): Triton's log lines are lost") == 1
 
 
 def test_a_folder_for_the_log_that_is_gone_is_no_reason_to_end(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    log = LogFile(tmp_path / "none" / "log")
-    log.write(b"first\n")
-    (tmp_path / "none").mkdir()
-    log.write(b"second\n")
-    log.close()
+    folder = tmp_path / "folder"
+    with pytest.raises(ReportedError, match=r"No such file or directory\): name another with --log-file"):
+        append_output_to(folder / "log").__enter__()
+    folder.mkdir()
+    with append_output_to(folder / "log"):
+        folder.rename(tmp_path / "old")
+        OUTPUT.info("first")
+        folder.mkdir()
+        OUTPUT.info("second")
     assert "Triton's log lines are lost" in caplog.text
-    assert (tmp_path / "none" / "log").read_bytes() == b"second\n"
+    assert (folder / "log").read_bytes() == b"second\n"
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
-from preprocess_ensemble.serving.process_group import EndWatch, any_runs, processor_time_s
+from preprocess_ensemble.serving.process_group import any_runs, processor_time_s, watch_ends
 
 if TYPE_CHECKING:
     import pytest
@@ -45,7 +45,7 @@ async def test_the_end_of_a_grandchild_calls_back_once() -> None:
     assert leader.stdout is not None
     last = int(await leader.stdout.readline())
     ends: asyncio.Queue[None] = asyncio.Queue()
-    watch = EndWatch(leader.pid, lambda: ends.put_nowait(None))
+    watch = watch_ends(leader.pid, lambda: ends.put_nowait(None))
     os.kill(last, signal.SIGKILL)
     await asyncio.wait_for(ends.get(), timeout=60)
     watch.close()
@@ -61,7 +61,7 @@ async def test_without_pidfd_there_is_no_callback(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(os, "pidfd_open", forbidden)
     leader = await asyncio.create_subprocess_exec("sh", "-c", "sleep 600; exit", start_new_session=True)
     told: list[str] = []
-    watch = EndWatch(leader.pid, lambda: told.append("ended"))
+    watch = watch_ends(leader.pid, lambda: told.append("ended"))
     os.killpg(leader.pid, signal.SIGKILL)
     await leader.wait()
     await asyncio.sleep(0.05)

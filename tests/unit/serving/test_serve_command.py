@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import socket
 import threading
@@ -18,18 +19,17 @@ import trustme
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.serving import command
 from preprocess_ensemble.serving.command import main
-from preprocess_ensemble.serving.health_endpoint import serve_health
+from preprocess_ensemble.serving.config import ServeConfig
 from preprocess_ensemble.serving.preflight import check_ports
 from preprocess_ensemble.serving.tls import ServerTls
 from preprocess_ensemble.serving.triton_backend import TritonBackend, finished_requests
-from preprocess_ensemble.serving.triton_process import ServeConfig
 from preprocess_ensemble.testing.server import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from preprocess_ensemble.serving.probe import Probe
+    from preprocess_ensemble.serving.triton_backend import Probe
 
 
 class SignalledSupervisor:
@@ -153,21 +153,6 @@ def test_calls_to_its_own_server_use_no_proxy(repository: Path, monkeypatch: pyt
     assert not urllib.request.proxy_bypass("elsewhere.example")
 
 
-async def test_silent_connections_do_not_keep_the_health_endpoint_from_answering() -> None:
-    port = free_port()
-    async with serve_health("127.0.0.1", port, lambda: (True, {"status": "ready"})):
-        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(100)]
-        url = f"http://127.0.0.1:{port}/healthz"
-        text = await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=60).read())
-        assert text == b'{"status": "ready"}\n'
-        # The oldest make room; the others keep their time.
-        with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
-            await silent[0][0].readexactly(1)
-        assert not silent[-1][0].at_eof()
-    for _, writer in silent:
-        writer.close()
-
-
 def test_metrics_that_are_cut_off_are_ignored() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -197,38 +182,6 @@ def test_addresses_are_written_as_each_part_of_triton_reads_them(tmp_path: Path)
     assert "--grpc-address=10.0.0.5" in ServeConfig(repository=tmp_path, host="10.0.0.5").arguments
 
 
-def _misused(capsys: pytest.CaptureFixture[str], *options: str) -> str:
-    with pytest.raises(SystemExit) as exit_:
-        main(options)
-    assert exit_.value.code == 2
-    return capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "options", [["--http-port=8000"], ["--", "--allow-http=true"], ["--", "--http-port=8000"]], ids=" ".join
-)
-def test_http_does_not_bypass_client_certificates(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    tls = ("--tls-certificate=c", "--tls-key=k", "--tls-client-ca=a")
-    message = _misused(capsys, *tls, *options)
-    assert "--http-port would let clients in without the certificate that --tls-client-ca requires" in message
-
-
-def test_http_host_without_a_port_is_misuse(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "--http-host needs --http-port" in _misused(capsys, "--http-host=0.0.0.0")
-
-
-def test_precision_is_for_cpus(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "use --tensorrt fp16 or --tensorrt fp32" in _misused(capsys, "--precision=fp32", "--tensorrt")
-
-
-def test_the_cpp_backend_has_no_bf16(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "tritonserver").touch()
-    monkeypatch.setattr("preprocess_ensemble.serving.command.NVIDIA_SERVER", tmp_path / "tritonserver")
-    assert "this one has the C++ ONNX Runtime backend" in _misused(capsys, "--precision=bf16")
-
-
 def test_http_is_closed_unless_it_has_a_port(tmp_path: Path) -> None:
     closed = ServeConfig(repository=tmp_path).arguments
     assert "--allow-http=false" in closed
@@ -237,20 +190,76 @@ def test_http_is_closed_unless_it_has_a_port(tmp_path: Path) -> None:
     assert any(argument.startswith("--http-restricted-api=model-repository,") for argument in opened)
 
 
-def test_a_log_file_that_cannot_be_written_is_named(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def refused(capsys: pytest.CaptureFixture[str], *options: str) -> str:
+    """Run the command, which must end with exit code 1 before a server starts; return its sentence."""
     ports = [f"--{name}-port={free_port()}" for name in ("grpc", "metrics")]
+    assert main([*ports, *options]) == 1
+    printed = capsys.readouterr()
+    (sentence,) = printed.err.splitlines()
+    assert printed.out == ""
+    return sentence
+
+
+@pytest.mark.parametrize("name", ["grpc", "http", "metrics", "health"])
+def test_a_port_in_use_is_named(name: str, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        sentence = refused(capsys, f"--{name}-port={port}", f"--repository={repository}")
+    assert re.search(rf"Port {port} on 127.0.0.1 cannot be used .*--{name}-port", sentence)
+
+
+def test_what_is_missing_is_named_before_the_start(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def of(folder: Path, *options: str) -> str:
+        return refused(capsys, f"--repository={folder}", *options)
+
     log = repository / "none" / "log"
-    assert main([f"--repository={repository}", *ports, f"--log-file={log}"]) == 1
-    expected = f"clip-serve: The log file {log} cannot be written (No such file or directory): name another with"
-    assert expected in capsys.readouterr().err
+    sentence = of(repository, f"--log-file={log}")
+    assert f"The log file {log} cannot be written (No such file or directory): name another with" in sentence
+    assert f"no model repository {repository / 'none'}" in of(repository / "none")
+    assert "has no model clip_image" in of(repository / "clip_image")
+    (repository / "clip_encoder").mkdir()
+    export = f"run `clip-export --repository {repository}`"
+    assert f"no model.onnx, because git holds no weights: {export}" in of(repository)
+    (repository / "clip_encoder" / "config.pbtxt").write_text('default_model_filename: "../mine.onnx"')
+    (repository / "clip_preprocess").mkdir()
+    assert f"no model.py: {export}" in of(repository)
+
+
+TLS = ("--tls-certificate=c", "--tls-key=k")
+TO_ALL = "--http-port would let clients in without the certificate that --tls-client-ca requires"
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [["--no-such-option"], ["models"], ["--grpc-port", "x"], ["--grpc-port", "70000"], ["--frozen-after-s", "-5"]],
+    ("options", "sentence"),
+    [
+        (["--no-such-option"], "unrecognized arguments"),
+        (["models"], "put arguments for tritonserver after --"),
+        (["--grpc-port", "x"], "not a port"),
+        (["--grpc-port", "70000"], "not a port"),
+        (["--frozen-after-s", "-5"], "not a positive number"),
+        (["--frozen-after-s", "inf"], "not a positive number"),
+        (["--pretrained=openai"], "--pretrained needs --model"),
+        (["--tls-key=k"], "belong together"),
+        (["--tls-client-ca=c"], "--tls-client-ca needs"),
+        (["--canary-key=k"], "belong together"),
+        (["--canary-key=k", "--canary-certificate=c"], "--canary-certificate needs --tls-client-ca"),
+        ([*TLS, "--tls-client-ca=a", "--http-port=8000"], TO_ALL),
+        ([*TLS, "--tls-client-ca=a", "--", "--allow-http=true"], TO_ALL),
+        ([*TLS, "--tls-client-ca=a", "--", "--http-port=8000"], TO_ALL),
+        (["--http-host=0.0.0.0"], "--http-host needs --http-port"),
+        (["--precision=fp32", "--tensorrt"], "use --tensorrt fp16 or --tensorrt fp32"),
+    ],
 )
-def test_misuse_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_misuse_exits_with_2(options: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
-        main(arguments)
+        main(options)
     assert exit_.value.code == 2
-    assert "usage: clip-serve" in capsys.readouterr().err
+    assert sentence in capsys.readouterr().err
+
+
+def test_the_cpp_backend_has_no_bf16(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tritonserver").touch()
+    monkeypatch.setattr("preprocess_ensemble.serving.command.NVIDIA_SERVER", tmp_path / "tritonserver")
+    test_misuse_exits_with_2(["--precision=bf16"], "this one has the C++ ONNX Runtime backend", capsys)

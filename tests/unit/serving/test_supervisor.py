@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from preprocess_ensemble.errors import ReportedError
-from preprocess_ensemble.serving.probe import Probe, ProbeOutcome, Step
+from preprocess_ensemble.serving.supervisor import DRAIN_S
+from preprocess_ensemble.serving.triton_backend import Probe, ProbeOutcome, Step
 from tests.unit.serving.scripted_server import BROKEN, CONNECTING, FAST, OK, SHORT, SLOW, FakeProcess, FakeServer
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def test_a_healthy_server_is_not_restarted_and_is_drained_at_the_end() -> None:
     server = FakeServer([OK, OK, OK])
     server.run()
     assert server.ready == [OK], "announced once"
-    assert [process.stops for process in server.processes] == [[FAST.drain_s]]
+    assert [process.stops for process in server.processes] == [[DRAIN_S]]
 
 
 def test_a_broken_model_restarts_the_server_at_once_each_time(caplog: pytest.LogCaptureFixture) -> None:
@@ -34,21 +35,6 @@ def test_a_broken_model_restarts_the_server_at_once_each_time(caplog: pytest.Log
     assert caplog.text.count("restarting tritonserver: canary: The model's process died; so it did.\n") == 4, (
         "none was delayed"
     )
-
-
-def test_the_end_of_a_stub_sends_a_canary_at_once() -> None:
-    class Doomed(FakeProcess):
-        def watch_stubs(self, ended: Callable[[], None]) -> None:
-            ended()
-
-    class Server(FakeServer):
-        async def start(self) -> FakeProcess:
-            self.processes.append(FakeProcess() if self.processes else Doomed())
-            return self.processes[-1]
-
-    server = Server([OK, BROKEN])
-    server.run(replace(FAST, interval_s=3600))
-    assert [process.stops for process in server.processes] == [[0], [FAST.drain_s]]
 
 
 @pytest.mark.parametrize("death", ["server", "stub"])
@@ -82,29 +68,6 @@ def test_a_death_does_not_wait_for_a_running_canary(death: str) -> None:
     assert len(server.processes) == 2
     # Between the death of the stub and the answer of the next canary it is not called healthy.
     assert server.statuses[:3] == ["starting", "waits", "failing" if death == "stub" else "restarting"]
-
-
-def test_stubs_that_end_with_their_server_do_not_interrupt_the_next_start() -> None:
-    class Doomed(FakeProcess):
-        def watch_stubs(self, ended: Callable[[], None]) -> None:
-            self.stub_ended = ended
-
-        def die(self, code: int) -> None:
-            super().die(code)
-            self.stub_ended()
-
-    class Server(FakeServer):
-        async def start(self) -> FakeProcess:
-            self.processes.append(Doomed())
-            return self.processes[-1]
-
-        async def probe(self) -> Probe:
-            await asyncio.sleep(0.01)  # an answer takes time
-            return await super().probe()
-
-    server = Server([OK, "die", OK, OK])
-    server.run()
-    assert len(server.processes) == 2
 
 
 def test_the_reason_of_a_restart_is_reported_until_the_server_is_healthy() -> None:
@@ -165,7 +128,7 @@ def test_a_server_that_ends_is_restarted_and_not_announced_again(caplog: pytest.
 def test_a_reload_drains_and_restarts_the_server(script: list[Probe | str]) -> None:
     server = FakeServer(list(script))
     server.run()
-    assert [process.stops for process in server.processes] == [[FAST.drain_s], [FAST.drain_s]]
+    assert [process.stops for process in server.processes] == [[DRAIN_S], [DRAIN_S]]
     assert len(server.ready) == 1
 
 
@@ -179,36 +142,6 @@ def test_overload_is_reported_and_not_restarted() -> None:
     assert server.statuses[-1] == "ready"
 
 
-def test_a_server_that_shows_no_activity_is_unhealthy() -> None:
-    server = FakeServer([OK, SLOW, OK, OK])
-    healthy = []
-    probe = server.probe
-
-    async def note() -> Probe:
-        healthy.append(server.supervisor.report()[0])
-        return await probe()
-
-    server.probe = note  # type: ignore[method-assign]
-    server.run(replace(FAST, frozen_after_s=10))
-    assert healthy == [False, True, False, True, True]
-    assert server.statuses == ["starting", "ready", "stuck", "ready", "ready"]
-    assert len(server.processes) == 1
-
-
-@pytest.mark.parametrize("count", [None, 7.0])
-def test_a_frozen_server_is_restarted(count: float | None, caplog: pytest.LogCaptureFixture) -> None:
-    """Whether the server does not even count, or counts the same all the time."""
-    server = FakeServer([OK], counts=[count] * 100_000)
-
-    async def probe() -> Probe:
-        return SLOW if len(server.processes) == 1 and server.ready else await FakeServer.probe(server)
-
-    server.probe = probe  # type: ignore[method-assign]
-    server.run()
-    assert len(server.processes) == 2
-    assert "no request finished for" in caplog.text
-
-
 def test_a_first_start_that_fails_is_an_error() -> None:
     server = FakeServer(["die"])
     with pytest.raises(ReportedError, match=r"ended while it started: exit code 1"):
@@ -220,7 +153,7 @@ def test_a_first_start_that_crashes_is_tried_once_more(caplog: pytest.LogCapture
     server = FakeServer(["crash", OK])
     server.run()
     assert server.ready == [OK]
-    assert [process.stops for process in server.processes] == [[0], [FAST.drain_s]]
+    assert [process.stops for process in server.processes] == [[0], [DRAIN_S]]
     assert "tritonserver ended while it started: exit code -6; trying once more" in caplog.text
     twice = FakeServer(["crash", "crash", OK])
     with pytest.raises(ReportedError, match="exit code -6"):
@@ -234,12 +167,7 @@ def test_a_first_start_that_crashes_while_it_is_stopped_is_not_tried_again() -> 
             server.supervisor.stop()
             return await super().reason()
 
-    class Server(FakeServer):
-        async def start(self) -> FakeProcess:
-            self.processes.append(Process())
-            return self.processes[-1]
-
-    server = Server(["crash", OK])
+    server = FakeServer(["crash", OK], make=Process)
     server.run()
     assert len(server.processes) == 1
     assert not server.ready
@@ -264,12 +192,7 @@ def test_a_dead_server_is_unhealthy_while_its_stubs_are_cleared_away() -> None:
                 reports.append(server.supervisor.report())
             await super().stop(drain_s=drain_s)
 
-    class Server(FakeServer):
-        async def start(self) -> FakeProcess:
-            self.processes.append(Process())
-            return self.processes[-1]
-
-    server = Server([OK, "die", OK])
+    server = FakeServer([OK, "die", OK], make=Process)
     server.run()
     ((healthy, report),) = reports
     assert not healthy
@@ -296,14 +219,14 @@ def test_a_server_that_did_not_start_after_a_reload_is_not_drained() -> None:
     wrong = replace(BROKEN, step=Step.HANDSHAKE)
     server = FakeServer([OK, "reload", wrong, wrong, wrong, OK])
     server.run()
-    assert [process.stops for process in server.processes] == [[FAST.drain_s], [0], [FAST.drain_s]]
+    assert [process.stops for process in server.processes] == [[DRAIN_S], [0], [DRAIN_S]]
 
 
 @pytest.mark.parametrize("last", [SLOW, SHORT], ids=["stuck", "degraded"])
 def test_a_server_that_may_have_requests_is_drained(last: Probe) -> None:
     server = FakeServer([OK, last])
     server.run()
-    assert server.processes[0].stops == [FAST.drain_s]
+    assert server.processes[0].stops == [DRAIN_S]
 
 
 def test_a_server_whose_model_has_died_is_not_drained() -> None:
@@ -311,13 +234,8 @@ def test_a_server_whose_model_has_died_is_not_drained() -> None:
         def watch_stubs(self, ended: Callable[[], None]) -> None:
             ended()
 
-    class Server(FakeServer):
-        async def start(self) -> FakeProcess:
-            self.processes.append(Doomed())
-            return self.processes[-1]
-
-    server = Server([OK])
-    server.run(replace(FAST, interval_s=3600))
+    server = FakeServer([OK], make=Doomed)
+    server.run(replace(FAST, canary_interval_s=3600))
     assert server.processes[0].stops == [0]
 
 
@@ -350,11 +268,6 @@ def test_a_second_stop_ends_the_draining() -> None:
                 await asyncio.Event().wait()
             self.die(0)
 
-    class Server(FakeServer):
-        async def start(self) -> FakeProcess:
-            self.processes.append(Endless())
-            return self.processes[-1]
-
-    server = Server([OK])
+    server = FakeServer([OK], make=Endless)
     server.run()
-    assert server.processes[0].stops == [FAST.drain_s, 0]
+    assert server.processes[0].stops == [DRAIN_S, 0]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from google.protobuf import json_format
 
+from preprocess_ensemble.backends.onnxruntime.session import model_file
 from preprocess_ensemble.backends.onnxruntime.session_plan import plan_session
+from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.model_repository.config import (
     DEFAULT_SHAPES,
     config_text,
@@ -17,8 +18,9 @@ from preprocess_ensemble.model_repository.config import (
     read_config,
 )
 from preprocess_ensemble.serving import tensorrt
-from preprocess_ensemble.serving.tensorrt import StagedRepository, TensorrtMissing, check_tensorrt, on_tensorrt
+from preprocess_ensemble.serving.tensorrt import TensorrtMissing, check_tensorrt, on_tensorrt, stage_repository
 from tests.fixtures.models.passports import PASSPORT
+from tests.paths import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,37 +37,33 @@ def repository(tmp_path: Path) -> Path:
     return directory
 
 
-def stage(repository: Path, precision: str = "fp16") -> tuple[StagedRepository, Any]:
-    """A staged repository and the parameters of its accelerator."""
+def stage(repository: Path, precision: str = "fp16") -> dict[str, str]:
+    """Stage it, or update it; return the parameters of its accelerator."""
     root = repository.parent
-    staged = StagedRepository(repository, root / "staged", cache=root / "cache", precision=precision)
-    staged.refresh()
-    return staged, parameters(staged)
-
-
-def parameters(staged: StagedRepository) -> dict[str, str]:
-    config = read_config(staged.directory / "clip_encoder" / "config.pbtxt")
+    stage_repository(repository, root / "staged", cache=root / "cache", precision=precision)
+    config = read_config(root / "staged" / "clip_encoder" / "config.pbtxt")
     (accelerator,) = config.optimization.execution_accelerators.gpu_execution_accelerator
     return dict(accelerator.parameters)
 
 
 def test_the_names_stay_and_only_the_encoder_changes(repository: Path) -> None:
     before = {path: path.read_bytes() for path in repository.rglob("*") if path.is_file()}
-    staged, _ = stage(repository)
-    assert {model.name for model in staged.directory.iterdir()} == set(configs(DEFAULT_SHAPES))
+    stage(repository)
+    staged = repository.parent / "staged"
+    assert {model.name for model in staged.iterdir()} == set(configs(DEFAULT_SHAPES))
     for name, original in configs(DEFAULT_SHAPES).items():
-        config = read_config(staged.directory / name / "config.pbtxt")
+        config = read_config(staged / name / "config.pbtxt")
         assert config.name == name
         assert (config == original) == (name != "clip_encoder")
-    assert (staged.directory / "clip_encoder" / "1" / "model.onnx").read_bytes() == b"weights"
-    assert installed_passport(staged.directory) == PASSPORT
+    assert (staged / "clip_encoder" / "1" / "model.onnx").read_bytes() == b"weights"
+    assert installed_passport(staged) == PASSPORT
     assert {path: path.read_bytes() for path in repository.rglob("*") if path.is_file()} == before
 
 
 def test_the_profile_follows_the_repositorys_own_shapes_and_largest_batch(repository: Path) -> None:
     path = repository / "clip_encoder" / "config.pbtxt"
     path.write_text(path.read_text().replace("max_batch_size: 32", "max_batch_size: 64").replace("224", "336"))
-    _, found = stage(repository, "fp32")
+    found = stage(repository, "fp32")
     assert found["trt_profile_min_shapes"] == "pixels:1x336x336x3,status:1x1"
     assert found["trt_profile_opt_shapes"] == found["trt_profile_max_shapes"] == "pixels:64x336x336x3,status:64x1"
     assert found["precision_mode"] == "FP32"
@@ -81,26 +79,30 @@ def test_the_backend_takes_every_key_and_asks_for_tensorrt(repository: Path) -> 
 
 
 def test_other_weights_get_a_cache_of_their_own_at_the_next_start(repository: Path) -> None:
-    staged, first = stage(repository)
+    first = stage(repository)
     assert first["trt_engine_cache_path"] == first["trt_timing_cache_path"]
-    staged.refresh()
-    assert parameters(staged) == first
+    assert stage(repository) == first
+    other = stage(repository, "fp32")
     passport = repository / "clip_encoder" / "1" / "model.json"
     passport.write_text(passport.read_text().replace(PASSPORT.weights_sha256, "f" * 64))
-    staged.refresh()
-    assert parameters(staged)["trt_engine_cache_path"] != first["trt_engine_cache_path"]
-    changed = parameters(staged)["trt_engine_cache_path"]
-    _, other = stage(repository, "fp32")
-    assert other["trt_engine_cache_path"] not in (changed, first["trt_engine_cache_path"])
+    changed = stage(repository)
+    config = repository / "clip_encoder" / "config.pbtxt"
+    config.write_text(config.read_text().replace("max_batch_size: 32", "max_batch_size: 64"))
+    larger = stage(repository)
+    assert len({found["trt_engine_cache_path"] for found in (first, other, changed, larger)}) == 4
 
 
 def test_a_model_that_is_replaced_is_followed(repository: Path) -> None:
-    staged, _ = stage(repository)
-    shutil.rmtree(repository / "clip_encoder" / "1")
-    (repository / "clip_encoder" / "1").mkdir()
-    (repository / "clip_encoder" / "1" / "model.onnx").write_bytes(b"others")
-    staged.refresh()
-    assert (staged.directory / "clip_encoder" / "1" / "model.onnx").read_bytes() == b"others"
+    stage(repository)
+    encoder = repository / "clip_encoder" / "1"
+    encoder.rename(repository.parent / "old")
+    with pytest.raises(ReportedError, match="no complete model"):
+        stage(repository)
+    encoder.mkdir()
+    (encoder / "model.onnx").write_bytes(b"others")
+    (encoder / "model.json").write_text(PASSPORT.to_json())
+    stage(repository)
+    assert (repository.parent / "staged" / "clip_encoder" / "1" / "model.onnx").read_bytes() == b"others"
 
 
 def test_what_is_missing_is_named_with_its_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,3 +120,26 @@ def test_what_is_missing_is_named_with_its_remedy(tmp_path: Path, monkeypatch: p
         check_tensorrt()
     provider.write_bytes(b"\0libnvinfer.so.11\0")
     check_tensorrt()
+
+
+OVERLAY = ROOT / "containers" / "tensorrt" / "models"
+TRACKED = ROOT / "triton_models"
+
+
+def test_the_overlay_is_what_clip_serve_would_run() -> None:
+    encoder = read_config(OVERLAY / "clip_encoder_tensorrt" / "config.pbtxt")
+    original = read_config(TRACKED / "clip_encoder" / "config.pbtxt")
+    derived = on_tensorrt(original, cache="/var/cache/clip-triton/tensorrt", precision="fp16")
+    derived.name, derived.default_model_filename = "clip_encoder_tensorrt", encoder.default_model_filename
+    assert encoder == derived
+    config = json_format.MessageToDict(encoder, preserving_proto_field_name=True)
+    file = model_file(config, model_directory=OVERLAY / encoder.name, version="1")
+    assert file.resolve() == TRACKED / "clip_encoder" / "1" / "model.onnx", "what clip-export writes"
+
+
+def test_the_overlays_ensemble_differs_from_the_original_in_its_encoder_only() -> None:
+    twin = read_config(OVERLAY / "clip_image_tensorrt" / "config.pbtxt")
+    twin.name = "clip_image"
+    assert twin.ensemble_scheduling.step[1].model_name == "clip_encoder_tensorrt"
+    twin.ensemble_scheduling.step[1].model_name = "clip_encoder"
+    assert twin == read_config(TRACKED / "clip_image" / "config.pbtxt")

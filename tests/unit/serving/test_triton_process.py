@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from preprocess_ensemble.serving import triton_process
-from preprocess_ensemble.serving.logs import LogFile
+from preprocess_ensemble.serving.logs import append_output_to
 from preprocess_ensemble.serving.process_group import any_runs
 from preprocess_ensemble.serving.triton_process import TritonProcess
 from tests.fixtures.waiting import until
@@ -22,9 +22,9 @@ SERVE = "echo up > up; while :; do sleep 0.05; done"
 
 
 async def start(script: str, folder: Path) -> TritonProcess:
-    """Run the script as :meth:`TritonProcess.start` runs tritonserver; it logs to a file named log."""
+    """Run the script as :meth:`TritonProcess.start` runs tritonserver."""
     command = ("sh", "-c", f'cd "$1"; {script}', "sh", str(folder))
-    return await TritonProcess.run(command, os.environ, log=LogFile(folder / "log"), secret="s3cret")
+    return await TritonProcess.run(command, os.environ, secret="s3cret")
 
 
 async def test_its_end_is_noticed_while_a_stub_holds_its_output(tmp_path: Path) -> None:
@@ -55,9 +55,10 @@ async def test_the_reason_of_its_end_is_one_sentence(script: str, reason: str, t
 
 
 async def test_all_its_output_is_in_the_log_file(tmp_path: Path) -> None:
-    process = await start("echo one; echo 'error: two' >&2; exit 1", tmp_path)
-    await process.ended()
-    await process.stop(drain_s=0)
+    with append_output_to(tmp_path / "log"):
+        process = await start("echo one; echo 'error: two' >&2; exit 1", tmp_path)
+        await process.ended()
+        await process.stop(drain_s=0)
     assert (tmp_path / "log").read_text() == "one\nerror: two\n"
 
 
@@ -127,9 +128,9 @@ async def test_what_a_client_has_logged_does_not_end_the_server(tmp_path: Path) 
     assert process.opened
 
 
-async def test_an_error_while_it_served_is_not_why_it_ended(tmp_path: Path) -> None:
+async def test_an_error_while_it_served_is_not_why_it_ended(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     process = await start("echo 'error: of a request'; until test -e ready; do sleep 0.05; done; exit 3", tmp_path)
-    await until(lambda: "error" in (tmp_path / "log").read_text() if (tmp_path / "log").exists() else False)
+    await until(lambda: "of a request" in caplog.text)
     process.watch_stubs(lambda: None)
     (tmp_path / "ready").touch()
     await process.ended()

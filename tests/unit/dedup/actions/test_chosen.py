@@ -11,7 +11,7 @@ from clip_client.cli.options.dedup import ActionOptions
 from clip_client.dedup import Store
 from clip_client.dedup.compare.chosen_groups import chosen_photos
 from clip_client.dedup.store.choices import UNDONE
-from clip_client.dedup.types import BURST, EXACT, SIMILAR, Metadata
+from clip_client.dedup.types import BURST, SIMILAR, Metadata
 from tests.fixtures.albums import MODEL, carried_out, member, planned, report, write
 
 if TYPE_CHECKING:
@@ -184,8 +184,3 @@ def test_one_photo_is_no_choice(paths: list[str], tmp_path: Path, capsys: pytest
     named = [str(tmp_path / path) for path in paths]
     assert main(["decide", "keep", *named, "--store", str(tmp_path / "store")]) == 2
     assert "name the photo that stays" in capsys.readouterr().err
-
-
-def test_chosen_and_tiers_exclude_each_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["dedup", str(tmp_path), "--apply", "--act-on", "chosen", "--act-on", EXACT]) == 2
-    assert "leave the tiers out" in capsys.readouterr().err

@@ -7,19 +7,19 @@ import sqlite3
 import tempfile
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from clip_client.cli.main import main
 from clip_client.cli.options.dedup import ActionOptions
 from clip_client.dedup import Store
-from clip_client.dedup.actions.apply import recover
+from clip_client.dedup.actions.apply import apply, recover
 from clip_client.dedup.actions.chosen_runs import record, settle, take_back
 from clip_client.dedup.store.choices import DONE, KEEP, UNDONE, WAITING, Choices, ChosenPhoto
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.store.journal import MovedFile, State
-from tests.fixtures.albums import carried_out, member, report, write
+from tests.fixtures.albums import carried_out, member, planned, report, write
 from tests.fixtures.crashes import IN_MEMORY, fork_and_kill
 
 if TYPE_CHECKING:
@@ -186,6 +186,25 @@ def test_undo_of_a_run_takes_its_decisions_back_too(tmp_path: Path, capsys: pyte
         opened.decisions.forget(["other0"])
         settle(opened)
         assert opened.choices.runs(KEEP_ALL) == {}
+
+
+def test_undo_restores_one_run_or_what_is_named_the_newest_first(tmp_path: Path) -> None:
+    photos = {name: [write(tmp_path / name / f"{number}.jpg", name.encode()) for number in range(3)] for name in "ab"}
+    with Store(tmp_path / "store") as store:
+        for run, files in photos.items():
+            apply(planned(report(tuple(map(member, files))), [tmp_path]), store.journal, run=run)
+        (_, a1, a2), (_, b1, b2) = ([str(path) for path in files] for files in photos.values())
+
+        def restored(**chosen: Any) -> list[str]:
+            outcomes = take_back(store, **chosen).outcomes
+            assert all(outcome.message == "Restored." for outcome in outcomes)
+            return [outcome.path for outcome in outcomes]
+
+        last = store.journal.entries((State.MOVED,))[-1]
+        assert restored(run="a", paths=[b1]) == restored(only=[]) == restored(run="a", only=[last.id]) == []
+        assert restored(run="a", paths=[a1, b1, a1]) == [a1]
+        assert restored(run="b") == [b2, b1]
+        assert restored() == [a2]
 
 
 def test_what_another_process_carries_out_is_neither_begun_nor_withdrawn(tmp_path: Path) -> None:

@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from clip_client.cli.options.dedup import ActionOptions
-from clip_client.dedup import Store
-from clip_client.dedup.actions.apply import HARDLINK, METHODS, apply, undo
+from clip_client.dedup.actions.apply import apply, undo
 from clip_client.dedup.types import QUARANTINE_NAME
-from tests.fixtures.albums import carried_out, member, opened, planned, report, snapshot, without_access, write
+from tests.fixtures.albums import member, opened, planned, report, snapshot, without_access, write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,39 +36,12 @@ def test_a_hard_link_leaves_the_sidecars_beside_the_name(tmp_path: Path, sidecar
     plan = planned(groups, [root], hard_link=True, merge_metadata=False)
     assert [move.companions for move in plan.moves] == [()]
     with opened(tmp_path / "journal.sqlite") as journal:
-        (outcome,) = apply(plan, journal, method=HARDLINK).outcomes
+        (outcome,) = apply(plan, journal)
         assert outcome.done
         assert (root / "copy.jpg").samefile(root / "kept.jpg")
         assert {name: (root / f"{name}.xmp").read_bytes() for name in sidecars} == sidecars
         undo(journal)
     assert without_access(snapshot(root)) == without_access(before)
-
-
-def test_a_hard_link_moves_no_sidecar_of_a_plan_that_would_have(tmp_path: Path) -> None:
-    root = tmp_path / "root"
-    plan = planned(copies(root, copy=b"stars", kept=b"stars"), [root])
-    with opened(tmp_path / "journal.sqlite") as journal:
-        assert apply(plan, journal, method=HARDLINK).outcomes[0].done
-    assert outside_quarantine(root) == {"kept.jpg", "kept.xmp", "copy.jpg", "copy.xmp"}
-
-
-def test_the_command_says_that_a_hard_link_takes_no_sidecar_along(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    chosen = ActionOptions(apply=False, dry_run=True, hard_link=True, merge_metadata=False)
-    with Store(tmp_path / "store") as store:
-        carried_out(copies(tmp_path / "root", copy=b"stars"), [str(tmp_path / "root")], store, chosen)
-    said = capsys.readouterr().out
-    assert f"would move: {tmp_path / 'root' / 'copy.jpg'}; kept" in said
-    assert "copy.xmp" not in said
-
-
-def test_equal_sidecars_move_along(tmp_path: Path) -> None:
-    root = tmp_path / "root"
-    with opened(tmp_path / "journal.sqlite") as journal:
-        (outcome,) = apply(planned(copies(root, copy=b"stars", kept=b"stars"), [root]), journal).outcomes
-    assert outcome.done
-    assert outside_quarantine(root) == {"kept.jpg", "kept.xmp"}
 
 
 @pytest.mark.parametrize("other", [b"3 stars", b""])
@@ -81,15 +52,3 @@ def test_a_photo_with_another_sidecar_stays(tmp_path: Path, other: bytes) -> Non
     assert [skip.reason for skip in plan.skipped] == [
         "The sidecar beside it is damaged, or differs from that of the kept photo."
     ]
-
-
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("changed", ["copy", "kept"])
-def test_a_sidecar_that_changes_before_the_move_keeps_the_photo(tmp_path: Path, changed: str, method: str) -> None:
-    root = tmp_path / "root"
-    plan = planned(copies(root, copy=b"stars", kept=b"stars"), [root])
-    write(root / f"{changed}.xmp", b"other")
-    with opened(tmp_path / "journal.sqlite") as journal:
-        (outcome,) = apply(plan, journal, method=method).outcomes
-    assert outcome.done == (method == HARDLINK), "a link leaves the sidecars of both names where they are"
-    assert outside_quarantine(root) == {"kept.jpg", "kept.xmp", "copy.jpg", "copy.xmp"}

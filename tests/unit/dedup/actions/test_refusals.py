@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import errno
 import os
 import stat
@@ -11,20 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from clip_client.dedup.actions.apply import QUARANTINE
 from clip_client.dedup.actions.quarantine import (
     CannotMove,
     check_can_move,
-    check_disk,
     check_hard_link,
-    file_system_type,
     quarantine,
-    quarantine_target,
-    rename_new,
+    quarantine_folder,
+    quarantined_path,
     restore,
     sync_folder,
+    why_out_of_reach,
 )
 from clip_client.dedup.files.hashing import sha256_of
-from clip_client.dedup.store.journal import MovedFile
+from clip_client.dedup.store.journal import JournalEntry, MovedFile, State
 from clip_client.dedup.types import QUARANTINE_NAME
 from tests.fixtures.albums import write
 
@@ -43,6 +42,23 @@ def moved_file(original: Path | str, away: Path | str, time_ns: int = 10**18) ->
         size_bytes=1,
         atime_ns=time_ns - 10**17,
         mtime_ns=time_ns,
+    )
+
+
+def entry(file: MovedFile, kept: Path) -> JournalEntry:
+    return JournalEntry(
+        id=1,
+        run="run",
+        at_ns=0,
+        method=QUARANTINE,
+        state=State.MOVED,
+        kept=str(kept),
+        kept_sha256="",
+        tier="",
+        proof=0,
+        is_chosen=False,
+        files=(file,),
+        sidecars=(),
     )
 
 
@@ -65,7 +81,7 @@ def mount(monkeypatch: pytest.MonkeyPatch, *points: Path) -> None:
 
 def refusal(path: str, *roots: Path) -> str:
     with pytest.raises(CannotMove) as raised:
-        quarantine_target(path, {str(root) for root in roots})
+        quarantine_folder(path, {str(root) for root in roots})
     return str(raised.value)
 
 
@@ -92,14 +108,14 @@ def test_what_cannot_move_is_told_in_one_sentence(tmp_path: Path) -> None:
     assert refusal(str(root / "far" / ".." / "2.jpg"), root) == (
         "Its path has '..' after a link, so it names another file than it seems to."
     )
-    assert quarantine_target(str(photo), {str(root)}).folder == str(root)
-    assert quarantine_target(str(photo), {str(root), str(tmp_path)}).folder == str(root)  # the innermost
+    assert quarantine_folder(str(photo), {str(root)}) == str(root)
+    assert quarantine_folder(str(photo), {str(root), str(tmp_path)}) == str(root)  # the innermost
 
 
 def test_the_root_of_all_files_can_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     photo = write(tmp_path / "1.jpg", b"x")
     monkeypatch.setattr(os, "access", lambda path, mode: True)  # only root may write there
-    assert quarantine_target(str(photo), {os.sep}).folder in (os.sep, *map(str, photo.parents))
+    assert quarantine_folder(str(photo), {os.sep}) in (os.sep, *map(str, photo.parents))
 
 
 def test_files_go_to_the_top_of_their_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,23 +127,22 @@ def test_files_go_to_the_top_of_their_file_system(tmp_path: Path, monkeypatch: p
         write(root / "disk" / "card" / "c" / "4.jpg", b"x"),
     ]
     mount(monkeypatch, root / "disk", root / "disk" / "card")
-    found = [quarantine_target(str(path), {str(root)}) for path in paths]
-    assert [target.folder for target in found] == [
+    found = [quarantine_folder(str(path), {str(root)}) for path in paths]
+    assert found == [
         str(root),
         str(root / "disk"),
         str(root / "disk"),
         str(root / "disk" / "card"),
     ]
-    assert found[2].path_for(str(paths[2]), "run") == str(root / "disk" / QUARANTINE_NAME / "run" / "a" / "b" / "3.jpg")
-    monkeypatch.chdir(root / "disk" / "a")
-    assert found[2].path_for("b/3.jpg", "run") == found[2].path_for(str(paths[2]), "run")
+    away = quarantined_path(found[2], "run", str(paths[2]))
+    assert away == str(root / "disk" / QUARANTINE_NAME / "run" / "a" / "b" / "3.jpg")
 
 
 def test_nothing_moves_to_or_from_a_mount_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     photo, other = write(tmp_path / "a" / "1.jpg", b"x"), write(tmp_path / "b" / "2.jpg", b"x")
     away = tmp_path / "b" / QUARANTINE_NAME
     away.mkdir()
-    check_hard_link(str(photo), str(other), type_of=lambda _: "ext4")
+    check_hard_link(str(photo), str(other))
     mount(monkeypatch, photo, away)
     assert refusal(str(photo), tmp_path) == f"The file is a mount point, {ACROSS}"
     assert refusal(str(other), tmp_path / "b") == f"{away} is on another file system, {ACROSS}"
@@ -179,9 +194,9 @@ def test_a_file_system_that_is_mounted_read_only_is_named(tmp_path: Path, monkey
     monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_flag=flags))
     assert refusal(str(photo), tmp_path) == f"Its file system is mounted read-only: {tmp_path}."
     flags = os.ST_NOSUID
-    assert quarantine_target(str(photo), {str(tmp_path)}).folder == str(tmp_path)
+    assert quarantine_folder(str(photo), {str(tmp_path)}) == str(tmp_path)
     monkeypatch.delattr(os, "statvfs")  # as on Windows
-    assert quarantine_target(str(photo), {str(tmp_path)}).folder == str(tmp_path)
+    assert quarantine_folder(str(photo), {str(tmp_path)}) == str(tmp_path)
 
 
 def test_a_hard_link_that_cannot_be_made_is_told_before_the_move(tmp_path: Path) -> None:
@@ -190,38 +205,6 @@ def test_a_hard_link_that_cannot_be_made_is_told_before_the_move(tmp_path: Path)
         with pytest.raises(CannotMove) as raised:
             check_hard_link(*map(str, pair))
         assert str(raised.value) == "A hard link is not possible: No such file or directory."
-    with pytest.raises(CannotMove) as raised:
-        check_hard_link(str(kept), str(copy), type_of=lambda _: "exfat")
-    assert str(raised.value) == "Its file system does not support hard links."
-
-
-def test_without_a_list_of_mounts_the_type_of_a_file_system_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: str, *_: object, **__: object) -> object:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(builtins, "open", refuse)
-        found = file_system_type(os.stat(os.sep).st_dev)
-    assert found == ""
-
-
-def no_hard_links(*_: object) -> None:
-    raise OSError(errno.EPERM, os.strerror(errno.EPERM))
-
-
-@pytest.mark.parametrize(
-    "step",
-    [lambda source, target: quarantine(moved_file(source, target)), rename_new],
-    ids=["into the quarantine", "back without hard links"],
-)
-def test_a_taken_name_is_an_error_that_names_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: Callable[[str, str], None]
-) -> None:
-    source, target = write(tmp_path / "1.jpg", b"x"), write(tmp_path / QUARANTINE_NAME / "2.jpg", b"y")
-    monkeypatch.setattr(os, "link", no_hard_links)
-    with pytest.raises(FileExistsError) as raised:
-        step(str(source), str(target))
-    assert str(raised.value) == f"[Errno {errno.EEXIST}] {os.strerror(errno.EEXIST)}: {str(target)!r}"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no permission bits")
@@ -302,14 +285,10 @@ def test_a_disk_is_recognised_by_what_lies_around_the_file(
         else:
             write(disk / name, b"x")
     file = moved_file(disk / "album" / "1.jpg", disk / QUARANTINE_NAME / "run" / "album" / "1.jpg")
-    said = ""
-    try:
-        check_disk(file, str(disk / "kept.jpg"))
-    except CannotMove as error:
-        said = str(error)
-    assert said == (f"{disk} {sentence}" if sentence else "")
+    assert why_out_of_reach(entry(file, disk / "kept.jpg")) == (f"{disk} {sentence}" if sentence else "")
 
 
 def test_the_disk_of_the_root_folder_is_always_there(tmp_path: Path) -> None:
     photo = write(tmp_path / "1.jpg", b"x")
-    check_disk(moved_file(photo, f"{os.sep}{QUARANTINE_NAME}{os.sep}run{os.sep}1.jpg"), str(photo))
+    file = moved_file(photo, f"{os.sep}{QUARANTINE_NAME}{os.sep}run{os.sep}1.jpg")
+    assert why_out_of_reach(entry(file, photo)) == ""

@@ -16,11 +16,12 @@ from clip_client.dedup.actions.sidecars import (
     remove_sidecars,
     write_sidecars,
 )
-from clip_client.dedup.store.journal import Journal, JournalEntry, Sidecar, State
 from tests.fixtures.albums import write
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from clip_client.dedup.store.journal import Journal, JournalEntry, Sidecar
 
 
 def to_write(path: Path, data: bytes = b"ours", *, is_ours: bool = True) -> SidecarToWrite:
@@ -31,34 +32,6 @@ def planned(journal: Journal, *sidecars: Sidecar, run: str = "run") -> JournalEn
     return journal.plan(
         run=run, method="quarantine", kept="/kept", kept_sha256="", tier="exact", files=[], sidecars=sidecars
     )
-
-
-def refusal(sidecar: SidecarToWrite, journal: Journal) -> str:
-    with pytest.raises(CannotMove) as raised:
-        check_sidecars([sidecar], journal)
-    return str(raised.value)
-
-
-def test_only_what_the_journal_knows_as_ours_is_relied_on(tmp_path: Path, journal: Journal) -> None:
-    path = tmp_path / "kept.xmp"
-    mine, given = to_write(path), to_write(path, is_ours=False)
-    (new,) = check_sidecars([mine], journal)
-    assert (new.path, new.is_ours) == (str(path), True)
-    assert refusal(given, journal) == f"The kept photo's sidecar is no longer there: {path}."
-    written = f"Another program has written the kept photo's sidecar: {path}."
-    write(path, b"ours")
-    assert refusal(mine, journal) == written  # equal bytes, but nothing tells that they are ours
-    (found,) = check_sidecars([given], journal)
-    assert found == Sidecar(path=new.path, sha256=new.sha256, is_ours=False)
-    planned(journal, found)
-    assert refusal(mine, journal) == written
-    assert check_sidecars([given], journal) == (found,)
-    planned(journal, Sidecar(path=new.path, sha256="of other bytes", is_ours=True))
-    assert refusal(mine, journal) == written
-    planned(journal, new)
-    assert check_sidecars([mine, given], journal) == (new, new)
-    write(path, b"other")
-    assert refusal(mine, journal) == refusal(given, journal) == written
 
 
 def test_what_is_missing_is_written_beside_what_is_there(tmp_path: Path, journal: Journal) -> None:
@@ -87,20 +60,6 @@ def test_a_sidecar_that_another_program_writes_at_the_same_moment_stays(
     remove_sidecars(entry, journal)
     assert path.read_bytes() == b"of another program"
     assert list(tmp_path.glob("*.part")) == []
-
-
-def test_a_sidecar_goes_when_no_moved_photo_needs_it(tmp_path: Path, journal: Journal) -> None:
-    path = tmp_path / "kept.xmp"
-    sidecars = check_sidecars([to_write(path)], journal)
-    first, second = (planned(journal, *sidecars, run=run) for run in ("1", "2"))
-    write_sidecars([to_write(path)], first)
-    remove_sidecars(first, journal)
-    assert path.exists()
-    assert remaining_sidecars(first, journal) == ""  # the second still needs it, so there is nothing to say
-    journal.set_state(first, State.RESTORED)
-    remove_sidecars(second, journal)
-    assert not path.exists()
-    assert remaining_sidecars(second, journal) == ""
 
 
 def test_sidecars_that_cannot_go_are_named(tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:

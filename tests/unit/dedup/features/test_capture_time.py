@@ -9,7 +9,8 @@ import pytest
 from PIL import ExifTags, Image
 from PIL.TiffImagePlugin import IFDRational as Rational
 
-from clip_client.dedup.features.capture_time import classify_burst, read_capture_time
+from clip_client.dedup.features.capture_time import classify_burst
+from clip_client.dedup.files.metadata import read_metadata
 from clip_client.dedup.types import BURST, SAME_SCENE, CaptureTime
 from tests.fixtures.images.image_files import encoded, picture
 
@@ -119,6 +120,10 @@ SECOND = "2019:05:03 10:11:12"
 SECOND_MS = 1_556_878_272_000
 
 
+def capture_time(data: bytes) -> CaptureTime:
+    return read_metadata(data)[0]
+
+
 @pytest.mark.parametrize(
     ("taken", "sub_second", "taken_ms", "has_sub_second"),
     [
@@ -143,7 +148,7 @@ SECOND_MS = 1_556_878_272_000
 def test_the_time_of_capture_is_read_to_the_sub_second(
     taken: str | None, sub_second: str | None, taken_ms: int | None, has_sub_second: bool
 ) -> None:
-    read = read_capture_time(photo_with({}, {TAKEN: taken, SUB_SECOND: sub_second}))
+    read = capture_time(photo_with({}, {TAKEN: taken, SUB_SECOND: sub_second}))
     assert (read.taken_ms, read.has_sub_second) == (taken_ms, has_sub_second)
 
 
@@ -152,7 +157,7 @@ def test_the_time_zone_of_the_computer_changes_nothing(monkeypatch: pytest.Monke
     with monkeypatch.context() as changed:
         changed.setenv("TZ", "XYZ-9")
         time.tzset()
-        read = read_capture_time(photo_with({}, {TAKEN: SECOND}))
+        read = capture_time(photo_with({}, {TAKEN: SECOND}))
     time.tzset()
     assert read.taken_ms == SECOND_MS
 
@@ -175,7 +180,7 @@ def test_the_time_zone_of_the_computer_changes_nothing(monkeypatch: pytest.Monke
     ],
 )
 def test_a_camera_is_its_make_and_model(make: str | None, model: str | None, camera: str) -> None:
-    assert read_capture_time(photo_with({MAKE: make, MODEL: model})).camera == camera
+    assert capture_time(photo_with({MAKE: make, MODEL: model})).camera == camera
 
 
 @pytest.mark.parametrize(
@@ -191,23 +196,23 @@ def test_a_camera_is_its_make_and_model(make: str | None, model: str | None, cam
 def test_the_number_of_a_shot_may_stand_in_two_places(
     tags: dict[int, object], details: dict[int, object], number: int | None
 ) -> None:
-    assert read_capture_time(photo_with(tags, details)).sequence == number
+    assert capture_time(photo_with(tags, details)).sequence == number
 
 
 def test_all_fields_are_counted() -> None:
-    assert read_capture_time(photo_with({MAKE: "a"})).fields == 1
+    assert capture_time(photo_with({MAKE: "a"})).fields == 1
     # The first directory counts its pointers to the two others.
-    assert read_capture_time(photo_with({MAKE: "a", MODEL: "b"}, {TAKEN: SECOND, SUB_SECOND: "1"}, 3)).fields == 4 + 5
+    assert capture_time(photo_with({MAKE: "a", MODEL: "b"}, {TAKEN: SECOND, SUB_SECOND: "1"}, 3)).fields == 4 + 5
 
 
 def test_the_exposure_is_read() -> None:
     details: dict[int, object] = {0x829A: Rational(1, 60), 0x829D: 2.8, 0x8827: (100, 200), 0x9204: Rational(-1, 3)}
-    read = read_capture_time(photo_with({}, details))
+    read = capture_time(photo_with({}, details))
     assert [read.exposure_s, read.f_number, read.iso, read.exposure_bias] == pytest.approx([1 / 60, 2.8, 100, -1 / 3])
-    nothing = read_capture_time(photo_with({}, {0x829A: Rational(1, 0), 0x829D: "wide"}))
+    nothing = capture_time(photo_with({}, {0x829A: Rational(1, 0), 0x829D: "wide"}))
     assert (nothing.exposure_s, nothing.f_number, nothing.iso, nothing.exposure_bias) == (None,) * 4
 
 
 @pytest.mark.parametrize("data", [b"", b"no image", photo_with({MAKE: "a"}, {TAKEN: SECOND})[:40]])
 def test_a_file_that_cannot_be_read_says_nothing(data: bytes) -> None:
-    assert read_capture_time(data) == CaptureTime()
+    assert capture_time(data) == CaptureTime()

@@ -13,8 +13,8 @@ import pytest
 from PIL import Image
 
 from clip_client.dedup import find_duplicates
-from clip_client.dedup.features.collect import collect_features
-from clip_client.dedup.features.image_features import extract_features
+from clip_client.dedup.features import collect
+from clip_client.dedup.features.image_features import extract_features, extract_with_input
 from clip_client.dedup.files.file_types import is_raw as is_raw_file
 from clip_client.dedup.files.reading import read_file
 from clip_client.dedup.files.scanner import scan
@@ -49,7 +49,9 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 @pytest.mark.parametrize("quicker", ["1.dng", "2.tif"])
-async def test_of_two_copies_the_first_decides_about_the_features(quicker: str, tmp_path: Path, store: Store) -> None:
+async def test_of_two_copies_the_first_decides_about_the_features(
+    quicker: str, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The same bytes under the names of a RAW file and of a TIFF: as the first it has a preview."""
     data = dng(Image.radial_gradient("L").resize((320, 240)).convert("RGB"))
     assert extract_features(data) != extract_features(data, is_raw=True)
@@ -62,17 +64,17 @@ async def test_of_two_copies_the_first_decides_about_the_features(quicker: str, 
             assert quicker_is_done.wait(60)
         return read_file(path)
 
-    def extract(data: bytes, *, is_raw: bool, **options: Any) -> ImageFeatures:
-        features = extract_features(data, is_raw=is_raw, **options)
+    def extract(data: bytes, *options: Any, is_raw: bool) -> tuple[ImageFeatures, Any]:
+        extracted = extract_with_input(data, *options, is_raw=is_raw)
         if is_raw == is_raw_file(quicker):
             quicker_is_done.set()
-        return features
+        return extracted
 
+    monkeypatch.setattr(collect, "read_file", read_quicker_first)
+    monkeypatch.setattr(collect, "extract_with_input", extract)
     files = scan([tmp_path / "1.dng", tmp_path / "2.tif"]).files
     embedder: Any = OneVector()
-    collected = await collect_features(
-        embedder, files, store, lambda *progress: None, read=read_quicker_first, extract=extract
-    )
+    collected = await collect.collect_features(embedder, files, store, lambda *progress: None)
     (content,) = collected.copies
     assert collected.features[content] == extract_features(data, is_raw=True)
     assert collected.stats.decoded == 1
@@ -168,8 +170,8 @@ async def test_of_a_large_store_only_the_rows_of_the_searched_files_are_read(tmp
                 yield positions, table
 
     class CountingStore(Store):
-        def table(self, folder: Path, columns: Any, about: Any, added: Any = ()) -> ParquetStore:
-            table = super().table(folder, columns, about, added)
+        def table(self, folder: Path, columns: Any, about: Any) -> ParquetStore:
+            table = super().table(folder, columns, about)
             return CountingParquetStore(self.directory / folder, table.schema)
 
     clip: Any = NoPictures()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import struct
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +14,9 @@ from PIL import Image
 from clip_client.dedup.features.embedded_parts import embedded_parts
 from clip_client.dedup.features.image_features import extract_features
 from clip_client.dedup.features.pixel_hash import pixel_hash
-from tests.fixtures.images import image_files
+from clip_client.dedup.types import SAME_PIXELS
+from tests.fixtures.albums import member, planned, report, write
+from tests.fixtures.images import image_files, phone_files
 from tests.fixtures.images.embedded_files import (
     MP4,
     OTHER,
@@ -33,93 +37,119 @@ DEPTH_IN_XMP = XMP_EXTENSION + b"0" * 32 + bytes(8) + b'<rdf:Description GDepth:
 UTC = (0x0A01, b"Image_UTC_Data", b"1700000000000")
 
 
+JPEG = image_files.jpeg()
+HEIC = phone_files.heic()
+JXL = phone_files.jxl(exif=phone_files.exif())
+
+
+def with_auxiliary(urn: bytes) -> bytes:
+    """A HEIC whose second picture is called auxiliary to the first, as depth maps are."""
+    data = phone_files.heic(append_images=[image_files.picture(seed=1)])
+    auxiliary = box(b"auxC", bytes(4), urn + b"\0")
+    reference = box(b"iref", bytes(4), box(b"auxl", struct.pack(">HHH", 2, 1, 1)))
+    start = data.index(b"ipco") - 4
+    stop = start + struct.unpack_from(">I", data, start)[0]
+    grown = bytearray(data[:stop] + auxiliary + data[stop:])
+    for name in (b"ipco", b"iprp", b"meta"):
+        position = grown.index(name) - 4
+        more = len(auxiliary) + (len(reference) if name == b"meta" else 0)
+        struct.pack_into(">I", grown, position, struct.unpack_from(">I", grown, position)[0] + more)
+    first = grown.index(b"meta") + 8
+    return bytes(grown[:first] + reference + grown[first:])
+
+
 def layered_tiff() -> bytes:
     layers = Image.Exif()
     layers[37724] = b"Adobe Photoshop Document Data Block\0"
     return image_files.encoded(image_files.picture(), "TIFF", exif=layers)
 
 
-@pytest.mark.parametrize(
-    ("data", "kinds"),
-    [
-        pytest.param(PIXEL_FILM + MP4, ("film",), id="Pixel motion photo"),
-        pytest.param(
-            STILL + samsung_trailer(UTC, (0x0A30, b"MotionPhoto_Data", MP4)), ("film",), id="Samsung motion photo"
-        ),
-        pytest.param(ultra_hdr(), ("gain map",), id="Ultra HDR"),
-        pytest.param(ultra_hdr() + MP4, ("film", "gain map"), id="Ultra HDR motion photo"),
-        pytest.param(with_pictures((0x020002, OTHER)), ("further pictures",), id="stereo MPO"),
-        pytest.param(with_pictures((0x020002, OTHER), gap=bytes(500)), ("further pictures",), id="MPO with padding"),
-        pytest.param(
-            image_files.encoded(
-                image_files.picture(), "MPO", save_all=True, append_images=[image_files.picture(seed=1)]
-            ),
-            ("further pictures",),
-            id="Pillow's MPO",
-        ),
-        pytest.param(with_xmp(b'<rdf:li Item:Semantic="Depth"/>') + OTHER, ("depth map",), id="dynamic depth"),
-        pytest.param(
-            STILL + samsung_trailer((0x0AB1, b"DualShot_DepthMap_1", bytes(300))),
-            ("depth map",),
-            id="Samsung depth map",
-        ),
-        pytest.param(with_segments((0xE1, DEPTH_IN_XMP)), ("depth map",), id="depth map in XMP"),
-        pytest.param(STILL + b"?" * 1024, ("appended data",), id="appended data"),
-        pytest.param(image_files.encoded(image_files.picture(), "PNG") + MP4, ("film",), id="PNG with a film"),
-        pytest.param(image_files.encoded(image_files.picture(), "WEBP") + MP4, ("film",), id="WebP with a film"),
-        pytest.param(animation("PNG", 2), ("further frames",), id="animated PNG"),
-        pytest.param(animation("WEBP", 2), ("further frames",), id="animated WebP"),
-        pytest.param(animation("GIF", 2), ("further frames",), id="animated GIF"),
-        pytest.param(animation("TIFF", 2), ("further frames",), id="TIFF pages"),
-        pytest.param(layered_tiff(), ("layers",), id="Photoshop layers"),
-        pytest.param(iso_media(box(b"moov", bytes(99)), brand=b"msf1"), ("further frames",), id="HEIC sequence"),
-        pytest.param(iso_media(box(b"moov", bytes(99)), brand=b"avis"), ("further frames",), id="AVIF sequence"),
-        pytest.param(iso_media(box(b"mpvd", MP4)), ("film",), id="HEIC motion photo"),
-        pytest.param(iso_media() + samsung_trailer((0x0A30, b"MotionPhoto_Data", MP4)), ("film",), id="SEF"),
-        pytest.param(
-            iso_media(auxiliary=(b"urn:com:apple:photo:2020:aux:hdrgainmap",)), ("gain map",), id="Apple gain map"
-        ),
-        pytest.param(iso_media(items=(b"hvc1", b"tmap")), ("gain map",), id="ISO gain map"),
-        pytest.param(
-            iso_media(auxiliary=(b"urn:mpeg:mpegB:cicp:systems:auxiliary:depth", b"urn:mpeg:hevc:2015:auxid:2")),
-            ("depth map",),
-            id="depth maps",
-        ),
-        pytest.param(
-            iso_media(auxiliary=(b"urn:com:apple:photo:2018:aux:portraiteffectsmatte",)),
-            ("further pictures",),
-            id="matte",
-        ),
-    ],
-)
+PARTS: dict[str, tuple[bytes, tuple[str, ...]]] = {
+    "Pixel motion photo": (PIXEL_FILM + MP4, ("film",)),
+    "Samsung motion photo": (STILL + samsung_trailer(UTC, (0x0A30, b"MotionPhoto_Data", MP4)), ("film",)),
+    "Ultra HDR": (ultra_hdr(), ("gain map",)),
+    "Ultra HDR motion photo": (ultra_hdr() + MP4, ("film", "gain map")),
+    "stereo MPO": (with_pictures((0x020002, OTHER)), ("further pictures",)),
+    "MPO with padding": (with_pictures((0x020002, OTHER), gap=bytes(500)), ("further pictures",)),
+    "Pillow's MPO": (
+        image_files.encoded(image_files.picture(), "MPO", save_all=True, append_images=[image_files.picture(seed=1)]),
+        ("further pictures",),
+    ),
+    "dynamic depth": (with_xmp(b'<rdf:li Item:Semantic="Depth"/>') + OTHER, ("depth map",)),
+    "Samsung depth map": (STILL + samsung_trailer((0x0AB1, b"DualShot_DepthMap_1", bytes(300))), ("depth map",)),
+    "depth map in XMP": (with_segments((0xE1, DEPTH_IN_XMP)), ("depth map",)),
+    "appended data": (STILL + b"?" * 1024, ("appended data",)),
+    "PNG with a film": (image_files.encoded(image_files.picture(), "PNG") + MP4, ("film",)),
+    "WebP with a film": (image_files.encoded(image_files.picture(), "WEBP") + MP4, ("film",)),
+    "animated PNG": (animation("PNG", 2), ("further frames",)),
+    "animated WebP": (animation("WEBP", 2), ("further frames",)),
+    "animated GIF": (animation("GIF", 2), ("further frames",)),
+    "TIFF pages": (animation("TIFF", 2), ("further frames",)),
+    "Photoshop layers": (layered_tiff(), ("layers",)),
+    "HEIC sequence": (iso_media(box(b"moov", bytes(99)), brand=b"msf1"), ("further frames",)),
+    "AVIF sequence": (iso_media(box(b"moov", bytes(99)), brand=b"avis"), ("further frames",)),
+    "HEIC motion photo": (iso_media(box(b"mpvd", MP4)), ("film",)),
+    "SEF": (iso_media() + samsung_trailer((0x0A30, b"MotionPhoto_Data", MP4)), ("film",)),
+    "Apple gain map": (iso_media(auxiliary=(b"urn:com:apple:photo:2020:aux:hdrgainmap",)), ("gain map",)),
+    "ISO gain map": (iso_media(items=(b"hvc1", b"tmap")), ("gain map",)),
+    "depth maps": (
+        iso_media(auxiliary=(b"urn:mpeg:mpegB:cicp:systems:auxiliary:depth", b"urn:mpeg:hevc:2015:auxid:2")),
+        ("depth map",),
+    ),
+    "matte": (iso_media(auxiliary=(b"urn:com:apple:photo:2018:aux:portraiteffectsmatte",)), ("further pictures",)),
+    "several pictures": (phone_files.heic(append_images=[image_files.picture(seed=1)]), ("further pictures",)),
+    "depth map": (with_auxiliary(b"urn:mpeg:hevc:2015:auxid:2"), ("depth map",)),
+    "gain map of an iPhone": (with_auxiliary(b"urn:com:apple:photo:2020:aux:hdrgainmap"), ("gain map",)),
+    "motion photo of a Samsung": (HEIC + box(b"mpvd", MP4), ("film",)),
+    "motion photo of a Pixel": (HEIC + MP4 + box(b"moov", bytes(99)), ("film",)),
+    "HEIC sequence of a phone": (HEIC + box(b"moov", bytes(99)), ("further frames",)),
+    "a box of unknown kind": (HEIC + box(b"sefd", b"?" * 1024), ("appended data",)),
+    "JPEG XL with a film": (JXL + MP4, ("film",)),
+    "bare JPEG XL with a film": (phone_files.jxl(lossless=True) + MP4, ("film",)),
+    "JPEG XL with a gain map": (JXL + box(b"jhgm", bytes(9)), ("gain map",)),
+    "JPEG XL of a motion photo": (phone_files.jxl_of(JPEG + MP4), ("film",)),
+    "JPEG XL of an Ultra HDR photo": (phone_files.jxl_of(ultra_hdr()), ("gain map",)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("data", "kinds"), PARTS.values(), ids=PARTS)
 def test_what_lies_beyond_the_picture_is_found(data: bytes, kinds: tuple[str, ...]) -> None:
     found = embedded_parts(data)
     assert found.kinds == kinds
     assert found.digest
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        pytest.param(STILL, id="still"),
-        pytest.param(image_files.jpeg(progressive=True, size=(300, 200)), id="progressive"),
-        pytest.param(PIXEL_FILM, id="says that there is a film, which was cut off"),
-        pytest.param(ultra_hdr()[: ultra_hdr().index(b"\xff\xd9") + 2], id="says that there is a gain map"),
-        pytest.param(STILL + bytes(100_000), id="zeros"),
-        pytest.param(STILL + b"?" * 1023 + bytes(5000), id="junk"),
-        pytest.param(STILL + samsung_trailer(UTC), id="Samsung time stamp"),
-        pytest.param(with_pictures((0x010001, OTHER), (0x010002, OTHER), gap=bytes(700)), id="large thumbnails"),
-        pytest.param(with_segments((0xE1, XMP_EXTENSION + bytes(40) + b"<crs:Edits/>" * 500)), id="long XMP"),
-        pytest.param(with_segments((0xE1, b"Exif\0\0" + OTHER)), id="picture inside the metadata"),
-        pytest.param(image_files.encoded(image_files.picture(), "PNG") + b"\n", id="PNG"),
-        pytest.param(image_files.encoded(image_files.picture(), "WEBP") + b"\n", id="WebP"),
-        pytest.param(image_files.encoded(image_files.picture(), "GIF"), id="GIF"),
-        pytest.param(image_files.encoded(image_files.picture(), "TIFF"), id="TIFF"),
-        pytest.param(iso_media(auxiliary=(b"urn:mpeg:hevc:2015:auxid:1",), items=(b"hvc1", b"Exif")), id="alpha"),
-        pytest.param(b"", id="nothing"),
-        pytest.param(b"\xff\xd8\xff", id="start of a JPEG"),
-    ],
-)
+ALONE = {
+    "still": STILL,
+    "progressive": image_files.jpeg(progressive=True, size=(300, 200)),
+    "says that there is a film, which was cut off": PIXEL_FILM,
+    "says that there is a gain map": ultra_hdr()[: ultra_hdr().index(b"\xff\xd9") + 2],
+    "zeros": STILL + bytes(100_000),
+    "junk": STILL + b"?" * 1023 + bytes(5000),
+    "Samsung time stamp": STILL + samsung_trailer(UTC),
+    "large thumbnails": with_pictures((0x010001, OTHER), (0x010002, OTHER), gap=bytes(700)),
+    "long XMP": with_segments((0xE1, XMP_EXTENSION + bytes(40) + b"<crs:Edits/>" * 500)),
+    "picture inside the metadata": with_segments((0xE1, b"Exif\0\0" + OTHER)),
+    "PNG": image_files.encoded(image_files.picture(), "PNG") + b"\n",
+    "WebP": image_files.encoded(image_files.picture(), "WEBP") + b"\n",
+    "GIF": image_files.encoded(image_files.picture(), "GIF"),
+    "TIFF": image_files.encoded(image_files.picture(), "TIFF"),
+    "alpha": iso_media(auxiliary=(b"urn:mpeg:hevc:2015:auxid:1",), items=(b"hvc1", b"Exif")),
+    "nothing": b"",
+    "start of a JPEG": b"\xff\xd8\xff",
+    "HEIC": HEIC,
+    "tiles": phone_files.heic(image_files.picture(size=(150, 100)), tile_size=64),
+    "thumbnail": phone_files.heic(image_files.picture(size=(150, 100)), thumbnails=[64]),
+    "transparency": phone_files.heic(image_files.picture("RGBA")),
+    "a small box of a Samsung": HEIC + box(b"sefd", bytes(90)),
+    "AVIF": image_files.encoded(image_files.picture(), "AVIF"),
+    "JPEG XL": JXL,
+    "bare JPEG XL": phone_files.jxl(lossless=True),
+    "JPEG XL of a JPEG": phone_files.jxl_of(JPEG),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("data", ALONE.values(), ids=ALONE)
 def test_a_picture_alone_holds_nothing_more(data: bytes) -> None:
     assert embedded_parts(data).kinds == ()
     assert embedded_parts(data).digest == ""
@@ -189,3 +219,31 @@ def test_damaged_files_never_raise(seed: bytes, changes: list[tuple[int, int]], 
 def test_the_work_has_limits_and_what_lies_beyond_counts_as_content(data: bytes, kinds: tuple[str, ...]) -> None:
     """Work that grew with the square of the file would take hours here."""
     assert embedded_parts(data).kinds == kinds
+
+
+@pytest.mark.parametrize(
+    ("motion", "still"),
+    [
+        (HEIC + box(b"mpvd", MP4), HEIC),
+        (HEIC + MP4, HEIC),
+        (phone_files.jxl_of(JPEG + MP4), JPEG),
+        (phone_files.jxl_of(JPEG), JPEG + MP4),
+    ],
+    ids=["Samsung", "Pixel", "JPEG XL of a motion photo", "JPEG XL of the still"],
+)
+def test_a_still_moves_as_a_copy_of_a_motion_photo_and_never_the_other_way(
+    motion: bytes, still: bytes, tmp_path: Path
+) -> None:
+    if not embedded_parts(motion).kinds:
+        motion, still = still, motion
+    assert pixel_hash(motion) == pixel_hash(still) != ""
+    members = {}
+    for name, data in (("motion", motion), ("still", still)):
+        parts = embedded_parts(data)
+        path = write(tmp_path / f"{name}.heic", data)
+        kinds = ", ".join(parts.kinds)
+        members[name] = member(path, tier=SAME_PIXELS, embedded=kinds, embedded_digest=parts.digest)
+    (move,) = planned(report((members["motion"], members["still"])), [tmp_path]).moves
+    assert move.duplicate == members["still"].photo
+    (skip,) = planned(report((members["still"], members["motion"])), [tmp_path]).skipped
+    assert skip.reason == "It holds more than its picture (film), which the kept photo lacks."

@@ -14,8 +14,7 @@ from PIL import Image
 from clip_client import ClientConfig, ImageError
 from clip_client._encoding import IMAGE_ENCODINGS, EncodedImage
 from clip_client._pipeline.encoder import ImageEncoder
-from clip_client.dedup.features import preview
-from clip_client.dedup.features.image_features import extract_features
+from clip_client.dedup.features.image_features import extract_features, extract_with_input
 from clip_client.dedup.features.model_input import ModelInput
 from preprocess_ensemble.imaging import decode as decoding
 from preprocess_ensemble.imaging.transform import PreprocessConfig
@@ -52,7 +51,6 @@ def sent(file: bytes, described: ModelInfo) -> tuple[EncodedImage | None, int]:
     """Return what a search sends of a file, and how often it decoded the file for it."""
     model_input = ModelInput.of(described)
     assert model_input is not None
-    images: list[EncodedImage | None] = []
     decoded = 0
     whole = decoding.decode
 
@@ -63,8 +61,8 @@ def sent(file: bytes, described: ModelInfo) -> tuple[EncodedImage | None, int]:
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(decoding, "decode", counted)
-        extract_features(file, on_decoded=lambda *found: images.append(model_input.encode(*found)))
-    return images[0] if images else None, decoded
+        _, image = extract_with_input(file, model_input, is_raw=False)
+    return image, decoded
 
 
 @pytest.mark.parametrize(
@@ -107,11 +105,7 @@ def test_the_features_do_not_depend_on_the_model_input() -> None:
     file = photo(1024, 784)
     model_input = ModelInput.of(model())
     assert model_input is not None
-
-    def encode(data: bytes, picture: Image.Image, at_least: tuple[int, int]) -> None:
-        model_input.encode(data, picture, at_least)
-
-    assert extract_features(file, on_decoded=encode) == extract_features(file)
+    assert extract_with_input(file, model_input, is_raw=False)[0] == extract_features(file)
 
 
 def test_nothing_is_made_where_the_client_has_to_read_the_file() -> None:
@@ -136,9 +130,8 @@ def test_an_encoded_image_is_sent_as_it_is_unless_its_file_is_too_large(tmp_path
     assert messages[0] == messages[1]
 
 
-def test_a_preview_is_made_after_the_caller_has_seen_the_picture() -> None:
+def test_what_is_kept_is_the_whole_picture_that_was_decoded() -> None:
     seen: list[tuple[int, int]] = []
     file = photo(1600, 1200, "PNG")
-    made = preview.preview_of(file, "", 128, lambda data, picture, at_least: seen.append(picture.size))
-    assert isinstance(made, preview.Preview)
-    assert (seen, made.image.size) == ([(1600, 1200)], (128, 96))
+    extract_with_input(file, None, lambda decoded: seen.append(decoded.picture.size), is_raw=False)
+    assert seen == [(1600, 1200)]

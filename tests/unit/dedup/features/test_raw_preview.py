@@ -12,7 +12,7 @@ from PIL import Image
 
 from clip_client.dedup import scan
 from clip_client.dedup.features.image_features import BYTES_ONLY, extract_features
-from clip_client.dedup.features.preview import NEEDS_RAWPY, Preview, preview, raw_preview
+from clip_client.dedup.features.preview import NEEDS_RAWPY, raw_preview, thumbnail
 from clip_client.dedup.files.companions import companions
 from tests.fixtures.albums import write
 from tests.fixtures.images.raw_files import dng
@@ -67,9 +67,10 @@ def test_features_are_those_of_the_oriented_preview(
     assert (features.width, features.height) == size
     assert features.capture_time.taken_ms == 1_588_748_889_000
     assert features.capture_time.camera == "Maker Model"
-    seen = preview(str(write(tmp_path / "a.dng", data)), 64)
-    assert isinstance(seen, Preview)
-    assert (seen.image.width > seen.image.height) == (orientation in (1, 3))
+    small = thumbnail(str(write(tmp_path / "a.dng", data)), 64)
+    assert small is not None
+    with Image.open(io.BytesIO(small)) as seen:
+        assert (seen.width > seen.height) == (orientation in (1, 3))
 
 
 @pytest.mark.parametrize("data", [dng(None), b"no RAW file at all", b""], ids=["no preview", "text", "empty"])

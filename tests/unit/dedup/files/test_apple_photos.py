@@ -17,6 +17,8 @@ from clip_client.dedup.types import RAW
 from tests.fixtures.albums import member, planned, report, snapshot, without_access, write
 from tests.fixtures.photos_libraries import Photos, PhotosLibrary, on_a_mac
 
+pytest.importorskip("osxphotos")
+
 if TYPE_CHECKING:
     from pathlib import Path
 

@@ -37,8 +37,8 @@ GREY = space_of_profile(b"\0" * 16 + b"GRAY" + b"\0" * 108)
         (space_of_codes(9, 16), "Rec. 2020 with HDR"),
         (space_of_codes(1, 18), "sRGB with HDR"),
         (space_of_codes(77, 13), "H.273 number 77"),
-        (space_of_chromaticities((0.3127, 0.329), (0.64, 0.33, 0.21, 0.71, 0.15, 0.06)), "Adobe RGB"),
-        (space_of_chromaticities((0.3127, 0.0), (0.64, 0.33, 0.21, 0.71, 0.15, 0.06)), "without a name"),
+        (space_of_chromaticities((0.3127, 0.329), (0.64, 0.33, 0.21, 0.71, 0.15, 0.06), b"key"), "Adobe RGB"),
+        (space_of_chromaticities((0.3127, 0.0), (0.64, 0.33, 0.21, 0.71, 0.15, 0.06), b"key"), "without a name"),
         (space_of_profile(b"no profile"), "without a name"),
     ],
 )

@@ -13,6 +13,8 @@ import pytest
 from PIL import PngImagePlugin
 
 from clip_client.dedup.files.fields import Fields, read_attributes, read_fields, read_sidecar_fields
+from clip_client.dedup.files.metadata import read_metadata
+from clip_client.dedup.types import Metadata
 from tests.fixtures.images import phone_files
 from tests.fixtures.images.camera_files import camera_jpeg, exif, packet, with_iptc
 from tests.fixtures.images.image_files import encoded, jpeg, jpeg_with_segment, picture
@@ -260,7 +262,8 @@ def test_a_structure_of_any_depth_is_read_at_once(fields: Any) -> None:
 
 def test_damaged_files_raise_nothing(fields: Any) -> None:
     data = with_iptc(
-        jpeg(exif=exif(gps=True), xmp=xmp(f'xmp:Label="Red">{HISTORY}')), [(80, b"Ann"), (55, b"20190503")]
+        jpeg(exif=exif(gps=True, Rating=3, XPTitle="Gate".encode("utf-16-le")), xmp=xmp(f'xmp:Label="Red">{HISTORY}')),
+        [(5, b"Gate"), (80, b"Ann"), (55, b"20190503")],
     )
     generator = random.Random(11)
     for _ in range(200):
@@ -268,6 +271,7 @@ def test_damaged_files_raise_nothing(fields: Any) -> None:
         for _ in range(generator.randint(1, 12)):
             damaged[generator.randrange(len(damaged))] = generator.randrange(256)
         assert isinstance(fields(bytes(damaged)), Fields)
+        assert isinstance(read_metadata(bytes(damaged))[1], Metadata)
 
 
 def test_a_hundred_thousand_words_are_compared_without_each_with_each() -> None:

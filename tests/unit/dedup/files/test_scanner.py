@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from clip_client.dedup import FailedFile, scan
+from clip_client.dedup.files.directories import DirectorySet
 from clip_client.dedup.files.hashing import Content, hash_file
 from clip_client.dedup.types import PREVIEWS_MARK
 
@@ -200,3 +201,18 @@ def test_hash_of_what_is_no_file_is_a_failure(tmp_path: Path) -> None:
         "UNREADABLE",
         "UNREADABLE",
     ]
+
+
+def test_a_folder_holds_what_is_in_it_by_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inside = write(tmp_path / "album" / "kept" / "deep" / "1.jpg")
+    outside = write(tmp_path / "album" / "kept too" / "2.jpg")
+    (tmp_path / "link").symlink_to(tmp_path / "album" / "kept")
+    (tmp_path / "all").symlink_to(tmp_path / "album")
+    monkeypatch.chdir(tmp_path)
+    names = [inside, "album/kept/deep/1.jpg", "link/deep/1.jpg", "all/kept/deep/1.jpg"]
+    for folder in ("album/kept", "album/kept/", "link", "all/kept", "all/kept/deep/..", inside):
+        directories = DirectorySet([folder])
+        assert all(directories.contains(name) for name in names), folder
+        assert not directories.contains(outside)
+    assert not DirectorySet([]).contains(inside)
+    assert not DirectorySet(["no such folder"]).contains(inside)

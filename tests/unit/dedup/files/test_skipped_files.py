@@ -12,7 +12,7 @@ from rich.console import Console
 from clip_client.cli.main import main
 from clip_client.dedup import DuplicateReport, scan, thresholds_for
 from clip_client.dedup.features.preview import thumbnail
-from clip_client.dedup.files.skipped_files import SkippedFiles
+from clip_client.dedup.files import scanner
 from clip_client.dedup.reporting.html import write_page
 from clip_client.dedup.reporting.terminal import print_notes
 from preprocess_ensemble.imaging.decode import decode
@@ -88,11 +88,11 @@ def test_images_whose_ending_does_not_say_so_are_counted_by_their_format(tmp_pat
     }
 
 
-def test_few_files_are_opened(tmp_path: Path) -> None:
-    skipped = SkippedFiles(most_opened=3)
+def test_few_files_are_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scanner, "_MOST_OPENED", 3)
     for number in range(5):
-        skipped.add(str(write(tmp_path / f"{number}.dat", JPEG)))
-    assert skipped.by_kind() == {"JPEG image with the ending .dat": 3, ".dat": 2}
+        write(tmp_path / f"{number}.dat", JPEG)
+    assert scan([tmp_path]).skipped == {"JPEG image with the ending .dat": 3, ".dat": 2}
 
 
 def test_every_output_says_what_was_skipped() -> None:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from clip_client.dedup.reporting.html import PageCommands, headline, shell_word, write_page
-from clip_client.dedup.types import BURST, EXACT, SAFE_TIERS, SAME_PIXELS, SIMILAR
+from clip_client.dedup.reporting.html import PageCommands, shell_word, write_page
+from clip_client.dedup.types import EXACT, SAFE_TIERS, SAME_PIXELS, SIMILAR
 from tests.fixtures import members
 from tests.fixtures.members import group
 
@@ -43,18 +43,6 @@ def page(*groups: DuplicateGroup, commands: PageCommands | None = None) -> str:
     file = io.BytesIO()
     write_page(members.report(*groups), file, thumbnail=lambda path, side: b"jpeg", commands=commands)
     return file.getvalue().decode()
-
-
-def test_the_result_comes_first() -> None:
-    def said(*groups: DuplicateGroup) -> str:
-        return headline(members.report(*groups))
-
-    frame = member("b", tier=SIMILAR, other_shot=BURST)
-    copies = group(member("a"), member("b", 88_000), member("c", 12_000_000))
-    assert said(copies) == "2 photos, 12.1 MB, can move safely"
-    assert said(group(member("a"), member("b")), copies) == "3 photos, 12.1 MB, can move safely"
-    assert said(group(member("a"), frame)) == "No copies, but 1 photo to look at"
-    assert said() == "No duplicates were found"
 
 
 def test_the_groups_that_free_the_most_space_come_first() -> None:

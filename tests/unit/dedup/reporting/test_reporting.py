@@ -13,11 +13,12 @@ from PIL import Image
 from rich.console import Console
 
 from clip_client.dedup import FailedFile
-from clip_client.dedup.features.preview import Preview, preview, thumbnail
+from clip_client.dedup.features.image_features import extract_features
+from clip_client.dedup.features.preview import thumbnail
 from clip_client.dedup.reporting.html import write_page
 from clip_client.dedup.reporting.terminal import print_groups, print_notes
 from clip_client.dedup.text import at_least, human_bytes, printable
-from clip_client.dedup.types import BURST, EXACT, SAME_PIXELS, SIMILAR, CaptureTime, Metadata
+from clip_client.dedup.types import EXACT, SAME_PIXELS, SIMILAR, CaptureTime, Metadata
 from tests.fixtures import members
 from tests.fixtures.members import group, report
 
@@ -113,24 +114,6 @@ def test_a_name_cannot_forge_what_is_shown(name: bytes, shown: str) -> None:
     assert printable(os.fsdecode(name)) == shown
 
 
-def test_spare_bytes_are_those_of_all_but_the_kept() -> None:
-    of = report(group(member("a"), member("b"), member("c")))
-    assert (of.copies, of.spare_bytes) == (2, 2_800_000)
-
-
-def test_frames_of_a_burst_are_no_copies_but_copies_of_them_are() -> None:
-    frame = member("b", tier=SIMILAR, other_shot=BURST)
-    backup = member("c", tier=SIMILAR, other_shot=BURST, copy_of="b", copy_tier=EXACT)
-    of = report(group(member("a"), frame, backup))
-    assert (of.copies, of.spare_bytes) == (1, 1_400_000)
-
-
-def test_groups_are_ordered_by_the_space_that_they_free() -> None:
-    small, large = group(member("a"), member("b")), group(member("c"), member("d"), member("e"))
-    frames = group(member("f"), *(member(name, tier=SIMILAR, other_shot=BURST) for name in "ghi"))
-    assert report(frames, small, large).groups_by_space == (large, small, frames)
-
-
 @pytest.mark.parametrize(
     ("size", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (241_300, "241 kB"), (999_600, "1.0 MB")]
 )
@@ -177,42 +160,30 @@ def test_page_lives_with_photos_that_went_away(tmp_path: Path) -> None:
     assert "can no longer be opened" in text
 
 
-def test_page_counts_its_pictures(tmp_path: Path) -> None:
-    calls: list[tuple[str, int, int]] = []
-    files = [member(photo(tmp_path / name)) for name in ("a.jpg", "b.png")]
-    write_page(report(group(*files)), io.BytesIO(), thumbnail=thumbnail, on_progress=lambda *call: calls.append(call))
-    assert calls == [("drawing", 1, 2), ("drawing", 2, 2)]
-
-
-def test_preview_is_upright_small_and_knows_the_true_size(tmp_path: Path) -> None:
+def test_a_thumbnail_is_upright_and_small(tmp_path: Path) -> None:
     for path in (photo(tmp_path / "a.jpg", (400, 200), orientation=6), photo(tmp_path / "a.png", (400, 200), 6)):
-        seen = preview(str(path), 50)
-        assert isinstance(seen, Preview)
-        assert (seen.width, seen.height) == (200, 400)
-        assert (seen.image.size, seen.image.mode) == ((25, 50), "RGB")
+        small = thumbnail(str(path), 50)
+        assert small is not None
+        with Image.open(io.BytesIO(small)) as seen:
+            assert (seen.size, seen.mode) == ((25, 50), "RGB")
 
 
-def test_preview_of_what_is_no_picture_is_a_failure(tmp_path: Path) -> None:
+def test_what_is_no_picture_has_no_thumbnail(tmp_path: Path) -> None:
     text = tmp_path / "text.jpg"
     text.write_text("no picture")
     damaged = tmp_path / "damaged.jpg"
     damaged.write_bytes(photo(tmp_path / "whole.jpg").read_bytes()[:120])
-    outcomes = [preview(str(path)) for path in (text, damaged, tmp_path / "gone.jpg")]
-    codes = [outcome.code if isinstance(outcome, FailedFile) else "" for outcome in outcomes]
-    assert codes == ["NOT_AN_IMAGE", "TRUNCATED", "UNREADABLE"]
+    assert [thumbnail(str(path), 50) for path in (text, damaged, tmp_path / "gone.jpg")] == [None] * 3
+    assert [extract_features(path.read_bytes()).code for path in (text, damaged)] == ["NOT_AN_IMAGE", "TRUNCATED"]
 
 
 def test_flat_pictures_are_told_from_photos(tmp_path: Path, photos: Path) -> None:
     for path in photos.iterdir():
-        seen = preview(str(path))
-        assert isinstance(seen, Preview)
-        assert not seen.is_flat, path.name
+        assert not extract_features(path.read_bytes()).is_flat, path.name
     noise = np.random.default_rng(0).normal(20, 2, (300, 400, 3)).clip(0, 255).astype(np.uint8)
     transparent = Image.new("RGBA", (200, 200), (255, 0, 0, 0))
     transparent.paste((0, 0, 255, 0), (0, 0, 100, 200))  # invisible colours
     flat = {"black.jpg": Image.new("L", (300, 200)), "night.jpg": Image.fromarray(noise), "clear.png": transparent}
     for name, image in flat.items():
         image.save(tmp_path / name)
-        seen = preview(str(tmp_path / name))
-        assert isinstance(seen, Preview)
-        assert seen.is_flat, name
+        assert extract_features((tmp_path / name).read_bytes()).is_flat, name

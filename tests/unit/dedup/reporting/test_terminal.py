@@ -14,7 +14,6 @@ from rich.console import Console
 
 from clip_client.dedup import FailedFile, Match
 from clip_client.dedup.group import Verdict
-from clip_client.dedup.reporting.html import write_page
 from clip_client.dedup.reporting.rows import CSV_COLUMNS, copy_lines, csv_lines
 from clip_client.dedup.reporting.terminal import print_groups, print_notes
 from clip_client.dedup.reporting.words import in_words
@@ -72,14 +71,6 @@ def test_the_groups_with_most_to_free_come_first_and_ten_are_shown() -> None:
     every = printed(report(*groups, burst), verbose=True)
     assert all(f"{size}-2.jpg" in every for size in range(1, 13))
     assert "more group" not in every
-
-
-def test_the_terminal_and_the_page_count_the_copies_that_free_the_space() -> None:
-    of = report((member("a.jpg"), member("b.jpg"), member("c.jpg", other_shot=BURST)), (member("d.jpg"),) * 2)
-    assert "1. 1.4 MB in 1 copy\n" in printed(of)
-    page = io.BytesIO()
-    write_page(of, page, thumbnail=lambda path, side: None)
-    assert "<strong>1.4 MB</strong> to free in 1 copy<" in page.getvalue().decode()
 
 
 def test_numbers_are_shown_on_request_only() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from clip_client.dedup import Match, Member
 from clip_client.dedup.aligned import ENLARGED, PUT_INTO, Alignment
-from clip_client.dedup.reporting.words import found_in_words, in_words, region_on, stays
+from clip_client.dedup.reporting.words import found_in_words, in_words, region_on
 from clip_client.dedup.types import ALTERED, BURST, EDITED, EXACT, RE_ENCODED, SAFE_TIERS, SIMILAR
 from tests.fixtures import members
 from tests.fixtures.members import alignment
@@ -68,12 +68,12 @@ def test_a_tier_without_its_alignment_after_another_photo_was_kept() -> None:
 )
 def test_the_page_says_which_copies_stay(one: Member, by_default: str, with_act_on: str) -> None:
     group = members.group(photo(), one)
-    assert stays(group.members[1], group) == by_default
-    assert stays(group.members[1], group, tiers=[*SAFE_TIERS, EDITED, SIMILAR]) == with_act_on
+    assert group.members[1].verdict.why_it_stays(SAFE_TIERS) == by_default
+    assert group.members[1].verdict.why_it_stays([*SAFE_TIERS, EDITED, SIMILAR]) == with_act_on
     # With other tiers selected, even a certain copy waits.
     certain = members.group(photo(), photo("b.jpg", tier=EXACT))
-    assert stays(certain.members[1], certain, tiers=[EDITED]) == "It moves only with --act-on exact."
-    assert stays(certain.members[0], certain) == ""
+    assert certain.members[1].verdict.why_it_stays([EDITED]) == "It moves only with --act-on exact."
+    assert certain.members[0].verdict.why_it_stays(SAFE_TIERS) == ""
 
 
 def test_what_was_found_is_counted_by_verdict() -> None:

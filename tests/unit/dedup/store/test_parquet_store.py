@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from clip_client.dedup import Store
-from clip_client.dedup.store.layout import CACHE
-from clip_client.dedup.store.parquet_store import ParquetStore
+from clip_client.dedup.store.parquet_store import CACHE, ParquetStore
+from tests.fixtures.vectors import read
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -104,35 +104,29 @@ def test_vectors_are_lists_of_one_length(vectors: ParquetStore) -> None:
     """Lists of any length have offsets of 32 bits, which 4.19 million vectors of 512 numbers overflow."""
     add(vectors, 1)
     (file,) = files_of(vectors)
-    assert pq.read_schema(file).field("vector").type.list_size == _DIMENSION
-    assert vectors.read().column("vector").type.list_size == _DIMENSION
+    schema = pq.read_schema(file)
+    assert (schema.field("vector").type.list_size, schema.metadata[b"vector_id"]) == (_DIMENSION, b"model")
+    assert read(vectors).column("vector").type.list_size == _DIMENSION
 
 
 def test_a_refusal_has_no_vector_and_comes_back(vectors: ParquetStore) -> None:
     vectors.add(row(1, vector=None, code="EMPTY", message="The file is empty."))
     add(vectors, 2)
-    refused, accepted = vectors.read().to_pylist()
+    refused, accepted = read(vectors).to_pylist()
     assert np.isnan(refused["vector"]).all()
     assert (refused["code"], refused["message"]) == ("EMPTY", "The file is empty.")
     assert accepted["vector"] == [2.0] * _DIMENSION
 
 
-@pytest.mark.parametrize("is_compacted", [False, True])
-def test_files_of_older_versions_are_read(vectors: ParquetStore, is_compacted: bool) -> None:
+def test_files_of_older_versions_are_read(vectors: ParquetStore) -> None:
     write_as_before(vectors.folder, 5000)
-    if is_compacted:
-        vectors.compact()
-        (file,) = files_of(vectors)
-        parquet = pq.ParquetFile(file)
-        assert parquet.metadata.row_group(0).num_rows == 1024
-        assert parquet.schema_arrow.field("vector").type.list_size == _DIMENSION
     add(vectors, 6000)
     assert found(vectors, 4999, 6000, 2048) == {2048: 2048, 4999: 4999, 6000: 6000}
     ((positions, refused),) = vectors.find([key(1)])
     assert positions.tolist() == [0]
     assert refused.column("code").to_pylist() == ["EMPTY"]
     assert np.isnan(refused.column("vector")[0].as_py()).all()
-    assert len(vectors.read()) == 5001
+    assert len(read(vectors)) == 5001
 
 
 @pytest.mark.parametrize("is_compacted", [False, True])
@@ -143,7 +137,7 @@ def test_of_two_rows_of_a_content_the_later_counts(vectors: ParquetStore, is_com
         with_layout(vectors, small_files=1).compact()
         assert pq.ParquetFile(*files_of(vectors)).metadata.num_rows == 2
     assert found(vectors, 1, 2) == {1: 9, 2: 2}
-    assert sorted(vectors.keys()) == [key(1), key(2)]
+    assert sorted(read(vectors).column("sha256").to_pylist()) == [key(1), key(2)]
 
 
 def test_each_row_is_found_once_although_another_process_compacts_meanwhile(vectors: ParquetStore) -> None:
@@ -167,7 +161,7 @@ def test_large_files_are_not_rewritten_for_a_few_rows(vectors: ParquetStore) -> 
     first, merged = files_of(vectors)
     assert first == large
     assert pq.read_metadata(merged).num_rows == 3
-    assert len(vectors.read()) == 103
+    assert len(read(vectors)) == 103
 
 
 def test_what_killed_processes_left_is_removed(vectors: ParquetStore) -> None:
@@ -189,13 +183,3 @@ def test_a_damaged_row_group_costs_its_own_file_only(vectors: ParquetStore) -> N
     add(vectors, 5000)
     assert found(vectors, 5000)[5000] == 5000
     assert found(vectors, *range(2000), 5000)[5000] == 5000
-
-
-def test_a_filter_tells_which_contents_may_have_rows(vectors: ParquetStore) -> None:
-    stored = [bytes([number % 251, number // 251]) * 16 for number in range(3000)]
-    assert stored[0] not in vectors.key_filter()
-    for sha256 in stored[::2]:
-        vectors.add({**row(0), "sha256": sha256})
-    vectors.flush()
-    keys = vectors.key_filter()
-    assert [sha256 in keys for sha256 in stored] == [True, False] * 1500

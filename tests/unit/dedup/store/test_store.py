@@ -1,7 +1,8 @@
-"""The parts of a store: shelves, the index of files, decisions, and what is done with damaged ones."""
+"""The parts of a store: caches, the index of files, decisions, settings, and what is done with damaged ones."""
 
 from __future__ import annotations
 
+import io
 import os
 import sqlite3
 import subprocess
@@ -13,36 +14,22 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from clip_client.dedup import Store, StoreError
-from clip_client.dedup.features.capture_time import read_capture_time
-from clip_client.dedup.features.image_features import cached_features, extract_features
-from clip_client.dedup.features.pixel_hash import pixel_hash
-from clip_client.dedup.files.companions import companions, what_would_be_lost
+from clip_client.dedup import Store, StoreError, thresholds_for
+from clip_client.dedup.features.image_features import cached_features
 from clip_client.dedup.photo import ImageFeatures
+from clip_client.dedup.store.blob_table import Spool
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
-from clip_client.dedup.store.sqlite import open_database, transaction
+from clip_client.dedup.store.sqlite import Database
 from clip_client.dedup.store.store import default_directory
 from clip_client.dedup.types import CaptureTime, PhotoFile
+from tests.fixtures.vectors import read
 
 ROW: dict[str, Any] = {"sha256": bytes(32), "vector": np.array([0.6, 0.8], dtype=np.float32), "code": "", "message": ""}
 
 
 def rows(store: Store, vector_id: str = "model") -> list[bytes]:
-    keys: list[bytes] = store.vectors(vector_id).read().column("sha256").to_pylist()
+    keys: list[bytes] = read(store.vectors(vector_id, 2)).column("sha256").to_pylist()
     return keys
-
-
-def test_rows_come_back_bit_for_bit(tmp_path: Path) -> None:
-    with Store(tmp_path) as store:
-        vectors = store.vectors("model")
-        vectors.add(ROW)
-        vectors.add({**ROW, "sha256": b"\1" * 32, "vector": None, "code": "EMPTY", "message": "It is empty."})
-        vectors.flush()
-        table = store.vectors("model").read()
-    assert table.column("sha256").to_pylist() == [bytes(32), b"\1" * 32]
-    assert np.array_equal(np.array(table.column("vector")[0].as_py(), np.float32), ROW["vector"])
-    assert table.column("vector")[1].as_py() is None
-    assert table.column("code").to_pylist() == ["", "EMPTY"]
 
 
 def test_a_look_comes_back_whole(tmp_path: Path) -> None:
@@ -54,14 +41,14 @@ def test_a_look_comes_back_whole(tmp_path: Path) -> None:
         looks = cached_features(store)
         looks.add({"sha256": bytes(32), **features.to_row()})
         looks.flush()
-        (row,) = cached_features(store).read().to_pylist()
+        (row,) = read(cached_features(store)).to_pylist()
     assert ImageFeatures.from_row(row) == features
 
 
 def test_vectors_of_two_models_never_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Store(tmp_path) as store:
         for vector_id in ("one", "other"):
-            vectors = store.vectors(vector_id)
+            vectors = store.vectors(vector_id, 2)
             vectors.add(ROW)
             vectors.flush()
         assert len(rows(store, "one")) == 1
@@ -71,14 +58,26 @@ def test_vectors_of_two_models_never_meet(tmp_path: Path, monkeypatch: pytest.Mo
             [rows(store, vector_id) for vector_id in ("one", "other")]
 
 
+def test_a_file_without_a_column_of_texts_is_refused(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        vectors = store.vectors("model", 2)
+        vectors.add(ROW)
+        vectors.flush()
+        (file,) = vectors.folder.iterdir()
+        pq.write_table(pq.read_table(file).drop_columns(["code"]), file)
+        with pytest.raises(StoreError, match="does not belong there"):
+            vectors.keys()
+
+
 def test_many_small_files_become_one(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
-        vectors = store.vectors("model")
+        vectors = store.vectors("model", 2)
+        folder = next((tmp_path / "vectors").iterdir())
         for number in range(65):
+            vectors.compact()
+            assert len(list(folder.iterdir())) == number
             vectors.add({**ROW, "sha256": bytes([number]) * 32})
             vectors.flush()
-        folder = next((tmp_path / "vectors").iterdir())
-        assert len(list(folder.iterdir())) == 65
         vectors.compact()
         assert len(list(folder.iterdir())) == 1
         assert len(set(rows(store))) == 65
@@ -86,7 +85,7 @@ def test_many_small_files_become_one(tmp_path: Path) -> None:
 
 def test_a_damaged_file_costs_its_own_rows_only(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
-        vectors = store.vectors("model")
+        vectors = store.vectors("model", 2)
         vectors.add(ROW)
         vectors.flush()
         folder = next((tmp_path / "vectors").iterdir())
@@ -145,21 +144,29 @@ def test_a_store_that_cannot_be_written_is_not_to_be_moved_away(tmp_path: Path) 
         assert "move it away" not in str(raised.value)
 
 
+class Numbers(Database):
+    SCHEMA = "CREATE TABLE IF NOT EXISTS numbers (number INTEGER NOT NULL)"
+
+    def add(self, *numbers: int | None) -> None:
+        self._write("INSERT INTO numbers VALUES (?)", ((number,) for number in numbers))
+
+    def all(self) -> list[tuple[int]]:
+        return self._connection.execute("SELECT number FROM numbers").fetchall()
+
+
 def test_a_transaction_is_whole_or_not_at_all(tmp_path: Path) -> None:
-    connection = open_database(tmp_path / "x.sqlite", "CREATE TABLE t (x)", version=1, durable=True)
-
-    def fail() -> None:
-        with transaction(connection):
-            connection.execute("INSERT INTO t VALUES (1)")
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        fail()
-    assert connection.execute("SELECT count(*) FROM t").fetchone() == (0,)
-    connection.close()
+    numbers = Numbers(tmp_path / "x.sqlite")
+    with pytest.raises(sqlite3.IntegrityError):
+        numbers.add(1, None)
+    assert numbers.all() == []
+    numbers.add(2)
+    assert numbers.all() == [(2,)]
+    numbers.close()
 
 
-def test_a_new_database_is_waited_for_where_another_process_makes_it(tmp_path: Path) -> None:
+def test_a_new_database_is_waited_for_where_another_process_makes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """SQLite does not wait here by itself."""
     other = sqlite3.connect(tmp_path / "x.sqlite", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -169,7 +176,8 @@ def test_a_new_database_is_waited_for_where_another_process_makes_it(tmp_path: P
         turns.append(seconds)
         other.execute("COMMIT")
 
-    open_database(tmp_path / "x.sqlite", "CREATE TABLE t (x)", version=1, durable=True, sleep=turn).close()
+    monkeypatch.setattr("time.sleep", turn)
+    Numbers(tmp_path / "x.sqlite").close()
     assert len(turns) == 1
     other.close()
 
@@ -181,20 +189,20 @@ def test_processes_write_to_one_store_at_once(tmp_path: Path) -> None:
         "from clip_client.dedup.types import PhotoFile\n"
         "me = int(sys.argv[2])\n"
         "with Store(sys.argv[1]) as store:\n"
-        "    vectors = store.vectors('model')\n"
+        "    vectors = store.vectors('model', 1)\n"
         "    for number in range(30):\n"
         "        key = bytes([me, number]) * 16\n"
         "        store.files.remember([(PhotoFile(f'/{me}/{number}', 1, 1), key.hex())])\n"
         "        vectors.add({'sha256': key, 'vector': [1.0], 'code': '', 'message': ''})\n"
         "        vectors.flush()\n"
         "        vectors.compact()\n"
-        "        assert key in vectors.read().column('sha256').to_pylist()\n"
+        "        assert [*vectors.find([key])]\n"
     )
     command = [sys.executable, "-c", script, str(tmp_path)]
     processes = [subprocess.Popen([*command, str(number)]) for number in range(3)]
     assert [process.wait(timeout=60) for process in processes] == [0, 0, 0]
     with Store(tmp_path) as store:
-        assert len(set(rows(store))) == 90
+        assert len(store.vectors("model", 1).keys()) == 90
         files = [PhotoFile(f"/{me}/{number}", 1, 1) for me in range(3) for number in range(30)]
         assert len(store.files.known(files)) == 90
 
@@ -205,53 +213,78 @@ def test_the_folder_comes_from_the_environment(tmp_path: Path, monkeypatch: pyte
     assert default_directory() == tmp_path / "mine"
 
 
-def test_looks_tell_sizes_hashes_and_pixels(photos: Path) -> None:
-    data = (photos / "coffee.jpg").read_bytes()
-    features = extract_features(data)
-    assert (features.width, features.height, features.is_flat, features.code) == (600, 400, False, "")
-    # Bytes behind the end of a JPEG change the file and not one pixel.
-    assert pixel_hash(data + b"\0") == pixel_hash(data) != pixel_hash((photos / "rocket.jpg").read_bytes())
-    assert extract_features(b"no picture").code == "NOT_AN_IMAGE"
-    assert pixel_hash(b"no picture") == ""
-    assert read_capture_time(b"no picture") == CaptureTime()
-
-
-def test_companions_are_found_by_name(tmp_path: Path) -> None:
-    for name in ("a.jpg", "A.CR2", "a.jpg.xmp", "a.txt", "b.heic", "b.mov", "b.jpg", "b.jpg.xmp"):
-        (tmp_path / name).touch()
-    found = companions(str(tmp_path / name) for name in ("a.jpg", "b.heic", "b.jpg"))
-    named = {Path(photo).name: [Path(one.path).name for one in own] for photo, own in found.items()}
-    assert named == {"a.jpg": ["A.CR2", "a.jpg.xmp"], "b.jpg": ["b.jpg.xmp"]}
-    raw = found[str(tmp_path / "a.jpg")]
-    assert what_would_be_lost(raw, ()) == "RAW file"
-    assert what_would_be_lost(raw, raw) == ""
-
-
-def test_nothing_belongs_to_two_photos_whose_names_differ_by_case(tmp_path: Path) -> None:
-    for name in ("a.jpg", "A.JPG", "a.jpg.xmp"):
-        (tmp_path / name).touch()
-    if len(list(tmp_path.iterdir())) < 3:
-        pytest.skip("this file system knows no case")
-    assert companions(str(tmp_path / name) for name in ("a.jpg", "A.JPG")) == {}
-
-
-def test_stored_vectors_are_plain_parquet(tmp_path: Path) -> None:
-    with Store(tmp_path) as store:
-        vectors = store.vectors("model|id")
-        vectors.add(ROW)
-        vectors.flush()
-    file = next(tmp_path.rglob("*.parquet"))
-    schema = pq.read_schema(file)
-    assert schema.metadata[b"vector_id"] == b"model|id"
-
-
 @pytest.mark.parametrize("name", [b"caf\xe9", b"s3:photos", b"file:photos", b"a=b%20?c#d\n"])
 def test_a_store_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: bytes) -> None:
     """Also one that is not UTF-8, or that a library would take for an address, named from the folder around it."""
     monkeypatch.chdir(tmp_path)
     with Store(os.fsdecode(name)) as store:
-        vectors = store.vectors("model")
-        vectors.add({"sha256": b"1" * 32, "vector": [1.0], "code": "", "message": ""})
+        vectors = store.vectors("model", 2)
+        vectors.add({"sha256": b"1" * 32, "vector": [1.0, 0.0], "code": "", "message": ""})
         vectors.flush()
         assert rows(store) == [b"1" * 32]
         assert store.decisions.all() == []
+
+
+def test_rules_are_saved_replaced_and_deleted(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        store.settings.save_keep_rules("b", ["newest"])
+        store.settings.save_keep_rules("a", ["bytes", "path=*/x, y/*"])
+        store.settings.save_keep_rules("b", ["oldest"])
+    with Store(tmp_path) as store:
+        assert store.settings.keep_rules() == {"a": ("bytes", "path=*/x, y/*"), "b": ("oldest",)}
+        assert (store.settings.delete_keep_rules("b"), store.settings.delete_keep_rules("b")) == (True, False)
+        for name in ("", "x" * 65, "a/b", "a\nb"):
+            with pytest.raises(ValueError, match="a name of rules is 1 to 64"):
+                store.settings.save_keep_rules(name, ["newest"])
+        assert list(store.settings.keep_rules()) == ["a"]
+
+
+def test_tuned_thresholds_belong_to_their_vectors(tmp_path: Path) -> None:
+    tuned = thresholds_for("ViT-B-32/openai@1a2b3c4d", 0.95)
+    with Store(tmp_path) as store:
+        store.settings.set_tuned("vectors", tuned)
+    with Store(tmp_path) as store:
+        assert (store.settings.tuned("vectors"), store.settings.tuned("others")) == (tuned, None)
+        store.settings.set_tuned("vectors", None)
+        assert store.settings.tuned("vectors") is None
+
+
+def test_a_search_is_noted_if_its_threshold_is_another(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        for threshold in (0.9, 0.9, 0.8, 0.9):
+            store.settings.note_search("vectors", threshold)
+        noted = store.settings.searches("vectors")
+        assert [threshold for _, threshold in noted] == [0.9, 0.8, 0.9]
+        assert [at_ns for at_ns, _ in noted] == sorted(at_ns for at_ns, _ in noted)
+        assert store.settings.searches("others") == []
+
+
+def test_a_spool_gives_back_what_fits_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clip_client.dedup.store.blob_table._MOST_BYTES", 10)
+    with Spool(tmp_path) as spool:
+        for key, data in (("a", b"12345"), ("b", b"123456"), ("c", b"678")):
+            spool.put(key, data)
+        assert dict(spool) == {"a": b"12345", "c": b"678"}
+    assert not [*tmp_path.iterdir()]
+
+
+class FullDisk(io.BytesIO):
+    """A file with room for 4 bytes."""
+
+    def write(self, data: object) -> int:
+        assert isinstance(data, bytes)
+        return super().write(data[: 4 - self.tell()])
+
+
+def test_a_full_disk_keeps_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.TemporaryFile", lambda **options: FullDisk())
+    with Spool(tmp_path) as spool:
+        for key, data in (("a", b"123"), ("b", b"456"), ("c", b"7")):
+            spool.put(key, data)
+        assert dict(spool) == {"a": b"123"}
+
+
+def test_a_folder_that_is_away_keeps_nothing(tmp_path: Path) -> None:
+    with Spool(tmp_path / "away") as spool:
+        spool.put("a", b"1")
+        assert dict(spool) == {}

@@ -49,7 +49,55 @@ def test_undo_lists_and_brings_back_what_is_named(
     ]
 
 
-def test_undo_of_nothing_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_came_back_is_counted_and_what_could_not_is_named(
+    store: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    taken, never = write(tmp_path / "root" / "copy.jpg", b"new"), tmp_path / "root" / "other.jpg"
+    assert main(["undo", str(never), *store]) == 1
+    assert main(["undo", *store]) == 1
+    captured = capsys.readouterr()
+    assert captured.out.splitlines() == ["0 photos restored", "2 photos restored"]
+    assert captured.err.splitlines() == [
+        f"not done: {never}: Nothing in the quarantine came from this path; see clip-client undo --list.",
+        f"not done: {taken}: Another file has taken its name.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "sentence"),
+    [
+        (["--keep", "prettiest"], 2, "the rules are reference"),
+        (["--apply", "--reference", "kpet"], 1, "there is no folder kpet: see --reference"),
+        (["--apply", "--act-on", "all"], 2, "unknown tier 'all'; the tiers are exact"),
+        (["--apply", "--act-on", "chosen", "--act-on", "exact"], 2, "leave the tiers out"),
+        (["--hard-link", "--act-on", "exact", "--act-on", "same-pixels"], 2, "--act-on exact"),
+        (["--json", "1.jpg"], 2, "has the name of a photo"),
+        (["--csv", "1.NEF"], 2, "has the name of a photo"),
+        (["--json", "both.html", "--report", "./both.html"], 2, "must not write to the same file"),
+        (["--json", "-", "--csv", "-"], 2, "must not write to the same file"),
+    ],
+)
+def test_dedup_refuses_what_would_do_harm_or_nothing_before_any_work(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    code: int,
+    sentence: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "1.jpg", b"photo")
+    assert main(["dedup", ".", *options, "--store", "store"]) == code
+    (line,) = capsys.readouterr().err.splitlines()
+    assert sentence in line
+    assert [path.name for path in tmp_path.iterdir()] == ["1.jpg"]
+
+
+def test_undo_and_purge_of_nothing_say_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["purge", "--store", str(tmp_path)]) == 0
+    assert "0 photos of 0 B in the quarantine" in capsys.readouterr().out
+    assert main(["purge", "--run", "unknown", "--store", str(tmp_path)]) == 1
+    assert "'unknown'; clip-client undo --list shows the runs" in capsys.readouterr().err
     for option in (["--list"], []):
         assert main(["undo", *option, "--store", str(tmp_path)]) == 0
         assert capsys.readouterr().out == "there is nothing in the quarantine to restore\n"
@@ -81,24 +129,6 @@ def test_undo_lists_what_is_out_of_reach(store: list[str], tmp_path: Path, capsy
     assert all("  out of reach: " in line and "connect its disk" in line for line in lines)
 
 
-def test_undo_says_what_could_not_come_back(
-    store: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write(tmp_path / "root" / "copy.jpg", b"new")
-    assert main(["undo", *store]) == 1
-    captured = capsys.readouterr()
-    assert "2 photos restored" in captured.out
-    assert "Another file has taken its name" in captured.err
-
-
-def test_undo_says_what_was_never_moved(store: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    never, moved = str(tmp_path / "root" / "other.jpg"), str(tmp_path / "root" / "copy.jpg")
-    assert main(["undo", never, moved, *store]) == 1
-    captured = capsys.readouterr()
-    assert "1 photo restored" in captured.out
-    assert captured.err.startswith(f"not done: {never}: Nothing in the quarantine came from")
-
-
 def test_purge_sums_up_by_folder_and_needs_somebody_to_agree(
     store: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -110,11 +140,6 @@ def test_purge_sums_up_by_folder_and_needs_somebody_to_agree(
         f"  {tmp_path / 'root'}: 1 photo of 6 B",
     ]
     assert "--yes" in captured.err
-
-
-def test_purge_of_nothing_asks_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["purge", "--store", str(tmp_path)]) == 0
-    assert "0 photos of 0 B in the quarantine" in capsys.readouterr().out
 
 
 def test_decide_needs_two_photos_that_can_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,34 +160,6 @@ def test_a_store_that_cannot_be_is_one_sentence(tmp_path: Path, capsys: pytest.C
     error = capsys.readouterr().err
     assert error.startswith("clip-client: the store")
     assert error.count("\n") == 1
-
-
-def test_an_unknown_keep_rule_is_misuse_before_any_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write(tmp_path / "1.jpg", b"x")
-    assert main(["dedup", str(tmp_path), "--keep", "prettiest", "--store", str(tmp_path / "store")]) == 2
-    assert "the rules are reference" in capsys.readouterr().err
-
-
-def test_a_reference_that_is_not_there_ends_the_search(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write(tmp_path / "kept" / "1.jpg", b"x")
-    named = [str(tmp_path), "--apply", "--reference", str(tmp_path / "kpet"), "--store", str(tmp_path / "store")]
-    assert main(["dedup", *named]) == 1
-    assert capsys.readouterr().err == f"clip-client: there is no folder {tmp_path / 'kpet'}: see --reference\n"
-    assert not (tmp_path / "store").exists()
-
-
-@pytest.mark.parametrize(
-    ("tier", "sentence"),
-    [("all", "the tiers are exact"), ("near-identical", "the tier 'near-identical' is now a part of 'similar'")],
-)
-def test_an_unknown_tier_is_misuse_before_any_work(
-    tier: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write(tmp_path / "1.jpg", b"x")
-    assert main(["dedup", str(tmp_path), "--apply", "--act-on", tier, "--store", str(tmp_path / "store")]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert sentence in line
-    assert not (tmp_path / "store").exists()
 
 
 def test_a_dry_run_counts_what_stays_for_its_tier_and_names_the_rest(
@@ -223,11 +220,6 @@ def test_what_belongs_to_a_photo_can_be_named_and_listed(
     assert main(["undo", raw, *store]) == 1
 
 
-def test_purge_of_a_run_that_is_none_says_so(store: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["purge", "--run", "no such run", *store]) == 1
-    assert "'no such run'; clip-client undo --list shows the runs" in capsys.readouterr().err
-
-
 def test_purge_sends_no_more_than_it_has_summed_up(
     store: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -260,30 +252,6 @@ def test_a_damaged_database_is_one_sentence(
     journal.write_bytes(sound[:4096] + b"\xff" * (len(sound) - 4096))  # the header and the schema are whole
     assert main(["undo", *store]) == 1
     assert "cannot be read (database disk image is malformed)" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        (["--json", "1.jpg"], "has the name of a photo"),
-        (["--csv", "1.NEF"], "has the name of a photo"),
-        (["--json", "both.html", "--report", "./both.html"], "must not write to the same file"),
-        (["--json", "-", "--csv", "-"], "must not write to the same file"),
-        (["--hard-link", "--act-on", "exact", "--act-on", "same-pixels"], "--act-on exact"),
-    ],
-)
-def test_dedup_refuses_what_would_do_harm_or_nothing(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    options: list[str],
-    sentence: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write(tmp_path / "1.jpg", b"photo")
-    assert main(["dedup", *options, "2.jpg"]) == 2
-    assert sentence in capsys.readouterr().err
-    assert (tmp_path / "1.jpg").read_bytes() == b"photo"
 
 
 def test_a_dry_run_with_hard_links_names_copies_of_the_same_bytes_only(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from clip_client.dedup import scan
-from clip_client.dedup.actions.apply import HARDLINK, METHODS, apply
+from clip_client.dedup.actions.apply import apply
 from clip_client.dedup.types import QUARANTINE_NAME, Links
 from tests.fixtures.albums import member, opened, planned, report, searched, write
 
@@ -27,9 +27,9 @@ def moved(plan: Plan) -> list[str]:
     return [os.path.basename(move.duplicate.path) for move in plan.moves]
 
 
-def apply_all(plan: Plan, journal: Path, method: str) -> None:
+def apply_all(plan: Plan, journal: Path) -> None:
     with opened(journal) as store:
-        assert all(outcome.done for outcome in apply(plan, store, method=method).outcomes)
+        assert all(outcome.done for outcome in apply(plan, store))
 
 
 def link_to_file(root: Path) -> None:
@@ -57,13 +57,13 @@ def link_to_a_sidecar(root: Path) -> None:
     (root / "shared.xmp").symlink_to("2.xmp")
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("hard_link", [False, True])
 @pytest.mark.parametrize(
     "make",
     [link_to_file, link_of_another_kind, chain_of_links, link_through_a_link_to_a_folder, link_to_a_sidecar],
 )
 def test_the_target_of_a_link_stays_and_the_reason_names_the_link(
-    tmp_path: Path, make: Callable[[Path], None], method: str
+    tmp_path: Path, make: Callable[[Path], None], hard_link: bool
 ) -> None:
     root = tmp_path / "root"
     for name in ("1.nef", "2.nef", "3.nef"):
@@ -71,8 +71,8 @@ def test_the_target_of_a_link_stays_and_the_reason_names_the_link(
     make(root)
     found = searched(root)
     assert [group.keep for group in found.groups] == [str(root / "1.nef")]
-    plan = planned(found, [root], hard_link=method == HARDLINK)
-    if make is link_to_a_sidecar and method == HARDLINK:
+    plan = planned(found, [root], hard_link=hard_link)
+    if make is link_to_a_sidecar and hard_link:
         assert moved(plan) == ["2.nef", "3.nef"]  # the sidecar stays beside the name of the photo
     else:
         assert moved(plan) == ["3.nef"]
@@ -80,7 +80,7 @@ def test_the_target_of_a_link_stays_and_the_reason_names_the_link(
         assert "is the target of a link, which would break: " in skip.reason
         link = skip.reason.partition("break: ")[2].removesuffix(".")
         assert Path(link).is_symlink()
-    apply_all(plan, tmp_path / "journal.sqlite", method)
+    apply_all(plan, tmp_path / "journal.sqlite")
     assert dangling(root) == []
 
 
@@ -100,7 +100,7 @@ def test_a_folder_that_a_link_leads_to_stays_while_its_copies_move(tmp_path: Pat
     write(root / "album" / "2.nef", b"x")
     (root / "latest").symlink_to("album")
     plan = planned(searched(root), [root])
-    apply_all(plan, tmp_path / "journal.sqlite", "quarantine")
+    apply_all(plan, tmp_path / "journal.sqlite")
     assert moved(plan) == ["2.nef"]
     assert dangling(root) == []
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from clip_client.dedup.actions.apply import HARDLINK, apply, undo
+from clip_client.dedup.actions.apply import apply, undo
 from clip_client.dedup.types import QUARANTINE_NAME, SAME_PIXELS, Metadata
 from tests.fixtures.albums import member, opened, planned, report, snapshot, without_access, write
 from tests.paths import ROOT
@@ -49,11 +49,11 @@ def check_copies_below_a_mount(folder: Path) -> None:
     copies = [write(root / "2.jpg", b"x"), write(root / "disk" / "a" / "b" / "3.jpg", b"x")]
     before = snapshot(root)
     plan = planned(report(tuple(map(member, [kept, *copies]))), [root])
-    assert [move.target.folder for move in plan.moves] == [str(root), str(root / "disk")]
+    assert [move.folder for move in plan.moves] == [str(root), str(root / "disk")]
     with opened(folder / "journal.sqlite") as journal:
-        applied = apply(plan, journal)
-        assert [outcome.message for outcome in applied.outcomes if not outcome.done] == []
-        assert (root / "disk" / QUARANTINE_NAME / applied.run / "a" / "b" / "3.jpg").read_bytes() == b"x"
+        applied = apply(plan, journal, run="run")
+        assert [outcome.message for outcome in applied if not outcome.done] == []
+        assert (root / "disk" / QUARANTINE_NAME / "run" / "a" / "b" / "3.jpg").read_bytes() == b"x"
         assert [outcome.done for outcome in undo(journal)] == [True, True]
     assert without_access(snapshot(root)) == without_access(before)
     assert not (root / QUARANTINE_NAME).exists()
@@ -74,7 +74,7 @@ def check_hard_links_across_file_systems(folder: Path) -> None:
     }
     assert len(planned(found, [root, other]).moves) == 3
     with opened(folder / "journal.sqlite") as journal:
-        assert [outcome.done for outcome in apply(plan, journal, method=HARDLINK).outcomes] == [True]
+        assert [outcome.done for outcome in apply(plan, journal)] == [True]
     assert near.samefile(kept)
 
 

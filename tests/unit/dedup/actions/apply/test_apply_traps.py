@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from clip_client.dedup.actions.apply import HARDLINK, apply, undo
+from clip_client.dedup.actions.apply import apply, undo
 from clip_client.dedup.actions.purge import purge
 from clip_client.dedup.store.journal import IN_QUARANTINE, Journal, JournalEntry, State
 from clip_client.dedup.store.sqlite import StoreError
@@ -26,8 +26,8 @@ def test_a_hard_link_leads_to_the_photo_where_the_kept_name_is_a_link(tmp_path: 
     write(tmp_path / "elsewhere.jpg", b"x")
     kept, copy = root / "kept.jpg", write(root / "deep" / "copy.jpg", b"x", 10**18)
     kept.symlink_to("../elsewhere.jpg")
-    plan = planned(report((member(kept), member(copy))), [root])
-    assert [outcome.done for outcome in apply(plan, journal, method=HARDLINK).outcomes] == [True]
+    plan = planned(report((member(kept), member(copy))), [root], hard_link=True)
+    assert [outcome.done for outcome in apply(plan, journal)] == [True]
     assert not copy.is_symlink()
     assert copy.samefile(tmp_path / "elsewhere.jpg")
     assert [outcome.done for outcome in undo(journal)] == [True]
@@ -57,7 +57,7 @@ def test_what_a_program_saves_in_the_moment_of_the_move_is_not_lost(
 
     monkeypatch.setattr(os, "unlink", unlink_later)
     monkeypatch.setattr(os, "rename", rename_later)
-    (outcome,) = apply(plan, journal).outcomes
+    (outcome,) = apply(plan, journal)
     assert not outcome.done
     assert copy.read_bytes() == b"edited"
 
@@ -71,65 +71,15 @@ def test_two_searches_with_two_stores_do_not_each_move_what_the_other_keeps(tmp_
         def plan(self, **what: Any) -> JournalEntry:
             planned = super().plan(**what)
             with opened(tmp_path / "other.sqlite") as other:
-                assert [outcome.done for outcome in apply(other_way, other).outcomes] == [True]
+                assert [outcome.done for outcome in apply(other_way, other)] == [True]
             return planned
 
     with closing(SlowJournal(tmp_path / "slow.sqlite")) as journal:
-        (outcome,) = apply(plan, journal).outcomes
+        (outcome,) = apply(plan, journal)
         remaining = journal.entries(IN_QUARANTINE)
     assert outcome.message == "The kept photo disappeared or changed during the move, so this one is back."
     assert (second.exists(), first.exists()) == (True, False)
     assert remaining == []
-
-
-def test_purge_leaves_a_raw_file_that_is_no_longer_beside_the_kept_photo(tmp_path: Path, journal: Journal) -> None:
-    root = tmp_path / "r"
-    kept, copy = write(root / "1.jpg", b"x"), write(root / "2.jpg", b"x")
-    raw, _ = write(root / "1.NEF", b"raw"), write(root / "2.NEF", b"raw")
-    apply(planned(report((member(kept), member(copy))), [root]), journal)
-    raw.write_bytes(b"war")
-    (outcome,) = purge(journal, trash=os.unlink)
-    assert outcome.message == f"The RAW file that was kept instead is no longer beside {kept}."
-    raw.write_bytes(b"raw")
-    assert [outcome.done for outcome in purge(journal, trash=os.unlink)] == [True]
-
-
-def test_purge_leaves_what_was_changed_in_the_quarantine(tmp_path: Path, journal: Journal) -> None:
-    """By a program that had the file open when it was moved, say."""
-    kept, copy = write(tmp_path / "r" / "1.jpg", b"x"), write(tmp_path / "r" / "2.jpg", b"x")
-    apply(planned(report((member(kept), member(copy))), [tmp_path / "r"]), journal)
-    (entry,) = journal.entries(IN_QUARANTINE)
-    os.utime(entry.files[0].quarantined)  # of the same bytes still
-    with open(entry.files[0].quarantined, "r+b") as file:
-        file.write(b"y")
-    (outcome,) = purge(journal, trash=os.unlink)
-    assert "It was changed after it was moved" in outcome.message
-    undo(journal)
-    assert copy.read_bytes() == b"y"
-
-
-def test_purge_keeps_to_what_was_agreed_upon(tmp_path: Path, journal: Journal) -> None:
-    groups = album(tmp_path / "root")
-    apply(planned(groups, [tmp_path / "root"]), journal)
-    agreed = {entry.id for entry in journal.entries(IN_QUARANTINE)[:1]}
-    assert len(purge(journal, only=agreed, trash=os.unlink)) == 1
-    assert len(journal.entries(IN_QUARANTINE)) == 2
-
-
-def test_a_path_that_leads_back_through_a_link_moves_nothing_else(tmp_path: Path, journal: Journal) -> None:
-    """``link/..`` is the folder above where the link leads, and not the one that holds the link."""
-    write(tmp_path / "here" / "2.jpg", b"x")
-    for name in ("1.jpg", "2.jpg"):
-        write(tmp_path / "there" / name, b"x")
-    (tmp_path / "there" / "deep").mkdir()
-    (tmp_path / "here" / "link").symlink_to(tmp_path / "there" / "deep")
-    before = without_access(snapshot(tmp_path / "here"))
-    around = tmp_path / "here" / "link" / ".."
-    plan = planned(report((member(around / "1.jpg"), member(around / "2.jpg"))), [around])
-    assert plan.moves == ()
-    assert "another file" in plan.skipped[0].reason
-    assert apply(plan, journal).outcomes == ()
-    assert without_access(snapshot(tmp_path / "here")) == before
 
 
 def test_a_folder_that_cannot_be_synced_is_no_failure(
@@ -144,10 +94,10 @@ def test_a_folder_that_cannot_be_synced_is_no_failure(
     monkeypatch.setattr(os, "fsync", refuse)
     plan = planned(groups, [tmp_path / "root"])
     before = snapshot(tmp_path / "root")
-    assert all(outcome.done for outcome in apply(plan, journal).outcomes)
+    assert all(outcome.done for outcome in apply(plan, journal))
     assert all(outcome.done for outcome in undo(journal))
     code = errno.EIO
-    assert not any(outcome.done for outcome in apply(plan, journal).outcomes)
+    assert not any(outcome.done for outcome in apply(plan, journal))
     assert without_access(snapshot(tmp_path / "root")) == without_access(before)
 
 

@@ -1,0 +1,111 @@
+"""The options of ``clip-serve`` as one record, and the arguments that tritonserver gets from them."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from preprocess_ensemble.serving.tensorrt import default_cache
+
+if TYPE_CHECKING:
+    from preprocess_ensemble.runtimes.precision import Precision
+    from preprocess_ensemble.serving.tls import ServerTls
+
+_ADMIN_KEY: Final = "clip-admin"
+_ADMIN_PROTOCOLS: Final = "model-repository,shared-memory,trace,logging"
+"""Protocols that change the server or reach into its machine. What a client needs stays open."""
+
+_DRAIN_S: Final = 30
+"""Triton's own time limit for running requests once it is told to stop. After that it unloads its models."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeConfig:
+    """What to serve, where, and how to watch it. ``clip-serve --help`` explains the options; times are in seconds."""
+
+    repository: Path
+    model: str | None = None
+    pretrained: str | None = None
+    host: str = "127.0.0.1"
+    grpc_port: int = 8001
+    http_port: int | None = None
+    """None: no HTTP. Triton's HTTP has neither TLS nor limits, and single requests have crashed it."""
+    http_host: str = "127.0.0.1"
+    """Independent of ``host``, for the same reasons."""
+    metrics_port: int = 8002
+    health_port: int | None = None
+    tls: ServerTls | None = None
+    precision: Precision | None = None
+    """None leaves it to the environment and the model's configuration."""
+    tensorrt: str | None = None
+    """Precision of the engine; None: no TensorRT."""
+    tensorrt_cache: Path = field(default_factory=default_cache)
+    open_statistics: bool = False
+    log_file: Path | None = None
+    log_json: bool = False
+    canary_interval_s: float = 3.0
+    canary_timeout_s: float = 5.0
+    frozen_after_s: float = 20.0
+    start_timeout_s: float = 600.0
+    extra: tuple[str, ...] = ()
+    """More arguments for tritonserver."""
+    admin_secret: str = field(default_factory=lambda: secrets.token_hex(16), repr=False)
+    """Value of the header that Triton requires for ``_ADMIN_PROTOCOLS``. clip-serve itself does not use them."""
+
+    @property
+    def client_host(self) -> str:
+        """The host name under which this machine reaches the server."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
+        return f"[{host}]" if ":" in host else host
+
+    @property
+    def grpc_url(self) -> str:
+        """The server's address for a client on this machine."""
+        return f"{'grpc' if self.tls is None else 'grpcs'}://{self.client_host}:{self.grpc_port}"
+
+    @property
+    def addresses(self) -> dict[str, tuple[str, int]]:
+        """The ports to open: the first part of the option's name -> host and port."""
+        hosts = {"grpc": self.host, "metrics": self.host, "http": self.http_host, "health": self.host}
+        ports = {
+            "grpc": self.grpc_port,
+            "metrics": self.metrics_port,
+            "http": self.http_port,
+            "health": self.health_port,
+        }
+        return {name: (hosts[name], port) for name, port in ports.items() if port is not None}
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """Arguments for tritonserver."""
+        protocols = _ADMIN_PROTOCOLS if self.open_statistics else f"{_ADMIN_PROTOCOLS},statistics"
+        admin = f"{protocols}:{_ADMIN_KEY}={self.admin_secret}"
+        http = ["--allow-http=false"]
+        if self.http_port is not None:
+            address = _libevent_address(self.http_host)
+            http = [f"--http-address={address}", f"--http-port={self.http_port}", f"--http-restricted-api={admin}"]
+        return (
+            f"--model-repository={self.repository}",
+            "--model-control-mode=explicit",
+            "--load-model=*",
+            # The configurations are complete. Otherwise Triton starts an additional process for each model to ask for
+            # the rest, and every load takes more than a second longer.
+            "--disable-auto-complete-config",
+            f"--grpc-address={f'[{self.host}]' if ':' in self.host else self.host}",
+            f"--metrics-address={_libevent_address(self.host)}",
+            f"--grpc-port={self.grpc_port}",
+            f"--metrics-port={self.metrics_port}",
+            f"--grpc-restricted-protocol={admin}",
+            *http,
+            f"--exit-timeout-secs={_DRAIN_S}",
+            # Quantiles of the latency; without them Triton reports only sums, which give a mean.
+            "--metrics-config=summary_latencies=true",
+            *(self.tls.arguments if self.tls is not None else ()),
+            *self.extra,
+        )
+
+
+def _libevent_address(host: str) -> str:
+    return f"ipv6:{host}" if ":" in host else host
