@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from clip_client._errors import VectorsError
-from clip_client._vectors.file_model import FileModel
+from clip_client._vectors.vector_file import FileModel
 from clip_client.dedup.features.image_features import ALGORITHM
 from clip_client.distributed.cluster import DistributedError
 from clip_client.distributed.partition_folder import PART_FILE, embedded_schema

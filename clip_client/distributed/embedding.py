@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from clip_client._client import make_config
 from clip_client._errors import require
 from clip_client._sync import SyncClipClient
-from clip_client._vectors.file_model import FileModel
+from clip_client._vectors.vector_file import FileModel
 from clip_client.distributed.cluster import ATTEMPTS, EXTRA, DistributedError, cluster, in_tasks, worker_cpus
 from clip_client.distributed.partition_folder import PartitionFolder
 from clip_client.distributed.sources import check_column

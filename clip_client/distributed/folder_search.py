@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from clip_client._vectors.file_model import FileModel
+    from clip_client._vectors.vector_file import FileModel
     from clip_client.dedup.types import RecallEstimate
     from clip_client.distributed.embedded_rows import Chunk
     from clip_client.distributed.storage import Location

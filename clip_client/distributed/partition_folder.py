@@ -23,9 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from clip_client._errors import VectorsError
-from clip_client._vectors.file_model import FileModel
-from clip_client._vectors.file_version import version_key
-from clip_client._vectors.vector_file import vector_schema
+from clip_client._vectors.vector_file import FileModel, vector_schema, version_key
 from clip_client.dedup.features.image_features import ALGORITHM, feature_columns
 from clip_client.dedup.store.parquet_store import NUMBERED, table_of
 from clip_client.distributed.cluster import DistributedError

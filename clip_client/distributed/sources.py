@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from clip_client._vectors.file_version import FileVersion
+from clip_client._vectors.vector_file import FileVersion
 from clip_client.dedup.files.file_types import PHOTO_SUFFIXES, suffix_of
 from clip_client.dedup.files.scanner import scan
 from clip_client.distributed.cluster import DistributedError

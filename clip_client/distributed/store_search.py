@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from clip_client._vectors.file_version import FileVersion
-from clip_client._vectors.vector_file import vector_row
+from clip_client._vectors.vector_file import FileVersion, vector_row
 from clip_client.dedup.features.image_features import cached_features
 from clip_client.dedup.files.file_types import is_raw
 from clip_client.dedup.search import group_contents
@@ -31,7 +30,7 @@ from clip_client.distributed.storage import Location
 
 if TYPE_CHECKING:
     from clip_client._config import ClientConfig
-    from clip_client._vectors.file_model import FileModel
+    from clip_client._vectors.vector_file import FileModel
     from clip_client.dedup.features.collect import CollectedFeatures
     from clip_client.dedup.report import DuplicateReport
     from clip_client.dedup.search import GroupContents, GroupRules

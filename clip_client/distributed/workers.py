@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 
     from clip_client._config import ClientConfig
     from clip_client._model import ModelInfo
-    from clip_client._vectors.file_model import FileModel
-    from clip_client._vectors.file_version import FileVersion
+    from clip_client._vectors.vector_file import FileModel, FileVersion
     from clip_client.distributed.partition_folder import PartitionFolder
     from clip_client.distributed.sources import Partition, SourceImage
 

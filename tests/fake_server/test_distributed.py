@@ -17,8 +17,7 @@ import pytest
 from anyio import to_thread
 
 from clip_client import ClientConfig
-from clip_client._vectors.file_model import FileModel
-from clip_client._vectors.file_version import FileVersion
+from clip_client._vectors.vector_file import FileModel, FileVersion
 from clip_client.distributed import DistributedError, embed_partitions, embedding
 from clip_client.distributed.partition_folder import PartitionFolder
 from clip_client.distributed.sources import Partition, SourceImage, image_files

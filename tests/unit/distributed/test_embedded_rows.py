@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from clip_client._vectors.file_model import FileModel
+from clip_client._vectors.vector_file import FileModel
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES
 from clip_client.dedup.compare.thresholds import thresholds_for
 from clip_client.dedup.search import OFF, GroupRules

@@ -14,9 +14,7 @@ import numpy as np
 import pytest
 
 from clip_client import VectorsError
-from clip_client._vectors.file_model import FileModel
-from clip_client._vectors.file_version import FileVersion
-from clip_client._vectors.vector_file import vector_row
+from clip_client._vectors.vector_file import FileModel, FileVersion, vector_row
 from clip_client._vectors.vector_folder import VectorFolder
 from clip_client.distributed import DistributedError, image_files
 from clip_client.distributed.partition_folder import PartitionFolder
