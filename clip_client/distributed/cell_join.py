@@ -14,8 +14,9 @@ import numpy as np
 
 from clip_client.dedup.compare.candidate_pairs import near_by_hashes, near_by_vectors
 from clip_client.dedup.compare.cells import Cells
+from clip_client.dedup.compare.hamming import equal_bands, join_hashes
 from clip_client.dedup.compare.recall_sample import RecallSample
-from clip_client.dedup.compare.similarity_join import alike_links, equal_bands, join_hashes
+from clip_client.dedup.compare.similarity_join import alike_links
 from clip_client.dedup.compare.union_find import UnionFind
 from clip_client.distributed.embedded_rows import VECTOR, vectors_in
 from clip_client.distributed.shuffle import RUN_AGAIN, bucket_sizes, read_buckets, write_buckets
@@ -25,8 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from clip_client.dedup.compare.projection import Projection
-    from clip_client.dedup.compare.similarity_join import ComparePairs
+    from clip_client.dedup.compare.similarity_join import ComparePairs, Projection
     from clip_client.dedup.types import RecallEstimate
     from clip_client.distributed.embedded_rows import Chunk
     from clip_client.distributed.storage import Location

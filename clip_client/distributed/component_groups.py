@@ -16,7 +16,7 @@ from clip_client.dedup.features.collect import CollectedFeatures
 from clip_client.dedup.features.feature_tables import FeatureTable, VectorTable
 from clip_client.dedup.features.image_features import feature_columns
 from clip_client.dedup.files.reading import PhotoReader
-from clip_client.dedup.grouping import group_contents
+from clip_client.dedup.search import group_contents
 from clip_client.dedup.store.store import Store
 from clip_client.dedup.text import printable
 from clip_client.dedup.types import PhotoFile, RecallEstimate, Thresholds
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from clip_client.dedup.group import DuplicateGroup
-    from clip_client.dedup.grouping import Grouped, GroupRules
+    from clip_client.dedup.report import DuplicateReport
+    from clip_client.dedup.search import GroupRules
     from clip_client.distributed.embedded_rows import Chunk
     from clip_client.distributed.storage import Location
 
@@ -169,7 +170,7 @@ def group_bucket(
     rules: GroupRules,
     working_folder: str | None,
     returns_groups: bool,
-) -> Grouped:
+) -> DuplicateReport:
     """Write the groups of one bucket, and return them if they are wanted; relative paths are in ``working_folder``.
 
     Raises DistributedError.
@@ -216,7 +217,7 @@ def _working_in(folder: str | None) -> Iterator[None]:
         os.chdir(before)
 
 
-def group_photos(table: Any, rules: GroupRules) -> Grouped:
+def group_photos(table: Any, rules: GroupRules) -> DuplicateReport:
     """Divide photos, rows of :func:`.partition_folder.embedded_schema`, into groups.
 
     Keypoints are in a temporary folder meanwhile.

@@ -9,8 +9,7 @@ from clip_client._errors import require
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES
 from clip_client.dedup.compare.partitioned_join import EXACT_ROWS
 from clip_client.dedup.compare.thresholds import thresholds_for
-from clip_client.dedup.grouping import CANDIDATES, Grouped, GroupRules, check_group_rules
-from clip_client.dedup.search import DEFAULT_HASH_BITS
+from clip_client.dedup.search import CANDIDATES, DEFAULT_HASH_BITS, GroupRules, check_group_rules
 from clip_client.distributed.cluster import EXTRA, DistributedError, cluster
 from clip_client.distributed.component_groups import DuplicateSummary
 from clip_client.distributed.embedded_rows import chunks_of, embedded_files, inspect_files
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Sequence
 
+    from clip_client.dedup.report import DuplicateReport
     from clip_client.dedup.store.store import Store
 
     OnTasks = Callable[[str, int, int | None], None]
@@ -103,7 +103,7 @@ def search_folder(
     working_folder: str | None = None,
     returns_groups: bool = False,
     on_progress: OnTasks | None = None,
-) -> tuple[DuplicateSummary, Grouped | None]:
+) -> tuple[DuplicateSummary, DuplicateReport | None]:
     """Do the work of :func:`find_duplicates`; return the summary, and with ``returns_groups`` the groups as well.
 
     Paths that are relative are so to ``working_folder``, on every worker.

@@ -20,10 +20,11 @@ import numpy as np
 from clip_client.dedup.compare.candidate_pairs import with_inner_hashes
 from clip_client.dedup.compare.cells import fit_cells, sample_size
 from clip_client.dedup.compare.partitioned_join import ALL_COMPARED
-from clip_client.dedup.compare.projection import fit_projection
 from clip_client.dedup.compare.recall_sample import RecallSample
+from clip_client.dedup.compare.similarity_join import fit_projection
 from clip_client.dedup.compare.union_find import UnionFind
-from clip_client.dedup.grouping import OFF, Grouped, GroupRules
+from clip_client.dedup.report import DuplicateReport
+from clip_client.dedup.search import OFF, GroupRules
 from clip_client.distributed.cell_join import (
     Division,
     cell_blocks,
@@ -111,7 +112,7 @@ class FolderSearch:
     returns_groups: bool
     progress: OnTasks
 
-    def run(self) -> tuple[DuplicateSummary, Grouped]:
+    def run(self) -> tuple[DuplicateSummary, DuplicateReport]:
         """Search; raises as :func:`.find_duplicates`."""
         facts, sample = self._read()
         firsts = first_with_content(facts)
@@ -249,7 +250,7 @@ class FolderSearch:
         for high, low in itertools.pairwise([np.inf, *steps[1:], -1.0]):
             yield read_edges(cells, similar=(low, high))
 
-    def _group(self, key: str, labels: Indices, recall: RecallEstimate) -> tuple[Grouped, list[Location]]:
+    def _group(self, key: str, labels: Indices, recall: RecallEstimate) -> tuple[DuplicateReport, list[Location]]:
         """Divide components into groups; ``labels``, (R,), are equal for the rows of one, and -1 for no photo.
 
         A part that was finished by a search that ended early stays, unless the groups themselves are wanted. Returns
@@ -281,7 +282,7 @@ class FolderSearch:
         parts += (part for _, part in self._shown("grouping", written, len(missing)))
         if not count:
             write_groups(files[0], [])
-        return Grouped.combine(parts, recall), files
+        return DuplicateReport.combine(parts, recall), files
 
     def finish(self, key: str, summary: DuplicateSummary) -> None:
         """Say that the groups are complete, and remove what only the search needs."""

@@ -19,7 +19,7 @@ import numpy as np
 from clip_client._vectors.vector_file import FileVersion, vector_row
 from clip_client.dedup.features.image_features import cached_features
 from clip_client.dedup.files.file_types import is_raw
-from clip_client.dedup.grouping import group_contents
+from clip_client.dedup.search import group_contents
 from clip_client.dedup.store.parquet_store import NUMBERED, table_of
 from clip_client.dedup.types import FailedFile, PhotoFile
 from clip_client.distributed.duplicates import search_folder
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from clip_client._config import ClientConfig
     from clip_client._vectors.vector_file import FileModel
     from clip_client.dedup.features.collect import CollectedFeatures
-    from clip_client.dedup.grouping import GroupContents, Grouped, GroupRules
+    from clip_client.dedup.report import DuplicateReport
+    from clip_client.dedup.search import GroupContents, GroupRules
     from clip_client.dedup.store.store import Store
     from clip_client.dedup.types import OnProgress
 
@@ -95,7 +96,7 @@ def grouping_on(model: FileModel) -> GroupContents:
 
     def group(
         collected: CollectedFeatures, contents: Sequence[str], rules: GroupRules, store: Store, on_progress: OnProgress
-    ) -> Grouped:
+    ) -> DuplicateReport:
         if not contents:
             return group_contents(collected, contents, rules, store, on_progress)
         folder = cluster_folder(store) / "search"

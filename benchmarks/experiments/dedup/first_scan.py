@@ -38,7 +38,7 @@ from benchmarks.peers.folder_search import embed_with_infinity, search_with_fast
 from benchmarks.peers.services import infinity
 from clip_client import ClipClient
 from clip_client.dedup import Store, find_duplicates
-from clip_client.dedup.grouping import CANDIDATES, OFF
+from clip_client.dedup.search import CANDIDATES, OFF
 from preprocess_ensemble.testing.sample_photos import write_originals
 
 if TYPE_CHECKING:

@@ -29,9 +29,9 @@ STEPS: Final[dict[str, tuple[str, ...]]] = {
     "compare": (
         "clip_client.dedup.features.collect:CollectedFeatures.comparable",
         "clip_client.dedup.features.pixel_hash:pixel_hash_of",
-        "clip_client.dedup.grouping:join_vectors",
-        "clip_client.dedup.grouping:join_hashes",
-        "clip_client.dedup.grouping:make_groups",
+        "clip_client.dedup.search:join_vectors",
+        "clip_client.dedup.search:join_hashes",
+        "clip_client.dedup.search:make_groups",
     ),
     "align": (
         "clip_client.dedup.alignment.aligner:keep_small_picture",

@@ -18,7 +18,7 @@ from clip_client.cli.options.store import opened_store
 from clip_client.cli.output.output_file import STDOUT, locked, output
 from clip_client.cli.output.progress import ProgressBars, progress_bars
 from clip_client.dedup.features.preview import can_read_raw, thumbnail
-from clip_client.dedup.grouping import group_contents
+from clip_client.dedup.search import group_contents
 from clip_client.dedup.types import NO_MODEL
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from clip_client.cli.options.engine import EngineOptions
     from clip_client.cli.options.search import SearchOptions
     from clip_client.dedup import DuplicateReport, Scan, Store
-    from clip_client.dedup.grouping import GroupContents
+    from clip_client.dedup.search import GroupContents
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

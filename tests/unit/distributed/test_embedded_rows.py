@@ -11,7 +11,7 @@ import pytest
 from clip_client._vectors.vector_file import FileModel
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES
 from clip_client.dedup.compare.thresholds import thresholds_for
-from clip_client.dedup.grouping import OFF, GroupRules
+from clip_client.dedup.search import OFF, GroupRules
 from clip_client.dedup.store.parquet_store import table_of
 from clip_client.distributed import DistributedError
 from clip_client.distributed.component_groups import group_photos
