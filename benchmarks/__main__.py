@@ -29,11 +29,20 @@ MODULES: Final = {
     "demo": "demo",
     "install_size": "scripts.install_size",
     "screenshots": "scripts.screenshots",
-    "compare_checkouts": "scripts.compare_checkouts",
 }
 """Name on the command line -> module in ``benchmarks`` that runs it."""
 ALL: Final = ("three_way", "ensemble", "transfer", "preprocess", "fidelity")
 """What ``all`` runs before the report."""
+
+WITH_TABLES: Final = ("three_way", "transfer", "accuracy", "first_scan", "install_size")
+"""Experiments that print what the report writes into the documents."""
+
+
+def print_tables(result: Path) -> None:
+    """Print the tables of one result file."""
+    from benchmarks.report.markdown_tables import tables_of  # its experiments need what an offline bundle lacks
+
+    print(tables_of(result))
 
 
 def question(module: str) -> str:
@@ -65,7 +74,7 @@ def main() -> int:
     if name in MODULES:
         module = importlib.import_module(f"benchmarks.{MODULES[name]}")
         if isinstance(getattr(module, "measure", None), Experiment):
-            return int(module.measure.main(arguments))
+            return int(module.measure.main(arguments, print_tables if name in WITH_TABLES else None))
         sys.argv = [f"python -m benchmarks {name}", *arguments]
         return int(module.main() or 0)
     is_help = name in ("", "-h", "--help")

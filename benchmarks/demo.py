@@ -14,10 +14,10 @@ from typing import Final
 
 from rich.console import Console
 
+from benchmarks.fixtures.sample_photos import write_with_copies
+from benchmarks.fixtures.server import ServerDidNotStart, serving
 from clip_client._client import URL_VARIABLE
 from preprocess_ensemble.model_repository.config import installed_passport
-from preprocess_ensemble.testing.sample_photos import write_with_copies
-from preprocess_ensemble.testing.server import ServerDidNotStart, serving
 
 OUTPUT: Final = Path("demo")
 REPOSITORY: Final = Path("triton_models")

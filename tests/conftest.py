@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from preprocess_ensemble.testing.sample_photos import write_originals
-from preprocess_ensemble.testing.tiny_model import TINY_CLIP
+from benchmarks.fixtures.sample_photos import write_originals
+from benchmarks.fixtures.server import TINY_CLIP
 from tests.skipped import pytest_sessionfinish, pytest_terminal_summary
 
 __all__ = ("pytest_sessionfinish", "pytest_terminal_summary")

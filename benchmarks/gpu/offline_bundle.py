@@ -19,9 +19,9 @@ from typing import Final
 
 from PIL import Image, ImageOps
 
+from benchmarks.fixtures.sample_photos import write_originals, write_thumbnails
 from benchmarks.harness.results import output
 from preprocess_ensemble.errors import ReportedError
-from preprocess_ensemble.testing.sample_photos import write_originals, write_thumbnails
 
 ROOT: Final = Path(__file__).parents[2]
 TREE: Final = ("benchmarks", "clip_client", "preprocess_ensemble")
@@ -111,12 +111,9 @@ def copy_libpython(target: Path, version: str) -> bool:
     return False
 
 
-def write_exports(target: Path, source: Path | None, model: str, pretrained: str) -> None:
-    """Copy the repositories fp32 and fp16 from ``source``, or export them. Raises BundleError."""
+def write_exports(target: Path, model: str, pretrained: str) -> None:
+    """Export the model into the repositories fp32 and fp16. Raises BundleError."""
     for precision in ("fp32", "fp16"):
-        if source is not None:
-            shutil.copytree(source / precision, target / precision, dirs_exist_ok=True)
-            continue
         options = ("--pretrained", pretrained, "--precision", precision, "--repository", str(target / precision))
         problem = f"{model} cannot be exported in {precision}"
         _run(problem, "preprocess_ensemble.export.command", "--model", model, *options)
@@ -147,19 +144,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, required=True, metavar="DIR")
     parser.add_argument("--python", default="3.12", help="version on the machine with the card (default: %(default)s)")
-    parser.add_argument("--onnxruntime", default="onnxruntime-gpu", help="or onnxruntime, to try the bundle on a CPU")
-    parser.add_argument("--exports", type=Path, help="folder with repositories fp32 and fp16 (default: made here)")
     parser.add_argument("--model", default="ViT-B-32")
     parser.add_argument("--pretrained", default="random:0")
     arguments = parser.parse_args()
     bundle: Path = arguments.output
     bundle.mkdir(parents=True, exist_ok=True)
     try:
-        download(bundle / "wheels", arguments.python, (arguments.onnxruntime, *requirements()))
+        download(bundle / "wheels", arguments.python, ("onnxruntime-gpu", *requirements()))
         download(bundle / "wheels", arguments.python, ALONE, "--no-deps")
         wheel = ("wheel", "--quiet", "--no-deps", "--wheel-dir", str(bundle / "wheels"))
         _run(f"pip cannot build {', '.join(BUILT)}", "pip", *wheel, *BUILT)
-        write_exports(bundle / "exports", arguments.exports, arguments.model, arguments.pretrained)
+        write_exports(bundle / "exports", arguments.model, arguments.pretrained)
         write_photos(bundle / "photos")
         copy_tree(bundle / "tree")
         missing = [] if copy_turbojpeg(bundle / "libraries") else [TURBOJPEG]

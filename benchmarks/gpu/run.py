@@ -33,19 +33,6 @@ def check_files(bundle: Path) -> None:
         raise RunError("A file is missing or damaged, see above: copy the bundle again.")
 
 
-def check_python(wheels: Path) -> None:
-    """Raise RunError unless the wheels are for this version of Python."""
-    wanted = {
-        match[1] for path in wheels.glob("onnxruntime*.whl") if (match := re.search(r"-cp(\d+)-cp\d+-", path.name))
-    }
-    here = f"{sys.version_info.major}{sys.version_info.minor}"
-    if wanted and here not in wanted:
-        raise RunError(
-            f"The bundle is for Python 3.{min(wanted)[1:]} and this is 3.{here[1:]}: run it with that version, or "
-            f"gather it with --python 3.{here[1:]}."
-        )
-
-
 def make_environment(bundle: Path, directory: Path) -> Path:
     """Make a virtual environment of the bundle's wheels; return its Python. A complete one is used again."""
     python = directory / "bin" / "python"
@@ -63,11 +50,6 @@ def make_environment(bundle: Path, directory: Path) -> Path:
     (libraries / "clip-tree.pth").write_text(f"{bundle / 'tree'}\n")
     stamp.touch()
     return python
-
-
-def _install(bundle: Path) -> list[str]:
-    pip = next((bundle / "wheels").glob("pip-*.whl")) / "pip"
-    return [str(pip), "install", "--quiet", "--no-index", "--no-deps", "--root-user-action=ignore"]
 
 
 def _run(*command: str) -> None:
@@ -109,7 +91,7 @@ def check_cuda(python: str | Path, site_packages: Path, environment: dict[str, s
     """
     provider = site_packages / PROVIDER
     if not provider.is_file():
-        raise RunError("The bundle has no onnxruntime-gpu: gather it without --onnxruntime, or add --device cpu.")
+        raise RunError("The bundle has no onnxruntime-gpu: gather it again, or add --device cpu.")
     asked = "import sys; from preprocess_ensemble.serving.tensorrt import usable_gpus; sys.exit(not usable_gpus())"
     if subprocess.run([python, "-c", asked], check=False, env=environment).returncode:
         raise RunError(
@@ -166,7 +148,6 @@ def main() -> int:
     work: Path = arguments.work.resolve()
     try:
         check_files(BUNDLE)
-        check_python(BUNDLE / "wheels")
         python = make_environment(BUNDLE, work / "venv")
         site_packages = next((work / "venv" / "lib").glob("python3*")) / "site-packages"
         environment = environment_with(library_folders(BUNDLE))

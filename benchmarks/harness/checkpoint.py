@@ -22,9 +22,9 @@ BUSY: Final = 0.25
 class Checkpoint:
     """The cells that one run has measured.
 
-    It belongs to one experiment with one ``plan`` at one ``commit`` (default: the current one). If plan or commit
-    differs from what is on disk, the run starts over: measurements of different code do not belong in one table.
-    ``total`` is the number of cells, for the remaining time; ``load`` is the load average before the run began.
+    It belongs to one experiment with one ``plan`` at one commit. If plan or commit differs from what is on disk, the
+    run starts over: measurements of different code do not belong in one table. ``total`` is the number of cells, for
+    the remaining time.
     """
 
     def __init__(
@@ -34,8 +34,6 @@ class Checkpoint:
         directory: Path = CHECKPOINTS,
         *,
         total: int | None = None,
-        commit: str | None = None,
-        load: float = LOAD_BEFORE,
     ) -> None:
         self.experiment = experiment
         self._total = total
@@ -46,16 +44,16 @@ class Checkpoint:
         self.cells: dict[str, dict[str, Any]] = {}
         lines = self._path.read_text().splitlines() if self._path.exists() else []
         complete = [json.loads(line) for line in lines if line.endswith("}")]
-        header = {"plan": self.plan, "commit": commit or output("git", "rev-parse", "HEAD")}
+        header = {"plan": self.plan, "commit": output("git", "rev-parse", "HEAD")}
         if complete and complete[0] == header:
             self.cells = {line["cell"]: line["result"] for line in complete[1:]}
             say(f"{experiment}: continues after {len(self.cells)} measurements; to start over, delete {self._path}")
         else:
             self._path.write_text(json.dumps(header) + "\n")
-        if load > BUSY * len(os.sched_getaffinity(0)):
+        if LOAD_BEFORE > BUSY * len(os.sched_getaffinity(0)):
             say(
-                f"{experiment}: the load average was {load} before the run. A busy machine slows PyTorch more than the "
-                "other systems, because its threads wait for each other at every operator: ratios to it mislead."
+                f"{experiment}: the load average was {LOAD_BEFORE} before the run. Other work slows PyTorch more "
+                "than other systems, because its threads wait for each other at every operator: ratios to it mislead."
             )
 
     def cell(self, name: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -85,12 +83,8 @@ class Checkpoint:
     def finish(self, result: Mapping[str, Any], directory: Path = RESULTS) -> Path:
         """Write the result with the plan, the environment and every measurement; discard the checkpoint."""
         path = write_result(self.experiment, {"plan": self.plan, **result, "cells": self.cells}, directory)
-        self.discard()
-        return path
-
-    def discard(self) -> None:
-        """Let the next run start over."""
         self._path.unlink()
+        return path
 
 
 def say(line: str) -> None:

@@ -19,13 +19,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from benchmarks.fixtures.repositories import exported_passport
+from benchmarks.fixtures.sample_photos import write_thumbnails
+from benchmarks.fixtures.server import QUIET, Server, serving
 from benchmarks.harness.checkpoint import CHECKPOINTS, Checkpoint
 from benchmarks.harness.results import RESULTS, write_result
 from benchmarks.harness.rounds import of_rounds
 from benchmarks.harness.worker import Worker
-from preprocess_ensemble.model_repository.config import installed_passport
-from preprocess_ensemble.testing.sample_photos import write_thumbnails
-from preprocess_ensemble.testing.server import QUIET, Server, serving
 
 if TYPE_CHECKING:
     from preprocess_ensemble.model_repository.passport import Passport
@@ -58,14 +58,6 @@ PHOTOS: Final = option("--photos", type=Path, metavar="DIR", help="JPEG files (d
 _RESULTS: Final = option("--results", type=Path, default=RESULTS, help="folder of the result")
 _CHECKPOINTS: Final = option("--checkpoints", type=Path, default=CHECKPOINTS, help="folder of unfinished runs")
 MODEL: Final = option("--model", help="JSON file of a model that open_clip does not know by name")
-
-
-def exported_passport(repository: Path) -> Passport:
-    """Return the passport of the model in ``repository``; exit if the repository has no model."""
-    passport = installed_passport(repository)
-    if passport is None:
-        raise SystemExit(f"there is no model in {repository}: run clip-export")
-    return passport
 
 
 class Run:
@@ -167,8 +159,8 @@ class Experiment:
     """Measures and prints; returns what the result file keeps."""
     options: Sequence[Option] = ()
 
-    def main(self, arguments: Sequence[str] | None = None) -> int:
-        """Run with the arguments of a command line; return the exit code."""
+    def main(self, arguments: Sequence[str] | None = None, show: Callable[[Path], None] | None = None) -> int:
+        """Run with the arguments of a command line, let ``show`` print the result file, and return the exit code."""
         parser = argparse.ArgumentParser(prog=f"python -m benchmarks {self.name}", description=self.description)
         for add in (*self.options, _RESULTS, _CHECKPOINTS):
             add(parser)
@@ -180,6 +172,8 @@ class Experiment:
                 path = write_result(run.name, result, options.results)
             else:
                 path = run.saved.finish(result, options.results)
+        if show is not None:
+            show(path)
         print(f"result: {path}")
         return run.exit_code
 

@@ -15,20 +15,10 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-PACKAGES: Final = (
-    "numpy",
-    "pillow",
-    "onnxruntime",
-    "onnxruntime-gpu",
-    "openvino",
-    "torch",
-    "open_clip_torch",
-    "grpcio",
-    "tritonclient",
-    "nvidia-pytriton",
-    "fastapi",
-    "uvicorn",
-)
+PACKAGES: Final = """
+    numpy pillow onnxruntime onnxruntime-gpu openvino torch open_clip_torch grpcio tritonclient nvidia-pytriton fastapi
+    uvicorn
+""".split()
 FLAGS: Final = frozenset({"avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8"})
 """CPU flags that decide which precision is fast."""
 LOAD_BEFORE: Final = round(os.getloadavg()[0], 2)

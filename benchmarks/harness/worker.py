@@ -8,8 +8,7 @@ import multiprocessing
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack
+from concurrent.futures import ProcessPoolExecutor
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,16 +69,6 @@ async def serve_orders(ready: Mapping[str, Any], carry_out: Callable[[Any], Awai
     # Another thread reads the pipe, because connections need the event loop between orders too.
     while line := await asyncio.to_thread(sys.stdin.readline):
         print(json.dumps(await carry_out(json.loads(line))), flush=True)
-
-
-def start_together(stack: ExitStack, contexts: Mapping[str, AbstractContextManager[Any]]) -> dict[str, Any]:
-    """Enter all ``contexts`` at the same time; ``stack`` exits them. Returns name -> value of the context."""
-    with ThreadPoolExecutor(max(1, len(contexts))) as threads:
-        futures = {name: threads.submit(context.__enter__) for name, context in contexts.items()}
-    for name, future in futures.items():
-        if future.exception() is None:
-            stack.push(contexts[name].__exit__)
-    return {name: future.result() for name, future in futures.items()}
 
 
 def in_new_process(measure: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:

@@ -16,6 +16,8 @@ from benchmarks.harness.rounds import percentiles
 
 LEAST_TURNS: Final = 2
 """Calls that each caller of a closed loop makes, however long they take: one fills the queue, one counts."""
+OPEN_TIMES: Final = 3
+"""Length of an open loop over that of a closed one, because near saturation a queue grows slowly to its full length."""
 OPEN_LOOP_LIMIT: Final = 4096
 """Most calls in flight in an open loop; further ones are counted as dropped and not made."""
 

@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.harness.processor_time import Stopwatch
-from benchmarks.harness.venvs import venv_python
+from benchmarks.harness.meters import Stopwatch
 from benchmarks.load.adapters import ADAPTERS
 from benchmarks.peers.in_process import Target
+from benchmarks.peers.services import venv_python
 
 if TYPE_CHECKING:
     from benchmarks.peers.services import Service

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.fixtures.bare_encoder import bare_encoder, exact_pixels, preprocessing
-from benchmarks.harness.experiment import exported_passport
+from benchmarks.fixtures.repositories import exported_passport
 
 Vectors = npt.NDArray[np.float32]
 Embed = Callable[[list[int]], Vectors]

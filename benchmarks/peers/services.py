@@ -1,4 +1,4 @@
-"""Services other than ours, each started for the length of a block and stopped at its end."""
+"""Services other than ours, each started for the length of a block, and environments for what cannot share ours."""
 
 from __future__ import annotations
 
@@ -12,11 +12,26 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
-from benchmarks.harness.venvs import BUILD, venv_python
+from benchmarks.fixtures.repositories import BUILD
+from benchmarks.fixtures.server import ServerDidNotStart, free_port
 from benchmarks.peers.in_process import device
-from preprocess_ensemble.testing.server import ServerDidNotStart, free_port
+from preprocess_ensemble.errors import ReportedError
 
 START_S: Final = 180.0
+REQUIREMENTS: Final = {
+    # infinity imports optimum's BetterTransformer, which refuses transformers 4.49 and newer, and a typer of its time;
+    # it reads images through aiohttp, which its extra ``server`` leaves out.
+    "infinity": (
+        "infinity-emb[torch,server,vision]==0.0.77",
+        "transformers<4.49",
+        "optimum<1.25",
+        "click<8.2",
+        "aiohttp",
+    ),
+    # Its licence is for non-commercial use (CC BY-NC-ND 4.0); the wheel has the weights of its network.
+    "fastdup": ("fastdup==2.54",),
+}
+"""Environment -> arguments of ``pip install``."""
 
 
 class Service(NamedTuple):
@@ -24,6 +39,30 @@ class Service(NamedTuple):
 
     url: str
     process_id: int
+
+
+class EnvironmentFailed(ReportedError):
+    """pip could not make the environment; the message says which one, and pip has said why."""
+
+
+def venv_python(name: str) -> Path:
+    """The Python of the environment ``name``, which is made if necessary. Raises EnvironmentFailed."""
+    requirements = REQUIREMENTS[name]
+    directory = BUILD / name
+    python = directory / "bin" / "python"
+    stamp = directory / ".installed"
+    if stamp.exists() and stamp.read_text() == repr(requirements):
+        return python
+    print(f"making {directory}: this takes minutes, once", file=sys.stderr)
+    # Pip must not reach the terminal's standard output: that is where results go.
+    for command in (
+        (sys.executable, "-m", "venv", str(directory)),
+        (str(python), "-m", "pip", "install", "--quiet", *requirements),
+    ):
+        if subprocess.run(command, check=False, stdout=sys.stderr).returncode:
+            raise EnvironmentFailed(f"{directory} cannot be made: {' '.join(command)} failed")
+    stamp.write_text(repr(requirements))
+    return python
 
 
 @contextmanager

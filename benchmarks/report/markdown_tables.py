@@ -7,6 +7,7 @@ with the results that they name, so a new result breaks no test before you run t
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -17,7 +18,6 @@ from typing import Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, UndefinedError, select_autoescape
 
 from benchmarks.experiments.dedup import first_scan
-from benchmarks.experiments.dedup.step_times import REST
 from benchmarks.experiments.serving.three_way import SYSTEMS
 from benchmarks.harness.rounds import median_of
 from benchmarks.scripts.install_size import EXTRAS
@@ -71,10 +71,21 @@ def part_of(name: str, results: Results) -> str:
         return _figures(*FIGURES[name], results)
     if name == "gpu":
         return _macro("on_a_gpu")(of_gpus(results))
-    kept = "three_way" if name == "ratios" else name
+    kept = _experiment_of(name)
     if kept not in results:
         return f"Not measured yet: `python -m benchmarks {COMMANDS.get(name, name)}`."
     return _macro(name)(results[kept])
+
+
+def tables_of(path: Path) -> str:
+    """The tables that show one result file."""
+    result = {**json.loads(path.read_text(encoding="utf-8")), "file": path.name}
+    names = [name for name in TABLES if _experiment_of(name) == result["experiment"]]
+    return "\n\n".join(part_of(name, {result["experiment"]: result}) for name in names)
+
+
+def _experiment_of(table: str) -> str:
+    return "three_way" if table == "ratios" else table
 
 
 def _figures(template: str, folder: str, results: Results) -> str:
@@ -118,7 +129,7 @@ ENVIRONMENT.globals.update(
     SYSTEMS=SYSTEMS,
     EXTRAS=EXTRAS,
     FIRST_SCAN_SYSTEMS=first_scan.SYSTEMS,
-    REST=REST,
+    REST=first_scan.REST,
     IMAGE_ENCODINGS=IMAGE_ENCODINGS,
     median_of=median_of,
     memory_growth=_memory_growth,

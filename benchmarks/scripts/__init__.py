@@ -1,1 +1,1 @@
-"""Scripts that measure no running system: sizes of installations, pictures of pages, a comparison of two checkouts."""
+"""Scripts that measure no running system: sizes of installations and pictures of pages."""

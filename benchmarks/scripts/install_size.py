@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.harness.experiment import Run, experiment, option
-from benchmarks.harness.results import show
 
 ROOT: Final = Path(__file__).parents[2]
 EXTRAS: Final[Mapping[str, str]] = {
@@ -31,7 +30,7 @@ EXTRAS: Final[Mapping[str, str]] = {
     "cli,local": "the model in your own process",
     "laptop": "`cli`, `dedup`, `local`, `phone`, `raw` and `review`: all that a photographer needs",
     "laptop,photos": "and libraries of Apple Photos",
-    "server,local": "`clip-serve` and `tritonserver` on a CPU (Linux x86-64, Python 3.10 to 3.12)",
+    "server,local": "`clip-serve` and `tritonserver` on a CPU (Linux x86-64, Python 3.11 or 3.12)",
     "ray": "`cli` and `dedup` with `--engine ray`",
     "export,local": "PyTorch and open_clip, for models that `clip-export` cannot write without them",
 }
@@ -107,8 +106,5 @@ def measure(run: Run) -> dict[str, Any]:
         name: saved.cell(f"extras {name or 'none'}", partial(install_extras, wheel, name, run.scratch))
         for name in run.options.extras
     }
-    demo = {"make demo": saved.cell("demo", partial(run_demo, run.scratch))} if run.options.demo else {}
-    keys = ("installed_mb", "downloaded_mb", "seconds")
-    rows = [(name or "no extra", *(f"{one[key]:.0f}" for key in keys)) for name, one in {**extras, **demo}.items()]
-    show("Installations", ("", "MB installed", "MB downloaded", "s beside downloads"), rows, width=100)
-    return {"summary": {"extras": extras, **({"demo": demo["make demo"]} if demo else {})}}
+    demo = {"demo": saved.cell("demo", partial(run_demo, run.scratch))} if run.options.demo else {}
+    return {"summary": {"extras": extras, **demo}}

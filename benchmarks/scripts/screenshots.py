@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from PIL import Image
 
-from preprocess_ensemble.testing.sample_photos import write_with_copies
+from benchmarks.fixtures.sample_photos import write_with_copies
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

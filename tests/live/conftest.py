@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from preprocess_ensemble.testing.server import QUIET, Server, serving
+from benchmarks.fixtures.server import QUIET, Server, serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

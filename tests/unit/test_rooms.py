@@ -117,7 +117,6 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
         ("preprocess_ensemble.serving",),
         ("contract", "imaging", "model_repository", "runtimes", "transports", "server state", "client"),
     ),
-    "server testing": (("preprocess_ensemble.testing",), ("contract",)),
 }  # fmt: skip
 
 
@@ -216,8 +215,8 @@ def test_every_room_has_a_module() -> None:
 
 
 BENCHMARK_LAYERS: Final = (
-    ("benchmarks.harness",),
     ("benchmarks.fixtures",),
+    ("benchmarks.harness",),
     ("benchmarks.load", "benchmarks.peers"),
     ("benchmarks.experiments", "benchmarks.gpu", "benchmarks.demo", "benchmarks.scripts"),
     ("benchmarks.report",),
@@ -247,21 +246,23 @@ def test_benchmarks_import_in_one_direction() -> None:
 
 
 def test_nothing_that_is_shipped_imports_benchmarks_or_test_aids() -> None:
-    aids = ("benchmarks", "tests", "preprocess_ensemble.testing", "clip_client.testing", "clip_client._testing")
+    aids = ("benchmarks", "tests", "clip_client.testing", "clip_client._testing")
     shipped = [item for item in all_imports() if not item.importer.startswith(aids)]
     assert [str(item) for item in shipped if item.imported.startswith(aids)] == []
 
 
 TESTS_OF_BENCHMARKS: Final = ("tests/unit/benchmarks/", "tests/live/benchmarks/")
+SHARED_WITH_TESTS: Final = {"benchmarks.fixtures.server", "benchmarks.fixtures.sample_photos"}
 
 
-def test_only_tests_of_benchmarks_import_benchmarks() -> None:
-    # What tests and benchmarks share lives in preprocess_ensemble.testing, what only tests need in tests/fixtures.
+def test_other_tests_import_only_the_fixtures_that_benchmarks_share() -> None:
+    # What only tests need lives in tests/fixtures.
     paths = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "tests").rglob("*.py"))]
     assert [rule for rule in TESTS_OF_BENCHMARKS if not any(path.startswith(rule) for path in paths)] == []
     others = [path for path in paths if not path.startswith(TESTS_OF_BENCHMARKS)]
     found = [item for path in others for item in imports_of(path, ROOT / path)]
-    assert [str(item) for item in found if item.imported.split(".")[0] == "benchmarks"] == []
+    used = {item.imported for item in found if item.imported.split(".")[0] == "benchmarks"}
+    assert used == SHARED_WITH_TESTS
 
 
 @pytest.mark.parametrize(

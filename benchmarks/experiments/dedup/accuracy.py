@@ -25,7 +25,6 @@ from benchmarks.fixtures.copies.holdout import write_holdout
 from benchmarks.fixtures.copies.holdout_tools import missing_tools
 from benchmarks.harness.checkpoint import CHECKPOINTS, say
 from benchmarks.harness.experiment import REPOSITORY, Run, experiment, option
-from benchmarks.harness.results import show
 from clip_client.dedup import Store
 from clip_client.dedup.types import is_random
 
@@ -72,7 +71,7 @@ async def judged(url: str, store: Store, cases: list[Case]) -> dict[str, Any]:
     option("--store", type=Path, default=CHECKPOINTS / "accuracy", help="keeps vectors, so that a later run continues"),
 )
 def measure(run: Run) -> dict[str, Any]:
-    """Write each set, judge what moves, and print the tables."""
+    """Write each set, and judge what moves."""
     options = run.options
     sets: dict[str, Callable[[Path], list[Case]]] = {
         f"seed {seed}": partial(write_cases, seed=int(seed), most=options.most)
@@ -91,11 +90,7 @@ def measure(run: Run) -> dict[str, Any]:
         for name, write in sets.items()
     }
     model = run.passport.id
-    result = {"model": model, "random_weights": is_random(model), "left_out": missing, **summary(found)}
-    for part in ("seeds", HOLDOUT):
-        if part in result:
-            report(part, result[part])
-    return result
+    return {"model": model, "random_weights": is_random(model), "left_out": missing, **summary(found)}
 
 
 def _measured(write: Callable[[Path], list[Case]], folder: Path, url: str, store: Store) -> dict[str, Any]:
@@ -116,28 +111,3 @@ def summary(found: dict[str, dict[str, Any]]) -> dict[str, Any]:
         recall = sum(row["moved_default"] for row in copies) / max(1, sum(row["cases"] for row in copies))
         result[part] = {"sets": len(sets), "classes": rows, "recall_of_copies": recall}
     return result
-
-
-def report(part: str, result: dict[str, Any]) -> None:
-    """Print one table."""
-    headings = (
-        "class", "cases", "moved", "edited, too", "only shown", "harm", "edited, too", "95 % bound", "below",
-        "pHash moves", "pHash harms",
-    )  # fmt: skip
-    names = ("cases", "moved_default", "moved_request", "only_found", "harmful_default", "harmful_request")
-    rows = [
-        (
-            kind, *(str(row[name]) for name in names), f"{row['bound_request']:.1%}" if row["can_harm"] else "",
-            str(row["below_request"]), str(row["moved_hash"]), str(row["harmful_hash"]),
-        )
-        for kind, row in result["classes"].items()
-    ]  # fmt: skip
-    title = f"{part} ({result['sets']}): cases of which a file moves by --apply, by default and with --act-on edited"
-    show(title, headings, rows, width=170)
-    total = result["classes"][TOTAL]
-    print(f"re-encoded copies that a plain --apply moves: {result['recall_of_copies']:.1%}")
-    for name, how in (("default", "--apply"), ("request", "--apply and --act-on edited")):
-        print(
-            f"{how}: harm in {total[f'harmful_{name}']} of {total['can_harm']} cases; "
-            f"with 95 % confidence at most {total[f'bound_{name}']:.2%}"
-        )

@@ -15,34 +15,35 @@ pip cannot install here is left out.
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
+import pkgutil
+import threading
 import time
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from unittest import mock
 
 import numpy as np
 from PIL import Image
 
-from benchmarks.experiments.dedup.step_times import REST, STEPS, StepTimes
 from benchmarks.fixtures.float_models import write_images_model
+from benchmarks.fixtures.sample_photos import write_originals
 from benchmarks.harness.checkpoint import say
 from benchmarks.harness.experiment import REPOSITORY, Run, experiment, option, rounds
-from benchmarks.harness.processor_time import Stopwatch
-from benchmarks.harness.results import show
-from benchmarks.harness.rounds import median_of
-from benchmarks.harness.venvs import EnvironmentFailed, venv_python
+from benchmarks.harness.meters import Stopwatch
 from benchmarks.harness.worker import in_new_process, peak_memory_mb
 from benchmarks.peers.folder_search import embed_with_infinity, search_with_fastdup
-from benchmarks.peers.services import infinity
+from benchmarks.peers.services import EnvironmentFailed, infinity, venv_python
 from clip_client import ClipClient
 from clip_client.dedup import Store, find_duplicates
 from clip_client.dedup.search import CANDIDATES, OFF
-from preprocess_ensemble.testing.sample_photos import write_originals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 SIZES: Final[Mapping[str, tuple[int, int]]] = {
     "12 MP": (4000, 3000),
@@ -64,6 +65,20 @@ SYSTEMS: Final[Mapping[str, str]] = {
 OWN: Final = ("local:", "unaligned", "clip-serve")
 PEERS: Final = {"infinity": "infinity", "fastdup-clip": "fastdup", "fastdup": "fastdup"}
 """System -> its environment."""
+STEPS: Final = {
+    "decode": ("preprocess_ensemble.imaging.decode:decode", "preprocess_ensemble.imaging.preprocessor:decode_image"),
+    "align": (
+        "clip_client.dedup.alignment.aligner:keep_small_picture",
+        "clip_client.dedup.alignment.aligner:keypoints_in",
+        "clip_client.dedup.alignment.keypoints:_find_keypoints",
+        "clip_client.dedup.alignment.aligner:align",
+        "clip_client.dedup.alignment.aligner:full_photo",
+        "clip_client.dedup.alignment.aligner:check_at_full_size",
+    ),
+}
+"""Step -> its functions. A function that another one calls counts for its own step alone."""
+REST: Final = "model and the rest"
+"""What no step counts: ONNX Runtime, reading, features, comparison, gRPC."""
 _COPY_EVERY: Final = 10
 _GRAIN: Final = 5
 """Levels of 255: with it, a JPEG of 12 megapixels has about 3 MB, as from a camera."""
@@ -105,24 +120,50 @@ def write_photos(folder: Path, name: str, count: int) -> None:
         list(pool.map(write_photo, itertools.cycle(sources), paths, itertools.repeat(size), originals))
 
 
+@contextmanager
+def counted_steps() -> Iterator[dict[str, float]]:
+    """Count the processor seconds of each of :data:`STEPS`, over all threads, until the end of the block."""
+    seconds, lock, thread = dict.fromkeys(STEPS, 0.0), threading.Lock(), threading.local()
+
+    def counted(step: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def call(*arguments: Any, **options: Any) -> Any:
+            outer_inside, thread.inside = getattr(thread, "inside", 0.0), 0.0
+            started = time.thread_time()
+            try:
+                return function(*arguments, **options)
+            finally:
+                spent = time.thread_time() - started
+                with lock:
+                    seconds[step] += spent - thread.inside
+                thread.inside = outer_inside + spent
+
+        return call
+
+    with ExitStack() as stack:
+        for step, functions in STEPS.items():
+            for function in functions:
+                original = pkgutil.resolve_name(function)
+                stack.enter_context(mock.patch(function.replace(":", "."), counted(step, original)))
+        yield seconds
+
+
 def search(url: str, photos: Path, store: Path, server: int | None, verify: str) -> dict[str, Any]:
     """Search once, with an empty store; ``server`` is the process of the server, whose time counts too."""
     return asyncio.run(_search(url, photos, sorted(photos.iterdir())[0], store, server, verify))
 
 
 async def _search(url: str, photos: Path, first: Path, store: Path, server: int | None, verify: str) -> dict[str, Any]:
-    times = StepTimes()
     started = time.perf_counter()
     async with ClipClient(url) as clip:
         await clip.embed(first)  # loads the model
         start_s = time.perf_counter() - started
         stopwatch = Stopwatch(server)
-        with times.counting():
-            with Store(store) as opened:
-                report = await find_duplicates(clip, [photos], store=opened, verify=verify)
+        with counted_steps() as counted, Store(store) as opened:
+            report = await find_duplicates(clip, [photos], store=opened, verify=verify)
         spent = stopwatch.per_photo(report.compared)
     assert not report.failed, report.failed
-    steps = {step: 1e3 * times.seconds[step] / report.compared for step in STEPS}
+    steps = {step: 1e3 * seconds / report.compared for step, seconds in counted.items()}
     return {
         "photos": report.compared,
         "groups": len(report.groups),
@@ -186,34 +227,4 @@ def measure(run: Run) -> dict[str, Any]:
             cells[f"{size}, {system}"] = partial(measure_own, run, system, folder, server)
         for system, measure_peer in peers.items():
             cells[f"{size}, {system}"] = partial(measure_peer, folder)
-    results = run.in_rounds(cells)
-    columns = {
-        "photos/s": ("photos_per_second", "%.1f"),
-        "processor ms/photo": ("processor_ms_per_photo", "%.1f"),
-        "of which server": ("server_ms_per_photo", "%.1f"),
-        "peak MB": ("peak_mb", "%.0f"),
-        "groups": ("groups", "%.0f"),
-        "start s": ("start_s", "%.1f"),
-    }
-    show(
-        "First search, from folder to groups",
-        ("", *columns),
-        [
-            (name, *(form % median_of(one, key) if key in one[0] else "-" for key, form in columns.values()))
-            for name, one in results.items()
-        ],
-    )
-    steps = [*STEPS, REST]
-    own = {name: one for name, one in results.items() if "steps_ms_per_photo" in one[0]}
-    show(
-        "Processor time, ms per photo",
-        ("", *own),
-        [
-            (
-                step,
-                *(f"{median_of([found['steps_ms_per_photo'] for found in one], step):.2f}" for one in own.values()),
-            )
-            for step in steps
-        ],
-    )
-    return {"searches": results}
+    return {"searches": run.in_rounds(cells)}

@@ -23,12 +23,12 @@ from PIL import Image
 from benchmarks.fixtures.bare_encoder import bare_encoder, preprocessing
 from benchmarks.fixtures.fidelity_pictures import ENCODERS, KINDS, QUALITIES, STRESS, jpeg
 from benchmarks.fixtures.pictures import psnr_db
+from benchmarks.fixtures.sample_photos import write_originals
 from benchmarks.harness.experiment import REPOSITORY, Run, experiment
 from benchmarks.harness.results import show
 from preprocess_ensemble.imaging import turbojpeg_decoder
 from preprocess_ensemble.imaging.decode import DecodePath, decode, decode_image
 from preprocess_ensemble.imaging.transform import SCALING_FLOOR, PreprocessConfig, preprocess
-from preprocess_ensemble.testing.sample_photos import write_originals
 
 Embed = Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.float32]]
 

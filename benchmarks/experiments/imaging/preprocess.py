@@ -26,13 +26,13 @@ from torchvision.transforms import functional
 
 from benchmarks.fixtures.fidelity_pictures import mosaic
 from benchmarks.fixtures.pictures import encoded, psnr_db
+from benchmarks.fixtures.sample_photos import write_originals
 from benchmarks.harness.experiment import Run, experiment, seconds
 from benchmarks.harness.results import show
 from preprocess_ensemble.imaging import turbojpeg_decoder
 from preprocess_ensemble.imaging.decode import quiet_libraries
 from preprocess_ensemble.imaging.preprocessor import Preprocessor
 from preprocess_ensemble.imaging.transform import PreprocessConfig
-from preprocess_ensemble.testing.sample_photos import write_originals
 
 Pixels = npt.NDArray[np.uint8]
 

@@ -11,25 +11,39 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.fixtures.bare_encoder import reference_vectors
-from benchmarks.fixtures.server_setting import SETTINGS, ServerSetting
+from benchmarks.fixtures.bare_encoder import Vectors, reference_vectors
+from benchmarks.fixtures.server_setting import ServerSetting
 from benchmarks.harness.experiment import MODEL, PHOTOS, REPOSITORY, Run, experiment, option, rounds, seconds
 from benchmarks.harness.results import show
 from benchmarks.harness.rounds import LEAST_COSINE, cosine_to_first, median_of, of_rounds, ratios, spread
+from benchmarks.load.loops import OPEN_TIMES
 from benchmarks.load.triton_statistics import measured
 from preprocess_ensemble.contract import ENCODER
 
 PARTS: Final = ("session", "pytorch")
 SATURATED: Final = 0.95
 """The server is full at the least number of callers that reaches this share of the best rate."""
-OPEN_TIMES: Final = 3
-"""Length of an open loop over that of a closed one, because near saturation a queue grows slowly to its full length."""
+SETTINGS: Final = (
+    option("--device", choices=("cpu", "cuda"), help="of the encoder; never fall back to the other"),
+    option("--tf32", action="store_true", help="let CUDA round the inputs of fp32 products"),
+    option("--graphs", action="store_true", help="CUDA graphs; on a CPU fixed batch sizes"),
+    *(
+        option(name, type=int, nargs="+", metavar="N", help=f"{what}; with several values, all combinations are served")
+        for name, what in (
+            ("--max-batch-size", "of the encoder"),
+            ("--encoders", "instances of the encoder"),
+            ("--decoders", "instances of the preprocessor"),
+            ("--delay-us", "max_queue_delay_microseconds of the encoder"),
+        )
+    ),
+)
+"""The options of :meth:`ServerSetting.every`."""
 
 
 @experiment(
@@ -57,9 +71,10 @@ def measure(run: Run) -> dict[str, Any]:
     cells = len(options.concurrency) * (len(options.parts) + len(settings))
     saved = run.checkpoint(total=options.rounds * (cells + len(settings) * (1 + len(options.offered))))
     parts = {name: run.load(name, name=name) for name in options.parts}
+    reference = cache(lambda: reference_vectors(options.reference or options.repository, run.files))
     for number in run.rounds:
         for setting in settings:
-            measure_round(run, setting, parts if setting is settings[0] else {}, f"round {number}")
+            measure_round(run, setting, parts if setting is settings[0] else {}, f"round {number}", reference)
     served = [summary_of(setting, options.concurrency, options.offered, saved.cells) for setting in settings]
     summary: dict[str, Any] = {"settings": served, "parts": {}, "ratios": {}, "precision": run.passport.precision}
     for size in options.concurrency:
@@ -72,7 +87,9 @@ def measure(run: Run) -> dict[str, Any]:
     return {"model": run.passport.id, "summary": summary}
 
 
-def measure_round(run: Run, setting: ServerSetting, parts: Mapping[str, Any], number: str) -> None:
+def measure_round(
+    run: Run, setting: ServerSetting, parts: Mapping[str, Any], number: str, reference: Callable[[], Vectors]
+) -> None:
     """Start a server with this setting, and measure it and ``parts`` once; nothing if that was done already."""
     options, saved = run.options, run.saved
     assert saved is not None
@@ -88,8 +105,7 @@ def measure_round(run: Run, setting: ServerSetting, parts: Mapping[str, Any], nu
         url = run.serve(repository, *server_options(options)).grpc_url
         ready_s = time.perf_counter() - start
         loads = [run.load("transport", url, name=f"load {n}") for n in range(options.load_processes)]
-        expected = reference_vectors(options.reference or options.repository, run.files)
-        cosine = cosine_to_first({"expected": expected, "served": loads[0].ready["vectors"]})["served"]
+        cosine = cosine_to_first({"expected": reference(), "served": loads[0].ready["vectors"]})["served"]
         saved.cell(f"{setting.name} start {number}", lambda: {"seconds": ready_s, "cosine": cosine})
         for size, name in closed.items():
             for part, worker in parts.items():

@@ -33,14 +33,13 @@ import numpy as np
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
+from benchmarks.fixtures.sample_photos import coarse_noise
+from benchmarks.fixtures.server import TINY_CLIP, Server, python_with_shared_memory, serving
 from benchmarks.harness.experiment import REPOSITORY, Run, experiment, option, seconds
 from benchmarks.harness.results import show
 from benchmarks.load.loops import closed_loop, open_loop
 from clip_client import ClipClient, ClipError
 from preprocess_ensemble.contract import PREPROCESSOR
-from preprocess_ensemble.testing.sample_photos import coarse_noise
-from preprocess_ensemble.testing.server import Server, python_with_shared_memory, serving
-from preprocess_ensemble.testing.tiny_model import TINY_CLIP
 
 PICTURES: Final = 24
 MOST_RATE: Final = 8.0

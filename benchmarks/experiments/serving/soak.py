@@ -25,14 +25,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import psutil
 
 from benchmarks.fixtures.pictures import blobs, encoded
+from benchmarks.fixtures.sample_photos import coarse_noise
+from benchmarks.fixtures.server import Server, serving
 from benchmarks.harness.experiment import REPOSITORY, Run, experiment, option, seconds
 from benchmarks.harness.results import show
 from benchmarks.load.loops import closed_loop
 from clip_client import ClipClient
 from preprocess_ensemble.contract import ENCODER, PREPROCESSOR
 from preprocess_ensemble.serving.cleanup import SHARED_MEMORY, region_prefix
-from preprocess_ensemble.testing.sample_photos import coarse_noise
-from preprocess_ensemble.testing.server import Server, serving
 
 if TYPE_CHECKING:
     from clip_client._encoding import TransferName

@@ -16,19 +16,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.fixtures.float_models import write_float_model
-from benchmarks.fixtures.server_setting import variant
+from benchmarks.fixtures.repositories import variant
+from benchmarks.fixtures.server import QUIET, Server, serving
 from benchmarks.harness.experiment import MODEL, REPOSITORY, Run, experiment, option, rounds, seconds
-from benchmarks.harness.results import show
 from benchmarks.harness.rounds import LEAST_COSINE, cosine_to_first, median_of, ratios, spread
-from benchmarks.harness.worker import Worker, start_together
+from benchmarks.load.loops import OPEN_TIMES
 from benchmarks.peers.services import Service, infinity, plain_service
 from preprocess_ensemble.contract import ENCODER
 from preprocess_ensemble.export.parity import REQUIRED_COSINE
 from preprocess_ensemble.runtimes.processor import has_bf16
-from preprocess_ensemble.testing.server import QUIET, Server, serving
+
+if TYPE_CHECKING:
+    from benchmarks.harness.worker import Worker
 
 SYSTEMS: Final[Mapping[str, str]] = {
     "pytorch": "open_clip in process, fp32",
@@ -63,8 +65,6 @@ RATIOS: Final = (
 )
 """(one, other, the least ratio of their images per second at the highest concurrency). The last says whether the
 baseline is an honest one."""
-OPEN_TIMES: Final = 3
-"""Length of an open loop over that of a closed one, because near saturation a queue grows slowly to its full length."""
 _RUNS_ON: Final = re.compile(rb'runs on (.+ \(.+\))"?$', re.MULTILINE)
 
 
@@ -160,7 +160,7 @@ def measure(run: Run) -> dict[str, Any]:
     served = [system for system in systems if system not in IN_PROCESS]
     per_round = len(systems) * len(concurrencies) + len(served) * len(options.offered)
     run.checkpoint(total=per_round * options.rounds)
-    running = start_together(run.stack, services(run))
+    running = {name: run.stack.enter_context(service) for name, service in services(run).items()}
     workers = {system: worker(run, system, running) for system in systems}
     cosines = cosine_to_first({system: one.ready["vectors"] for system, one in workers.items()})
     found: dict[str, list[dict[str, Any]]] = {}
@@ -185,7 +185,6 @@ def measure(run: Run) -> dict[str, Any]:
     if "auto" in systems:
         said: list[bytes] = _RUNS_ON.findall((run.scratch / "auto.log").read_bytes())
         summary["systems"]["auto"]["runtime"] = said[-1].decode() if said else ""
-    print_summary(summary, concurrencies, options.rounds)
     return {"summary": summary}
 
 
@@ -234,24 +233,3 @@ def summarise(
     ]
     honest = all(ratio["median"] >= ratio["required"] for ratio in compared if ratio["of"] == "plain-batched")
     return {"systems": rows, "ratios": compared, "valid": honest and all(row["valid"] for row in rows.values())}
-
-
-def print_summary(summary: Mapping[str, Any], concurrencies: Sequence[int], count: int) -> None:
-    """Print the table of the systems, and the ratios."""
-    shares = list(dict.fromkeys(share for row in summary["systems"].values() for share in row["offered"]))
-    rows = []
-    for system, row in summary["systems"].items():
-        at = row["at"]
-        rates = [f"{at[str(concurrency)]['images_per_second']['median']:.1f}" for concurrency in concurrencies]
-        cosine = f"{row['cosine']:.6f}" + ("" if row["valid"] else " INVALID")
-        opened = (f"{one['p99']:.0f}" if (one := row["offered"].get(share)) else "" for share in shares)
-        rows.append((SYSTEMS[system], *rates, f"{at[str(concurrencies[0])]['p50_ms']:.0f}", *opened, cosine))
-    sizes = (f"x{concurrency}" for concurrency in concurrencies)
-    headings = ("system", *sizes, "p50 ms, x1", *(f"p99 ms, offered {share}" for share in shares), "least cosine")
-    show(f"Images per second, median of {count} interleaved rounds", headings, rows)
-    for ratio in summary["ratios"]:
-        verdict = "holds" if ratio["median"] >= ratio["required"] else "DOES NOT HOLD"
-        print(
-            f"{ratio['of']} / {ratio['to']}: {ratio['median']:.2f} ({ratio['min']:.2f} to {ratio['max']:.2f}), "
-            f"at least {ratio['required']} expected: {verdict}"
-        )

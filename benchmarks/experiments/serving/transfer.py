@@ -21,6 +21,7 @@ from PIL import Image
 
 from benchmarks.fixtures.bare_encoder import bare_encoder, exact_pixels
 from benchmarks.fixtures.pictures import encoded, psnr_db
+from benchmarks.fixtures.sample_photos import write_originals
 from benchmarks.harness.experiment import REPOSITORY, Run, experiment
 from benchmarks.harness.results import show
 from benchmarks.load.adapters import normalised
@@ -29,7 +30,6 @@ from clip_client._encoding import IMAGE_ENCODINGS, TransferName
 from clip_client._pipeline.encoder import ImageEncoder
 from preprocess_ensemble.imaging.decode import decode
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
-from preprocess_ensemble.testing.sample_photos import write_originals
 
 WAYS: Final = (*IMAGE_ENCODINGS, "uint8 tensor", "FP32 tensor", "JSON")
 PIXELS: Final = 2_000_000
@@ -128,11 +128,6 @@ def measure(run: Run) -> dict[str, Any]:
     show(f"Sample photos at the model's input size; {model.id}, {weights}", headings, rows, width=110)
     costs = preparation([enlarged(path, PIXELS) for path in originals], model)
     large = preparation([enlarged(path, 6 * PIXELS) for path in originals[:4]], model)
-    rows = [
-        (way, f"{cost['mean_kb']:,.1f}", f"{cost['client_ms']:.1f}", f"{large[way]['client_ms']:.1f}")
-        for way, cost in costs.items()
-    ]
-    show("Photos of 2 megapixels", ("", "KB", "client ms", "(12 MP)"), rows)
     return {
         "model": model.id,
         "settings": settings,

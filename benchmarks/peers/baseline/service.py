@@ -2,18 +2,15 @@
 
 ===========================  =============================================================================
 ``POST /embed``              a form (multipart) with one or more fields ``images``, each an image file
-``POST /embed/base64``       ``{"images": ["<base64>", ...]}``
 ``GET /model``               the model's passport, as the ensemble's handshake gives it
 ``GET /healthz``             200 once the model is loaded
 ===========================  =============================================================================
 
-Both POSTs answer ``{"model": id, "fingerprint": [a, b], "dimension": D, "results": [{"embedding", "status", "error"},
-...]}``, one result for each image, in order. As in the ensemble, a bad image fails neither the request nor the other
-images: its ``embedding`` is null, ``status`` the number of an ``ImageStatus`` and ``error`` one sentence.
+``POST /embed`` answers ``{"model": id, "fingerprint": [a, b], "dimension": D, "results": [{"embedding", "status",
+"error"}, ...]}``, one result for each image, in order. As in the ensemble, a bad image fails neither the request nor
+the other images: its ``embedding`` is null, ``status`` the number of an ``ImageStatus`` and ``error`` one sentence.
 """
 
-import base64
-import binascii
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -35,12 +32,6 @@ class Settings(BaseModel, frozen=True):
     """Most images in one run of the model, from several requests; 1 turns batching off."""
     max_request_images: PositiveInt = Field(32, alias="CLIP_MAX_REQUEST_IMAGES")
     """Most images in one request."""
-
-
-class Base64Images(BaseModel):
-    """Body of ``POST /embed/base64``."""
-
-    images: list[str]
 
 
 def make_app(settings: Settings) -> FastAPI:
@@ -79,14 +70,6 @@ def make_app(settings: Settings) -> FastAPI:
     @app.post("/embed")
     async def embed(images: list[UploadFile]) -> Response:
         return await answer([await image.read() for image in images])
-
-    @app.post("/embed/base64")
-    async def embed_base64(body: Base64Images) -> Response:
-        try:
-            images = [base64.b64decode(image, validate=True) for image in body.images]
-        except binascii.Error:
-            raise HTTPException(422, "An image is not base64.") from None
-        return await answer(images)
 
     @app.get("/model")
     async def model() -> Response:

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 import subprocess
 import sys
-import urllib.error
-import urllib.request
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
+from benchmarks.fixtures.sample_photos import write_thumbnails
+from benchmarks.fixtures.server import TINY_CLIP, free_port
 from benchmarks.peers.services import plain_service
 from clip_client import ClipClient, ProtocolMismatch, Unavailable
-from preprocess_ensemble.contract import ImageStatus
-from preprocess_ensemble.testing.sample_photos import write_thumbnails
-from preprocess_ensemble.testing.server import free_port
-from preprocess_ensemble.testing.tiny_model import TINY_CLIP
 from tests.paths import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from preprocess_ensemble.testing.server import Server
+    from benchmarks.fixtures.server import Server
 
 
 @pytest.fixture(scope="module")
@@ -39,12 +34,6 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
     directory = tmp_path_factory.mktemp("thumbnails")
     write_thumbnails(directory)
     return [path.read_bytes() for path in sorted(directory.iterdir())]
-
-
-def post(url: str, document: Any) -> Any:
-    request = urllib.request.Request(url, json.dumps(document).encode(), {"content-type": "application/json"})
-    with urllib.request.urlopen(request) as response:
-        return json.load(response)
 
 
 async def test_callers_switch_by_url_alone(plain: str, server: Server, files: list[bytes]) -> None:
@@ -81,22 +70,6 @@ def test_the_health_check_of_its_image_finds_it(plain: str) -> None:
     for port, code in ((plain.rpartition(":")[2], 0), (str(free_port()), 1)):
         command = [sys.executable, *(part.replace("8002", port) for part in rest)]
         assert subprocess.run(command, capture_output=True, check=False).returncode == code
-
-
-def test_base64_gives_what_the_form_gives(plain: str, files: list[bytes]) -> None:
-    answer = post(f"{plain}/embed/base64", {"images": [base64.b64encode(file).decode() for file in (files[0], b"x")]})
-    first, second = answer["results"]
-    assert np.linalg.norm(first["embedding"]) == pytest.approx(1, abs=1e-5)
-    assert second["embedding"] is None
-    assert second["status"] == ImageStatus.NOT_AN_IMAGE
-
-
-@pytest.mark.parametrize("images", [[], ["not base64!"], ["eA=="] * 33])
-def test_a_request_that_is_none_is_refused_as_a_whole(plain: str, images: list[str]) -> None:
-    with pytest.raises(urllib.error.HTTPError) as refused:
-        post(f"{plain}/embed/base64", {"images": images})
-    refused.value.close()
-    assert refused.value.code == 422
 
 
 async def test_nothing_listens() -> None:

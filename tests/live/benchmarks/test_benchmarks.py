@@ -15,13 +15,13 @@ from benchmarks.experiments.serving.soak import Series, mixed_calls, soak
 from benchmarks.fixtures.copies.generator import KINDS
 from benchmarks.fixtures.copies.holdout import KINDS as HOLDOUT_KINDS
 from benchmarks.fixtures.copies.holdout_tools import missing_tools
-from preprocess_ensemble.testing.tiny_model import TINY_CLIP
+from benchmarks.fixtures.server import TINY_CLIP
 from tests.paths import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from preprocess_ensemble.testing.server import Server
+    from benchmarks.fixtures.server import Server
 
 
 def run(name: str, *options: str, results: Path, kept: str | None = None) -> dict[str, Any]:

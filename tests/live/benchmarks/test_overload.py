@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import psutil
 
 from benchmarks.fixtures.null_repository import write_null_repository
+from benchmarks.fixtures.server import free_port, serving
 from benchmarks.harness.worker import Worker
-from preprocess_ensemble.testing.server import free_port, serving
 
 if TYPE_CHECKING:
     from pathlib import Path

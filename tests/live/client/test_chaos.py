@@ -7,10 +7,10 @@ import json
 import urllib.request
 from typing import TYPE_CHECKING, Any, Final
 
+from benchmarks.fixtures.sample_photos import coarse_noise
+from benchmarks.fixtures.server import free_port, serving
 from clip_client import ClipClient
 from preprocess_ensemble.contract import PREPROCESSOR
-from preprocess_ensemble.testing.sample_photos import coarse_noise
-from preprocess_ensemble.testing.server import free_port, serving
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -26,10 +26,10 @@ from tritonclient.grpc import InferenceServerClient
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelQueuePolicy
 from tritonclient.utils import InferenceServerException
 
+from benchmarks.fixtures.server import free_port, python_with_shared_memory, serving
 from clip_client import ClientConfig, ClipClient, ClipError, DeadlineExceeded, ProtocolMismatch
 from clip_client._transports.grpc import TritonTransport, transport_factory
 from clip_client._transports.grpc_errors import ERROR_TABLE, ErrorRow, find_row
-from preprocess_ensemble.testing.server import free_port, python_with_shared_memory, serving
 from tests.fixtures.images import image_files
 from tests.fixtures.service_errors import SEEN
 from tests.fixtures.waiting import until

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from benchmarks.fixtures.server import free_port
 from clip_client import ClientConfig, ClipClient, ClipError, ModelNotReady, SyncClipClient
 from clip_client.cli.errors import CommandFailed
 from clip_client.cli.options.connection import connected
@@ -21,7 +22,6 @@ from preprocess_ensemble.runtimes import candidates
 from preprocess_ensemble.runtimes.candidates import Candidate
 from preprocess_ensemble.runtimes.model import OpenModel
 from preprocess_ensemble.runtimes.openvino_model import open_openvino
-from preprocess_ensemble.testing.server import free_port
 from tests.fixtures.images import image_files, phone_files
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from benchmarks.fixtures.server import Server
     from preprocess_ensemble.imaging.transform import PreprocessConfig
-    from preprocess_ensemble.testing.server import Server
 
 
 def files_in(photos: Path) -> list[Path]:

@@ -20,8 +20,8 @@ from tests.live.raw import infer
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from benchmarks.fixtures.server import Server
     from clip_client._encoding import TransferName
-    from preprocess_ensemble.testing.server import Server
 
 LEAST_COSINE = {"thumbnail": 0.999, "thumbnail-small": 0.997}
 

@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from benchmarks.fixtures.server import free_port
 from clip_client.cli.main import main
 from clip_client.dedup import Store
 from clip_client.dedup.features.image_features import cached_features
-from preprocess_ensemble.testing.server import free_port
 from tests.fixtures.report_schema import check
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from preprocess_ensemble.testing.server import Server
+    from benchmarks.fixtures.server import Server
 
 
 def test_dedup_writes_json_and_a_page(

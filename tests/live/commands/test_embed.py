@@ -27,7 +27,7 @@ from tests.fixtures.models.model_info import model_info
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from preprocess_ensemble.testing.server import Server
+    from benchmarks.fixtures.server import Server
 
 _MANY: Final = 1000
 INTERRUPTED: Final = "clip-client: interrupted; the work that is done is kept, and the same command continues it"

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from benchmarks.fixtures.server import free_port
 from clip_client import ClientConfig, ModelNotReady
 from clip_client.cli.errors import CommandFailed
 from clip_client.cli.options import connection, first_model
 from clip_client.cli.options.connection import connected
 from clip_client.cli.options.first_model import export_default_model
 from preprocess_ensemble.model_repository.location import default_repository, user_repository
-from preprocess_ensemble.testing.server import free_port
 
 if TYPE_CHECKING:
     from pathlib import Path

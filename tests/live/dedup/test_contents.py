@@ -20,8 +20,8 @@ from tests.fixtures.images import phone_files
 from tests.fixtures.images.embedded_files import MP4
 
 if TYPE_CHECKING:
+    from benchmarks.fixtures.server import Server
     from clip_client.dedup import DuplicateReport, Member
-    from preprocess_ensemble.testing.server import Server
 
 
 @pytest.fixture

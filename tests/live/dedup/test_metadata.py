@@ -16,7 +16,7 @@ from tests.fixtures.images.camera_files import exif, packet
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from preprocess_ensemble.testing.server import Server
+    from benchmarks.fixtures.server import Server
 
 
 @pytest.fixture

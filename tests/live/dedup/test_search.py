@@ -19,17 +19,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from PIL import Image
 
+from benchmarks.fixtures.sample_photos import write_with_copies
 from clip_client import ClipClient, SyncClipClient
 from clip_client.dedup import find_duplicates
-from preprocess_ensemble.testing.sample_photos import write_with_copies
 from tests.fixtures.images.raw_files import dng
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
 
+    from benchmarks.fixtures.server import Server
     from clip_client import EmbeddedItem
     from clip_client.dedup import DuplicateReport
-    from preprocess_ensemble.testing.server import Server
 
 
 @pytest.fixture(scope="module")

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from PIL import Image
 
+from benchmarks.fixtures.sample_photos import write_originals, write_with_copies
 from clip_client import ClipClient
 from clip_client.cli.main import main
 from clip_client.dedup import Store, find_duplicates
 from clip_client.dedup.store.journal import State
 from clip_client.dedup.types import BURST, EXACT, QUARANTINE_NAME, SearchStats
-from preprocess_ensemble.testing.sample_photos import write_originals, write_with_copies
 
 if TYPE_CHECKING:
+    from benchmarks.fixtures.server import Server
     from clip_client.dedup import DuplicateReport
-    from preprocess_ensemble.testing.server import Server
 
 
 @pytest.fixture(scope="module")

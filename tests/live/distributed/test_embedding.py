@@ -24,12 +24,12 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import ImageOps
 
+from benchmarks.fixtures.sample_photos import coarse_noise
+from benchmarks.fixtures.server import QUIET, serving
 from clip_client import SyncClipClient, VectorsError, load_vectors, save_vectors
 from clip_client.cli.main import main
 from clip_client.dedup.types import EDITED, RE_ENCODED
 from clip_client.distributed import DistributedError, embed_dataset, embed_partitions, image_files
-from preprocess_ensemble.testing.sample_photos import coarse_noise
-from preprocess_ensemble.testing.server import QUIET, serving
 from tests.fixtures.images.scenes import resized, scene
 from tests.fixtures.ray_cluster import RAY_WARNINGS, Gate, connected, deadly_partition, gated_partition, two_nodes
 from tests.fixtures.waiting import wait_until
@@ -37,8 +37,8 @@ from tests.fixtures.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from benchmarks.fixtures.server import Server
     from clip_client.distributed import EmbeddingSummary
-    from preprocess_ensemble.testing.server import Server
 
 pytestmark = pytest.mark.filterwarnings(*RAY_WARNINGS)
 

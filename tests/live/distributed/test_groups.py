@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from benchmarks.fixtures.server import Server
     from clip_client.dedup import DuplicateReport
-    from preprocess_ensemble.testing.server import Server
 
 pytestmark = [pytest.mark.filterwarnings(*RAY_WARNINGS)]
 

@@ -23,9 +23,8 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+from benchmarks.fixtures.server import TINY_CLIP, free_port
 from preprocess_ensemble.serving.cleanup import SHARED_MEMORY, region_prefix
-from preprocess_ensemble.testing.server import free_port
-from preprocess_ensemble.testing.tiny_model import TINY_CLIP
 from tests.live.processes import still_running
 from tests.paths import ROOT
 

@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from preprocess_ensemble.testing.server import free_port
+from benchmarks.fixtures.server import free_port
 from tests.paths import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from preprocess_ensemble.testing.server import Server
+    from benchmarks.fixtures.server import Server
 
 EXAMPLES = ROOT / "examples"
 

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+from benchmarks.fixtures.server import TINY_CLIP, free_port
 from clip_client import SyncClipClient
-from preprocess_ensemble.testing.server import free_port
-from preprocess_ensemble.testing.tiny_model import TINY_CLIP
 from tests.fixtures.packaging.containers import PYTHON, Engine, require_tools
 from tests.paths import ROOT
 

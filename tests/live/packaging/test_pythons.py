@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from preprocess_ensemble.testing.sample_photos import write_with_copies
+from benchmarks.fixtures.sample_photos import write_with_copies
 from tests.fixtures.packaging.containers import Engine, require_tools
 from tests.paths import ROOT
 

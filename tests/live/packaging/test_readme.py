@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from preprocess_ensemble.testing.sample_photos import write_with_copies
-from preprocess_ensemble.testing.server import free_port
-from preprocess_ensemble.testing.tiny_model import TINY_CLIP
+from benchmarks.fixtures.sample_photos import write_with_copies
+from benchmarks.fixtures.server import TINY_CLIP, free_port
 from tests.paths import ROOT
 
 if TYPE_CHECKING:

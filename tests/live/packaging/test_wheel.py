@@ -9,7 +9,7 @@ import zipfile
 from email.parser import HeaderParser
 from typing import TYPE_CHECKING
 
-from preprocess_ensemble.testing.server import free_port
+from benchmarks.fixtures.server import free_port
 from tests.live.bare import launched, wait_until_live
 from tests.live.raw import infer
 

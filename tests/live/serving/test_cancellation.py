@@ -18,7 +18,7 @@ from tests.fixtures.images import image_files
 from tests.fixtures.waiting import until
 
 if TYPE_CHECKING:
-    from preprocess_ensemble.testing.server import Server
+    from benchmarks.fixtures.server import Server
 
 IMAGE = image_files.jpeg(size=(300, 200))
 

@@ -31,8 +31,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from PIL import Image
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from benchmarks.fixtures.server import Server, free_port, serving
 from clip_client import ClientConfig, ClipClient, Overloaded, ProtocolMismatch, Unauthorized
-from preprocess_ensemble.testing.server import Server, free_port, serving
 from tests.paths import ROOT
 
 if TYPE_CHECKING:

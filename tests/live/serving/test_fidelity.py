@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
+from benchmarks.fixtures.server import TINY_CLIP, Server, serving
 from clip_client import ClipClient
 from preprocess_ensemble.export.exporter import export_model, load_model
 from preprocess_ensemble.model_repository.config import installed_passport
-from preprocess_ensemble.testing.server import Server, serving
-from preprocess_ensemble.testing.tiny_model import TINY_CLIP
 from tests.live.raw import infer
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from tests.fixtures.images.damaged_files import Inputs, seeds
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from preprocess_ensemble.testing.server import Server
+    from benchmarks.fixtures.server import Server
 
 INPUTS = int(os.environ.get("FUZZ_LIVE", "240"))
 SEED = int(os.environ.get("FUZZ_SEED", "11"))

@@ -19,7 +19,7 @@ import pytest
 import yaml
 from PIL import Image
 
-from preprocess_ensemble.testing.server import Server, free_port, serving
+from benchmarks.fixtures.server import Server, free_port, serving
 from tests.live.raw import infer
 from tests.paths import ROOT
 

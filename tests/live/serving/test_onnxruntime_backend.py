@@ -12,7 +12,7 @@ import pytest
 from tritonclient.grpc import InferenceServerClient, InferInput, InferRequestedOutput
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-from preprocess_ensemble.testing.server import free_port
+from benchmarks.fixtures.server import free_port
 from tests.fixtures.models import tiny_onnx
 from tests.live.bare import launched, wait_until_live
 

@@ -7,6 +7,7 @@ import re
 import shutil
 from typing import TYPE_CHECKING
 
+from benchmarks.fixtures.server import QUIET, serving
 from clip_client import ClientConfig, SyncClipClient
 from clip_client.cli.main import main
 from preprocess_ensemble.backends.onnxruntime.session import open_session
@@ -18,7 +19,6 @@ from preprocess_ensemble.runtimes.onnx_session import open_model
 from preprocess_ensemble.runtimes.precision import PRECISION_VARIABLE
 from preprocess_ensemble.runtimes.selection import Selection, select
 from preprocess_ensemble.runtimes.timing import Timer
-from preprocess_ensemble.testing.server import QUIET, serving
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,11 +13,11 @@ import pytest
 from google.protobuf import text_format
 from onnx import TensorProto, helper
 
+from benchmarks.fixtures.server import serving
 from preprocess_ensemble.contract import ENCODER
 from preprocess_ensemble.model_repository.config import read_config
 from preprocess_ensemble.runtimes.processor import has_bf16
 from preprocess_ensemble.serving.tensorrt import TensorrtMissing, check_tensorrt, usable_gpus
-from preprocess_ensemble.testing.server import serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

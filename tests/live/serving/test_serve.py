@@ -25,10 +25,9 @@ from PIL import Image
 from tritonclient.grpc import InferenceServerClient, InferInput, InferRequestedOutput
 from tritonclient.utils import InferenceServerException
 
+from benchmarks.fixtures.server import QUIET, TINY_CLIP, Server, free_port, python_with_shared_memory, serving
 from clip_client import SyncClipClient
 from preprocess_ensemble.serving.cleanup import SHARED_MEMORY, region_prefix
-from preprocess_ensemble.testing.server import QUIET, Server, free_port, python_with_shared_memory, serving
-from preprocess_ensemble.testing.tiny_model import TINY_CLIP
 from tests.fixtures.waiting import wait_until
 from tests.live.processes import still_running
 from tests.live.raw import infer

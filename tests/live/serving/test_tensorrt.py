@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from benchmarks.fixtures.server import serving
 from clip_client import ClipClient
 from preprocess_ensemble.serving.tensorrt import TensorrtMissing, check_tensorrt, stage_repository
-from preprocess_ensemble.testing.server import serving
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,11 +16,11 @@ from PIL import Image
 from tritonclient.grpc import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
+from benchmarks.fixtures.server import Server, serving
 from clip_client import ClientConfig, ClipClient, ClipError, ProtocolMismatch, Unauthorized, Unavailable
 from clip_client.cli.main import main
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.serving.tls import ServerTls
-from preprocess_ensemble.testing.server import Server, serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from PIL import Image
 
+from benchmarks.fixtures.server import serving
 from clip_client import ClipClient
-from preprocess_ensemble.testing.server import serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

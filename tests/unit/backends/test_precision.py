@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
+from benchmarks.fixtures.server import TINY_CLIP
 from preprocess_ensemble.backends.onnxruntime.batch import DirectRunner
 from preprocess_ensemble.backends.onnxruntime.model_config import ModelLoadError
 from preprocess_ensemble.backends.onnxruntime.providers import OpenVinoAccelerator
@@ -24,7 +25,6 @@ from preprocess_ensemble.model_repository.config import installed_passport
 from preprocess_ensemble.runtimes import candidates
 from preprocess_ensemble.runtimes.openvino_model import open_openvino
 from preprocess_ensemble.runtimes.precision import PRECISION_VARIABLE
-from preprocess_ensemble.testing.tiny_model import TINY_CLIP
 from tests.fixtures.models import tiny_onnx
 from tests.fixtures.models.model_configs import accelerators, parameters
 

@@ -9,24 +9,23 @@ import re
 import subprocess
 import sys
 import threading
-from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
+from benchmarks.experiments.dedup.first_scan import counted_steps
 from benchmarks.experiments.serving.ensemble import summary_of
 from benchmarks.experiments.serving.three_way import summarise
 from benchmarks.fixtures.server_setting import ServerSetting
 from benchmarks.harness.checkpoint import Checkpoint
-from benchmarks.harness.rounds import cosine_to_first, percentiles
-from benchmarks.harness.worker import start_together
+from benchmarks.harness.rounds import cosine_to_first
 from benchmarks.load.loops import closed_loop, open_loop, poisson
-from benchmarks.peers import in_process as systems
 from benchmarks.peers.baseline.batcher import Batcher
-from benchmarks.peers.baseline.service import Settings
 from clip_client._transports.triton_statistics import ModelStatistics
+from clip_client.dedup import Store, find_duplicates
+from tests.fixtures.images.scenes import scene
+from tests.fixtures.reviews import SmallPictures
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,34 +62,18 @@ def test_a_stopped_run_continues_where_it_was(tmp_path: Path) -> None:
     assert not Checkpoint("tried", {"rounds": 2}, tmp_path).has("a")
 
 
-def test_another_plan_starts_over(tmp_path: Path) -> None:
-    Checkpoint("tried", {"rounds": 2}, tmp_path).cell("a", lambda: {"rate": 1.0})
-    assert not Checkpoint("tried", {"rounds": 3}, tmp_path).has("a")
-
-
-def test_what_another_commit_measured_is_measured_again(tmp_path: Path) -> None:
-    Checkpoint("tried", {"rounds": 2}, tmp_path).cell("a", lambda: {"rate": 1.0})
-    assert Checkpoint("tried", {"rounds": 2}, tmp_path).has("a")
-    assert not Checkpoint("tried", {"rounds": 2}, tmp_path, commit="another").has("a")
-
-
-@pytest.mark.parametrize(("load", "is_busy"), [(0.0, False), (1000.0, True)])
-def test_a_run_on_a_busy_machine_warns(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], load: float, is_busy: bool
+def test_what_another_plan_or_commit_measured_is_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Checkpoint("tried", {}, tmp_path, load=load)
-    assert ("the load average was" in capsys.readouterr().err) == is_busy
+    def is_kept(rounds: int) -> bool:
+        checkpoint = Checkpoint("tried", {"rounds": rounds}, tmp_path)
+        was_kept = checkpoint.has("a")
+        checkpoint.cell("a", lambda: {"rate": 1.0})
+        return was_kept
 
-
-def test_no_system_takes_a_gpu_that_the_others_leave_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    for providers, where in ((["CPUExecutionProvider"], "cpu"), (["CUDAExecutionProvider"], "cuda")):
-        monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-        monkeypatch.setattr("onnxruntime.get_available_providers", lambda providers=providers: providers)
-        assert systems.device() == where
-
-
-def test_percentiles_of_one_value_are_that_value() -> None:
-    assert percentiles([7.0]) == {"p50": 7.0, "p95": 7.0, "p99": 7.0}
+    assert [is_kept(rounds) for rounds in (2, 2, 3, 3)] == [False, True, False, True]
+    monkeypatch.setattr("benchmarks.harness.checkpoint.output", lambda *_: "another")
+    assert not is_kept(3)
 
 
 async def test_an_open_loop_counts_from_when_a_request_was_due() -> None:
@@ -120,14 +103,6 @@ async def test_an_open_loop_drops_calls_beyond_its_limit() -> None:
 
     answers = await open_loop(call, gaps(), seconds=1, limit=2)
     assert (answers.calls, answers.dropped) == (2, 7)
-
-
-async def test_an_open_loop_raises_what_a_call_raised() -> None:
-    async def call(due_s: float) -> None:
-        raise OSError("gone")
-
-    with pytest.raises(OSError, match="gone"):
-        await open_loop(call, itertools.repeat(0.01), seconds=0.1)
 
 
 async def test_a_closed_loop_never_has_more_in_flight_than_callers() -> None:
@@ -237,14 +212,6 @@ async def test_a_batch_that_fails_fails_its_callers_and_no_others() -> None:
     assert answers[1:] == [[1], [2]]
 
 
-def test_settings_come_from_the_environment() -> None:
-    settings = Settings.model_validate({"CLIP_MODEL": "ViT-L-14", "CLIP_MAX_BATCH": "1", "HOME": "/"})
-    assert (settings.model, settings.pretrained, settings.max_batch) == ("ViT-L-14", "laion2b_s34b_b79k", 1)
-    for wrong in ("none", "0"):
-        with pytest.raises(ValidationError, match="CLIP_MAX_BATCH"):
-            Settings.model_validate({"CLIP_MAX_BATCH": wrong})
-
-
 def three_way(cosine: float = 1.0) -> dict[str, Any]:
     systems = ["plain-batched", "ensemble"]
     rates = {"plain-batched": (10.0, 12.0), "ensemble": (20.0, 18.0)}
@@ -266,30 +233,6 @@ def test_other_vectors_make_a_row_and_the_run_invalid() -> None:
     assert not summary["valid"]
 
 
-def test_systems_start_together_and_one_that_fails_leaves_none_running() -> None:
-    together = threading.Barrier(2, timeout=60)
-    running: set[str] = set()
-
-    @contextmanager
-    def service(name: str, *, fails: bool = False) -> Iterator[str]:
-        together.wait()
-        if fails:
-            raise OSError(name)
-        running.add(name)
-        try:
-            yield name.upper()
-        finally:
-            running.discard(name)
-
-    with ExitStack() as stack:
-        assert start_together(stack, {"a": service("a"), "b": service("b")}) == {"a": "A", "b": "B"}
-        assert running == {"a", "b"}
-    assert running == set()
-    with pytest.raises(OSError, match="b"), ExitStack() as stack:
-        start_together(stack, {"a": service("a"), "b": service("b", fails=True)})
-    assert running == set()
-
-
 def test_every_experiment_is_listed_with_its_question_on_one_line() -> None:
     asked = subprocess.run([sys.executable, "-m", "benchmarks"], capture_output=True, text=True, check=True)
     listed = asked.stdout.partition("\n\n")[0].splitlines()
@@ -297,3 +240,15 @@ def test_every_experiment_is_listed_with_its_question_on_one_line() -> None:
     for line in listed:
         assert re.fullmatch(r"\w+ +[A-Z][^?]{20,}\?", line), line
         assert len(line) <= 100, line
+
+
+def test_the_steps_of_a_search_are_found_and_counted(tmp_path: Path) -> None:
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    picture = scene(0, (600, 450))
+    picture.save(photos / "a.jpg")
+    picture.resize((300, 225)).save(photos / "half.jpg")
+    clip: Any = SmallPictures()
+    with Store(tmp_path / "store") as store, counted_steps() as seconds:
+        asyncio.run(find_duplicates(clip, [photos], store=store))
+    assert min(seconds.values()) > 0

@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import pytest
 
+from benchmarks.fixtures.server import TINY_CLIP
 from preprocess_ensemble.export.exporter import load_model
-from preprocess_ensemble.testing.tiny_model import TINY_CLIP
 
 
 @pytest.fixture

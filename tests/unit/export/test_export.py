@@ -17,6 +17,7 @@ import onnx
 import pytest
 from PIL import Image
 
+from benchmarks.fixtures.server import TINY_CLIP
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.export import command as export_command
 from preprocess_ensemble.export import exporter, parity
@@ -26,7 +27,6 @@ from preprocess_ensemble.imaging.transform import PreprocessConfig
 from preprocess_ensemble.model_repository.config import installed_passport
 from preprocess_ensemble.runtimes.agreement import checked_vectors, sample_pixels
 from preprocess_ensemble.runtimes.onnx_session import open_session
-from preprocess_ensemble.testing.tiny_model import TINY_CLIP
 from tests.paths import ROOT
 
 if TYPE_CHECKING:

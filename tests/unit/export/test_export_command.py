@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from benchmarks.fixtures.server import TINY_CLIP
 from preprocess_ensemble.export import command as export_command
 from preprocess_ensemble.export import exporter
 from preprocess_ensemble.export.model_source import ExportError, WrongChoice
-from preprocess_ensemble.testing.tiny_model import TINY_CLIP
 from tests.paths import ROOT
 
 if TYPE_CHECKING:

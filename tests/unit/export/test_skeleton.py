@@ -13,13 +13,13 @@ import numpy as np
 import onnx
 import pytest
 
+from benchmarks.fixtures.server import TINY_CLIP
 from preprocess_ensemble.export import command, exporter, parity
 from preprocess_ensemble.export.model_source import ExportError, WrongChoice, shipped_models
 from preprocess_ensemble.export.skeleton import GENERATED, Skeleton, find_skeleton
 from preprocess_ensemble.export.skeleton_model import SkeletonModel
 from preprocess_ensemble.export.state_dict import generate
 from preprocess_ensemble.model_repository.config import installed_passport
-from preprocess_ensemble.testing.tiny_model import TINY_CLIP
 from tests.paths import ROOT
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ import grpc
 import pytest
 import trustme
 
+from benchmarks.fixtures.server import free_port
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.serving import command
 from preprocess_ensemble.serving.command import main
@@ -23,7 +24,6 @@ from preprocess_ensemble.serving.config import ServeConfig
 from preprocess_ensemble.serving.preflight import check_ports
 from preprocess_ensemble.serving.tls import ServerTls
 from preprocess_ensemble.serving.triton_backend import TritonBackend, finished_requests
-from preprocess_ensemble.testing.server import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable
