@@ -81,7 +81,6 @@ class ClientConfig:
     """Private key of ``client_certificate``."""
 
     def __post_init__(self) -> None:
-        """Check each field; a ValueError names the field, what it got and what it takes."""
         urls: object = self.urls
         if isinstance(urls, str):  # each letter would become a server
             raise ValueError("urls is a tuple, even for one server: write urls=('localhost:8001',)")
@@ -121,7 +120,6 @@ class ClientConfig:
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """``urls``, parsed."""
         return tuple(parse_url(url) for url in self.urls)
 
 
@@ -142,7 +140,7 @@ def check_count(name: str, value: int) -> None:
 
 
 def read_pem(name: str, pem: Pem | None) -> bytes | None:
-    """Return the bytes of a certificate or key; raise ValueError with the option's ``name`` if there are none."""
+    """Return the bytes of a certificate or key. Raises ValueError if they cannot be read; ``name`` is the option's."""
     if pem is None:
         return None
     try:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from clip_client._model import ModelInfo
 
 Result: TypeAlias = Union["NDArray[np.float32]", ClipError]
-"""A vector (D,), or why there is none. The vector is a read-only view of the whole answer: copy it before you hand it
-out."""
+"""A vector (D,), or the error that took its place. The vector is a read-only view of the whole answer: copy it before
+you hand it out."""
 
 
 @dataclass(slots=True, eq=False)

@@ -47,7 +47,7 @@ class ImageFeatures:
     perceptual_hash: int = 0
     """pHash of 64 bits: the signs of the lowest 8 x 8 frequencies of the picture (Zauner 2010)."""
     inner_hash: int = 0
-    """The same of what lies within a plain border; 0 if there is none."""
+    """pHash of the picture without its plain border; 0 for a picture that has no such border."""
     is_flat: bool = False
     """A picture of nearly one colour, whose hash and vector tell nothing."""
     embedded: str = ""

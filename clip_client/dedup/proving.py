@@ -11,7 +11,8 @@ import numpy as np
 
 from clip_client.dedup.aligned import PairSource
 from clip_client.dedup.alignment.proofs import Proofs
-from clip_client.dedup.compare.candidate_pairs import SOURCES, candidate_pairs
+from clip_client.dedup.compare.candidate_pairs import SOURCES
+from clip_client.dedup.compare.groups import other_shot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from clip_client.dedup.photo import Photo
     from clip_client.dedup.store.blob_table import Spool
     from clip_client.dedup.store.store import Store
-    from clip_client.dedup.types import OnProgress, Thresholds
+    from clip_client.dedup.types import OnProgress
 
     PhotosOf = Callable[[Collection[int]], dict[int, list[Photo]]]
     """Returns row -> the files of that content, best first."""
@@ -62,8 +63,8 @@ def verified(
     comparison: Compared,
     contents: Sequence[str],
     collected: CollectedFeatures,
+    pairs: CandidatePairs | None,
     candidates_of: PhotosOf,
-    thresholds: Thresholds,
     store: Store,
     on_progress: OnProgress,
     reader: PhotoReader,
@@ -71,21 +72,23 @@ def verified(
     """Align the contents that may show the same; inside the block, ``comparison.proofs`` can align more of them.
 
     Each content has keypoints once per store, and only if there is another one to align it with. Without OpenCV nothing
-    is verified, and the note says so.
+    is verified, and the note says so. Without ``pairs`` nothing is aligned.
     """
+    if pairs is None:
+        yield Verification(comparison)
+        return
     try:
         from clip_client.dedup.alignment.aligner import Aligner
     except ImportError as error:
         yield Verification(comparison, note=_NO_OPENCV.format(error))
         return
-    pairs = _pairs(comparison, contents, collected, thresholds)
     rows = pairs.rows.tolist()
     candidates = {**comparison.candidates, **candidates_of(set(rows) - comparison.candidates.keys())}
     comparison = replace(comparison, candidates=candidates)
 
     def may_be_copies(kept: int, row: int) -> bool:
         files = candidates[kept][0], candidates[row][0]
-        return comparison.may_share(kept, row) and not comparison.other_shot(*files)
+        return comparison.may_share(kept, row) and not other_shot(*files)
 
     both = zip(pairs.first.tolist(), pairs.second.tolist(), strict=True)
     pairs = pairs.of(np.fromiter((may_be_copies(*pair) for pair in both), dtype=bool, count=len(pairs.first)))
@@ -139,22 +142,3 @@ def _prove(
         comparison = comparison.with_doubts(doubts)
         proofs.prove(paired, comparison.best_first(rows), on_progress)
     return comparison
-
-
-def _pairs(
-    comparison: Compared, contents: Sequence[str], collected: CollectedFeatures, thresholds: Thresholds
-) -> CandidatePairs:
-    column = collected.features.column
-    representatives = np.arange(len(contents))
-    for row, better in comparison.same_pixels().items():
-        representatives[row] = better
-    return candidate_pairs(
-        vectors=comparison.vectors,
-        least_cosine=min(thresholds.candidate, thresholds.similar),
-        hashes=comparison.hashes,
-        inner_hashes=column("inner_hash", contents),
-        has_hash=comparison.has_hash,
-        cameras=column("camera", contents),
-        taken_ms=column("taken_ms", contents).astype(np.float64),
-        representatives=representatives,
-    )

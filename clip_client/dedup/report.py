@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+import os
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from clip_client.dedup.aligned import PairSource
 from clip_client.dedup.types import Links, SearchStats
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from clip_client.dedup.aligned import PairSource
     from clip_client.dedup.group import DuplicateGroup, Member
     from clip_client.dedup.types import FailedFile, RecallEstimate, Thresholds
 
@@ -49,6 +50,30 @@ class DuplicateReport:
     """Where the pairs came from that were aligned; empty if none were."""
     note: str = ""
     """For people: why no copy could be verified; empty if nothing hindered it."""
+
+    @classmethod
+    def combine(cls, parts: Sequence[DuplicateReport], coverage: RecallEstimate) -> DuplicateReport:
+        """Return what was found in all ``parts`` of a search; no photo is in two of them."""
+        sources = [source for part in parts for source in part.pair_sources]
+        numbers = ("pairs", "aligned", "proved")
+        return replace(
+            parts[0],
+            compared=sum(part.compared for part in parts),
+            groups=tuple(
+                sorted((group for part in parts for group in part.groups), key=lambda group: os.fsencode(group.keep))
+            ),
+            work=SearchStats(
+                **{one.name: sum(getattr(part.work, one.name) for part in parts) for one in fields(SearchStats)}
+            ),
+            coverage=coverage,
+            pair_sources=tuple(
+                PairSource(
+                    name=name, **{of: sum(getattr(one, of) for one in sources if one.name == name) for of in numbers}
+                )
+                for name in dict.fromkeys(source.name for source in sources)
+            ),
+            note=next((part.note for part in parts if part.note), ""),
+        )
 
     @property
     def copies(self) -> int:

@@ -3,38 +3,87 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
 from anyio import from_thread, to_thread
 
 from clip_client.dedup.actions.verdicts import judged
-from clip_client.dedup.compare.keep_rules import DEFAULT_RULES
+from clip_client.dedup.alignment.proofs import THRESHOLDS
+from clip_client.dedup.compare.candidate_pairs import candidate_pairs
+from clip_client.dedup.compare.cannot_link import CannotLink
+from clip_client.dedup.compare.equal_pixels import number_by_pixels
+from clip_client.dedup.compare.groups import Compared, make_groups, stars
+from clip_client.dedup.compare.hamming import join_hashes
+from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, KeepRules, best_copies_first, converted_from_lossy
+from clip_client.dedup.compare.partitioned_join import join_vectors
+from clip_client.dedup.compare.star_groups import Evidence
 from clip_client.dedup.compare.thresholds import thresholds_for
+from clip_client.dedup.compare.union_find import UnionFind
 from clip_client.dedup.features.collect import collect_features
 from clip_client.dedup.features.image_features import BYTES_ONLY
+from clip_client.dedup.files.companions import companions
+from clip_client.dedup.files.directories import DirectorySet
 from clip_client.dedup.files.hashing import sha256_of
+from clip_client.dedup.files.reading import PLAIN_READER
 from clip_client.dedup.files.scanner import Scan, scan
-from clip_client.dedup.grouping import CANDIDATES, OFF, GroupRules, check_group_rules, group_contents
-from clip_client.dedup.proving import keep_pictures
+from clip_client.dedup.photo import Photo
+from clip_client.dedup.proving import keep_pictures, verified
 from clip_client.dedup.report import DuplicateReport
 from clip_client.dedup.store.store import Store
-from clip_client.dedup.types import NO_MODEL
+from clip_client.dedup.types import NO_MODEL, SearchStats
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
 
     from clip_client._results import Embedder
     from clip_client.dedup.actions.verdicts import MoveOptions
-    from clip_client.dedup.grouping import GroupContents
-    from clip_client.dedup.types import OnProgress
+    from clip_client.dedup.compare.candidate_pairs import CandidatePairs
+    from clip_client.dedup.features.collect import CollectedFeatures
+    from clip_client.dedup.files.reading import PhotoReader
+    from clip_client.dedup.store.decisions import Decision
+    from clip_client.dedup.types import LibraryPhoto, OnProgress, PhotoFile, RecallEstimate, Thresholds
 
     Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+    PhotosOf = Callable[[Collection[int]], dict[int, list[Photo]]]
+    """Returns row -> the files of that content that are compared, best first, for each of some rows."""
 
 DEFAULT_HASH_BITS: Final = 3
 """Bits of 64 in which two perceptual hashes may differ. In a collection of 23.5 million pictures hashes that differ in
 3 bits at most belonged to the same picture "with high probability" (czkawka, issue 61)."""
+
+OFF, CANDIDATES = "off", "candidates"
+VERIFY_MODES: Final = (OFF, CANDIDATES)
+"""What is aligned: nothing, or the photos that may be copies."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupRules:
+    """What decides about groups besides the features of the photos. A cluster's workers get a copy."""
+
+    thresholds: Thresholds
+    hash_bits: int
+    keep: tuple[str, ...]
+    references: tuple[str, ...]
+    decisions: tuple[Decision, ...]
+    verify: str
+    model: str = NO_MODEL
+    """Id of the model whose vectors are compared."""
+    in_libraries: Mapping[str, LibraryPhoto] = field(default_factory=dict)
+    """Path -> photo in a library of Apple Photos."""
+    only_by_link: frozenset[str] = frozenset()
+    """Paths of photos that only a link leads to."""
+
+
+GroupContents = Callable[["CollectedFeatures", Sequence[str], GroupRules, "Store", "OnProgress"], DuplicateReport]
+"""``group(collected, contents, rules, store, on_progress)`` divides ``contents`` into groups, as :func:`group_contents`
+does."""
 
 
 async def find_duplicates(
@@ -49,7 +98,7 @@ async def find_duplicates(
     verify: str = CANDIDATES,
     options: MoveOptions | None = None,
     on_progress: OnProgress | None = None,
-    group: GroupContents = group_contents,
+    group: GroupContents | None = None,
 ) -> DuplicateReport:
     """Find the photos below ``paths`` that show the same: files and folders, or what :func:`scan` returned for them.
 
@@ -103,6 +152,7 @@ async def find_duplicates(
             references=tuple(kept_folders),
             decisions=tuple(opened.decisions.all()),
             verify=verify,
+            model=model_id,
             in_libraries=found.in_libraries,
             only_by_link=found.links.only_by_link,
         )
@@ -110,26 +160,19 @@ async def find_duplicates(
         def tell(what: str, done: int, total: int | None) -> None:
             from_thread.run_sync(progress, what, done, total)
 
-        grouped = await to_thread.run_sync(group, collected, contents, rules, opened, tell)
+        report = await to_thread.run_sync(group or group_contents, collected, contents, rules, opened, tell)
         not_compared = [*collected.failed, *undecodable]
-        report = DuplicateReport(
-            model=model_id,
-            thresholds=thresholds,
+        work = report.work
+        report = replace(
+            report,
             compared=len(found.files) - len(not_compared),
-            groups=grouped.groups,
             failed=tuple(sorted([*not_compared, *found.failed], key=lambda failure: os.fsencode(failure.path))),
             work=replace(
-                collected.stats,
-                pixels_decoded=grouped.pixels_decoded,
-                keypoints=grouped.keypoints,
-                aligned=grouped.aligned,
+                collected.stats, pixels_decoded=work.pixels_decoded, keypoints=work.keypoints, aligned=work.aligned
             ),
-            coverage=grouped.recall,
             links=found.links,
             skipped=found.skipped,
             bytes_only=tuple(collected.paths_with_code(BYTES_ONLY)),
-            pair_sources=grouped.pair_sources,
-            note=grouped.note,
         )
 
         def hash_of(path: str) -> str:
@@ -138,3 +181,132 @@ async def find_duplicates(
         report = await to_thread.run_sync(lambda: judged(report, found.roots, options, hash_of=hash_of))
         progress("comparing", len(found.files), len(found.files))
     return report
+
+
+def group_contents(
+    collected: CollectedFeatures,
+    contents: Sequence[str],
+    rules: GroupRules,
+    store: Store,
+    on_progress: OnProgress,
+    *,
+    reader: PhotoReader = PLAIN_READER,
+) -> DuplicateReport:
+    """Divide ``contents``, SHA-256 in hexadecimal, into groups; this empties the vectors of ``collected``.
+
+    A whole search does this here, and a cluster for each part of one. The report has the groups and how they were
+    found, but no verdicts. ``reader`` reads photos again, for their pixels and keypoints, which ``store`` keeps. Raises
+    StoreError.
+    """
+    photos_of = partial(_photos, collected, contents, rules)
+    pixels, decoded = number_by_pixels(collected, contents, store, reader)
+    comparison, recall = _compare(collected, contents, rules, pixels, photos_of)
+    pairs = None if rules.verify == OFF else _candidates(collected, contents, rules, comparison)
+    with verified(comparison, contents, collected, pairs, photos_of, store, on_progress, reader) as verification:
+        comparison = verification.comparison
+        alike = stars(comparison)
+        for kept, rows in alike.items():
+            comparison.proofs.align(kept, dict.fromkeys(rows, THRESHOLDS))
+    return DuplicateReport(
+        model=rules.model,
+        thresholds=rules.thresholds,
+        compared=sum(len(collected.copies[sha256]) for sha256 in contents),
+        groups=make_groups(comparison, alike),
+        failed=(),
+        work=SearchStats(pixels_decoded=decoded, keypoints=verification.keypoints, aligned=verification.aligned),
+        coverage=recall,
+        pair_sources=verification.pair_sources,
+        note=verification.note,
+    )
+
+
+def _compare(
+    collected: CollectedFeatures,
+    contents: Sequence[str],
+    rules: GroupRules,
+    pixels: NDArray[np.intp],
+    photos_of: PhotosOf,
+) -> tuple[Compared, RecallEstimate]:
+    """Join what is alike by vectors, hashes and pixels."""
+    has_hash = collected.are_pictures(contents) & ~collected.features.column("is_flat", contents)
+    hashes = collected.features.column("perceptual_hash", contents)
+    vectors = collected.vectors.in_order(contents)
+    vectors[~has_hash] = np.nan
+    alike = UnionFind(len(contents))
+    recall = join_vectors(alike, vectors, rules.thresholds.similar)
+    if rules.hash_bits >= 0:
+        join_hashes(alike, np.flatnonzero(has_hash), hashes, rules.hash_bits)
+    _, firsts, which = np.unique(pixels, return_index=True, return_inverse=True)
+    alike.join(np.arange(len(contents)), firsts[which])
+    components = alike.components()
+    rows = {row for row, sha256 in enumerate(contents) if len(collected.copies[sha256]) > 1}
+    candidates = photos_of(rows.union(*(component.tolist() for component in components)))
+    pictures: dict[int, list[Photo]] = {}
+    for row, files in candidates.items():
+        pictures.setdefault(int(pixels[row]), []).append(files[0])
+    comparison = Compared(
+        candidates=candidates,
+        evidence=Evidence(vectors, pixels=pixels, hashes=hashes, has_hash=has_hash),
+        thresholds=rules.thresholds,
+        hash_bits=rules.hash_bits,
+        components=components,
+        cannot_link=CannotLink.from_decisions(contents, rules.decisions),
+        rules=KeepRules(rules.keep, converted=converted_from_lossy(pictures.values())),
+    )
+    return comparison, recall
+
+
+def _candidates(
+    collected: CollectedFeatures, contents: Sequence[str], rules: GroupRules, comparison: Compared
+) -> CandidatePairs:
+    """Pair what may show the same; of several rows of the same pixels only the best one."""
+    column, evidence = collected.features.column, comparison.evidence
+    representatives = np.arange(len(contents))
+    for row, better in comparison.same_pixels().items():
+        representatives[row] = better
+    return candidate_pairs(
+        vectors=evidence.vectors,
+        least_cosine=min(rules.thresholds.candidate, rules.thresholds.similar),
+        hashes=evidence.hashes,
+        inner_hashes=column("inner_hash", contents),
+        has_hash=evidence.has_hash,
+        cameras=column("camera", contents),
+        taken_ms=column("taken_ms", contents).astype(np.float64),
+        representatives=representatives,
+    )
+
+
+def _photos(
+    collected: CollectedFeatures, contents: Sequence[str], rules: GroupRules, rows: Collection[int]
+) -> dict[int, list[Photo]]:
+    """Return row -> the files of that content that are compared, best first."""
+    in_libraries, references = rules.in_libraries, DirectorySet(rules.references)
+    files = {row: collected.copies[contents[row]] for row in sorted(rows)}
+    plain = (file.path for copies in files.values() for file in copies if file.path not in in_libraries)
+    companions_of = companions(plain) | {path: photo.companions for path, photo in in_libraries.items()}
+
+    def photo(file: PhotoFile, sha256: str, files: int) -> Photo:
+        return Photo(
+            path=file.path,
+            sha256=sha256,
+            size_bytes=file.size_bytes,
+            mtime_ns=file.mtime_ns,
+            features=collected.features[sha256],
+            files=files,
+            is_reference=references.contains(file.path),
+            is_by_link=file.path in rules.only_by_link,
+            companions=companions_of.get(file.path, ()),
+            in_library=in_libraries.get(file.path),
+        )
+
+    copies = {row: [photo(file, contents[row], len(own)) for file in own] for row, own in files.items()}
+    return best_copies_first(copies, KeepRules(rules.keep), rules.decisions)
+
+
+def check_group_rules(keep: Sequence[str], hash_bits: int, verify: str) -> None:
+    """Raise ValueError for an unknown keep rule or ``verify``, and for more than 16 ``hash_bits``."""
+    KeepRules(keep)
+    if not -1 <= hash_bits <= 16:
+        raise ValueError(f"perceptual hashes may differ in at most 16 bits (-1: not used), got {hash_bits}")
+    if verify not in VERIFY_MODES:
+        raise ValueError(f"verify is one of {', '.join(VERIFY_MODES)}, got {verify!r}")

@@ -30,7 +30,7 @@ def printable(path: str) -> str:
 
 
 def folder_above(folders: Sequence[str]) -> str:
-    """Return the path, with its last separator, above the folder that has all ``folders``; empty if there is none.
+    """Return the path, with its last separator, above the folder that has all ``folders``; empty if none has.
 
     What is below it tells the photos apart: ``Pictures/2019/`` rather than ``/home/anna/Pictures/2019/``.
     """

@@ -39,7 +39,7 @@ CHECK_NOISE: Final = 0.5
 """Their norms and biases differ so much that two that are swapped in the graph change the vectors."""
 
 _DATE: Final = (1980, 1, 1, 0, 0, 0)
-"""The same for every member, so the same skeleton is always the same file."""
+"""A fixed date for each member of the archive, so equal skeletons are equal files."""
 
 
 @dataclass(frozen=True)

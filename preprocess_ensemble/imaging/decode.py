@@ -72,7 +72,7 @@ class Decoder(StrEnum):
 
 
 class DecodePath(StrEnum):
-    """Whether an image was decoded at reduced size, or else why not."""
+    """Whether an image was decoded at reduced size, and if not, the reason."""
 
     SCALED = "scaled"
     OFF = "off"

@@ -85,7 +85,7 @@ class CrashedAtStart(ReportedError):
 
 
 class CrashedByRequest(CrashedAtStart):
-    """The same model had worked before and was loaded, so a request has ended the server and not the model."""
+    """A request ended the server: the model was loaded, and had worked before."""
 
 
 _CRASHES: Final = frozenset(-number for number in (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV))

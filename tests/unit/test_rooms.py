@@ -69,7 +69,7 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     ),
     "dedup search": (
         (
-            *(f"clip_client.dedup.{name}" for name in ("search", "grouping", "proving", "proving_again")),
+            *(f"clip_client.dedup.{name}" for name in ("search", "proving", "proving_again")),
             "clip_client.dedup",
         ),
         (

@@ -40,7 +40,7 @@ from benchmarks.peers.folder_search import embed_with_infinity, search_with_fast
 from benchmarks.peers.services import EnvironmentFailed, infinity, venv_python
 from clip_client import ClipClient
 from clip_client.dedup import Store, find_duplicates
-from clip_client.dedup.grouping import CANDIDATES, OFF
+from clip_client.dedup.search import CANDIDATES, OFF
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -122,7 +122,7 @@ def openvino(repository: Path, precision: str) -> Iterator[Server]:
 
 @contextmanager
 def int8(model: str, pretrained: str) -> Iterator[Server]:
-    """The same weights, exported in int8."""
+    """A server of these weights, exported in int8."""
     with tempfile.TemporaryDirectory() as exported:
         options = ("--model", model, "--pretrained", pretrained, "--precision", "int8", "--repository", exported)
         command = (sys.executable, "-m", "preprocess_ensemble.export.command", *options)

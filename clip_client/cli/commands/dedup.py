@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import io
 import sys
+from contextlib import redirect_stdout
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,7 +18,7 @@ from clip_client.cli.options.store import opened_store
 from clip_client.cli.output.output_file import STDOUT, locked, output
 from clip_client.cli.output.progress import ProgressBars, progress_bars
 from clip_client.dedup.features.preview import can_read_raw, thumbnail
-from clip_client.dedup.grouping import group_contents
+from clip_client.dedup.search import group_contents
 from clip_client.dedup.types import NO_MODEL
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from clip_client.cli.options.engine import EngineOptions
     from clip_client.cli.options.search import SearchOptions
     from clip_client.dedup import DuplicateReport, Scan, Store
-    from clip_client.dedup.grouping import GroupContents
+    from clip_client.dedup.search import GroupContents
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -73,8 +75,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _scan(options: SearchOptions, action: ActionOptions, printer: _Printer) -> Scan:
     """Find the photos, before a server or a model is needed.
 
-    Raises CommandFailed if there are none, or if a path on the command line names nothing; and NoAlbum if ``--apply``
-    needs an album of Apple Photos that cannot be filled.
+    Raises CommandFailed if no photo is found, or if a path on the command line names nothing; and NoAlbum if
+    ``--apply`` needs an album of Apple Photos that cannot be filled.
     """
     from clip_client.dedup.reporting.terminal import print_failed, print_skipped
 
@@ -113,7 +115,8 @@ def _search_on_ray(
     from clip_client.distributed.store_search import cluster_folder, fill_store, grouping_on
 
     options = replace(options, config=engine.servers(options.config, quiet=options.quiet))
-    with locked(cluster_folder(store)), cluster(engine.address):
+    # A thread of Ray prints what its daemons say; standard output is for the report.
+    with redirect_stdout(io.StringIO()), locked(cluster_folder(store)), cluster(engine.address):
         model = fill_store(
             found.files,
             store,

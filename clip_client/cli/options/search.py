@@ -16,12 +16,12 @@ from clip_client.cli.options.store import opened_store
 from clip_client.cli.parser import number_type
 from clip_client.dedup import DuplicateReport, Scan, Store, find_duplicates
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, KeepRules
-from clip_client.dedup.grouping import CANDIDATES, VERIFY_MODES, group_contents
+from clip_client.dedup.search import CANDIDATES, VERIFY_MODES, group_contents
 
 if TYPE_CHECKING:
     from clip_client import ClientConfig, ClipClient
     from clip_client.dedup.actions.verdicts import MoveOptions
-    from clip_client.dedup.grouping import GroupContents
+    from clip_client.dedup.search import GroupContents
 
 _SIMILARITY: Final = number_type(float, lambda value: 0 <= value <= 1, expected="a cosine similarity between 0 and 1")
 

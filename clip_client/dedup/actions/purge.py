@@ -123,7 +123,7 @@ def _is_as_it_was_moved(file: MovedFile) -> bool:
 
 
 def _kept_instead(entry: JournalEntry, journal: Journal, prove: Prove | None) -> tuple[str, str]:
-    """Return the path of a remaining photo that is proved to show the moved one, or else why there is none."""
+    """Return the path of a remaining photo that is proved to show the moved one, or an error if no photo is."""
     left = list(_left_instead(entry, journal, frozenset({entry.id})))
     remedy = f"{_how_to_restore(entry)}, or all such photos with: clip-client undo --suspects"
     if not left:

@@ -79,7 +79,7 @@ def remove_sidecars(entry: JournalEntry, journal: Journal) -> None:
 
 
 def remaining_sidecars(entry: JournalEntry, journal: Journal) -> str:
-    """Name the sidecars of a restored entry that stay although nothing needs them; empty if there are none."""
+    """Name the sidecars of a restored entry that stay although nothing needs them; empty if none stays."""
     paths = [one.path for one in entry.sidecars if _is_only_for(entry, one, journal) and os.path.lexists(one.path)]
     return f"Its sidecar was changed or cannot be removed, and stays: {', '.join(paths)}." if paths else ""
 

@@ -195,7 +195,7 @@ def _blocks_of(plane: Values) -> Values:
 
 
 def _coarser_inside(blocks: Floats) -> Floats:
-    """Return the quantisation steps (8, 8) that an earlier JPEG compression left in a picture; 1 if there are none."""
+    """Return the quantisation steps (8, 8) that an earlier JPEG compression left; all are 1 without one."""
     frequencies = sorted(np.ndindex(BLOCK, BLOCK), key=sum)[1 : 1 + _STEP_FREQUENCIES]
     some = blocks[:: max(1, len(blocks) // _MOST_BLOCKS)]
     values = [np.abs(some[:, row, column]) for row, column in frequencies]

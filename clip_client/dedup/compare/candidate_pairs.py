@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from clip_client.dedup.alignment.proofs import THRESHOLDS
+from clip_client.dedup.compare.hamming import HashIndex
 from clip_client.dedup.compare.similarity_join import usable_rows
 from clip_client.dedup.compare.union_find import equal_runs
 
@@ -37,11 +38,6 @@ NEIGHBOURS: Final = 8
 WIDE_BITS: Final = 8
 """Bits of 64 by which perceptual hashes may differ, in the best of eight orientations. Measured on 26 sample photos:
 turned and mirrored ones differ in at most 8 bits (one of brick in 10), crops by 5 % in 2 to 16, by 10 % in 8 to 22."""
-
-_BANDS: Final = 4
-_FLIPS: Final = 1
-"""The 64 bits are looked up in 4 bands of 16, each with up to 1 bit flipped. Two hashes that differ in at most 7 bits
-differ in at most 1 of one of the bands (Norouzi, Punjani, Fleet 2012), and most that differ in 8 do."""
 
 _EXACT_ROWS: Final = 20_000
 """Up to this many vectors, each is compared with each, which takes 3 seconds on two cores; above, with those of the
@@ -173,30 +169,23 @@ def near_by_hashes(rows: Indices, hashes: Hashes, part: int = 0, parts: int = 1)
     Element i of ``hashes`` is about element i of ``rows``, in which a row may stand more than once. A row may be paired
     with itself. Each of the ``parts`` has the pairs of other rows.
     """
-    import faiss
-
     # Equal hashes are looked up once: a scene of thousands of frames would otherwise be compared with itself.
     distinct, firsts, which = np.unique(hashes, return_index=True, return_inverse=True)
     first_rows = rows[firsts]
     if part == 0:
         yield rows, first_rows[which.reshape(-1)]
-    if len(distinct) < 2:
-        return
-    index = faiss.IndexBinaryMultiHash(64, _BANDS, 64 // _BANDS)
-    index.nflip = _FLIPS
-    index.add(_as_bytes(distinct))
+    index = HashIndex(distinct)
     for start in range(0, len(distinct), _ROWS_AT_ONCE)[part::parts]:
-        some = distinct[start : start + _ROWS_AT_ONCE]
-        searched = [index.search(_as_bytes(turned), NEIGHBOURS + 1) for turned in orientations(some)]
-        bits = np.concatenate([found[0] for found in searched], axis=1)
-        nearest = np.concatenate([found[1] for found in searched], axis=1)
-        bits[nearest == np.arange(start, start + len(some))[:, None]] = (
-            65  # a symmetric picture is its own mirror image
-        )
-        nearer = np.argsort(bits, axis=1, kind="stable")[:, :NEIGHBOURS]
-        bits, nearest = np.take_along_axis(bits, nearer, axis=1), np.take_along_axis(nearest, nearer, axis=1)
-        near, column = np.nonzero((bits <= WIDE_BITS) & (nearest >= 0))
-        yield first_rows[start + near], first_rows[nearest[near, column]]
+        found = np.empty(0, dtype=np.intp)
+        for turned in orientations(distinct[start : start + _ROWS_AT_ONCE]):
+            for left, right, bits in index.near(turned, WIDE_BITS):
+                # One number per pair, the nearest of each hash first.
+                pairs = ((start + left) * (WIDE_BITS + 1) + bits) * len(distinct) + right
+                other = start + left != right  # a symmetric picture is its own mirror image
+                found = np.unique(np.concatenate([found, pairs[other]]))
+                left_of = found // ((WIDE_BITS + 1) * len(distinct))
+                found = found[np.arange(len(found)) - np.searchsorted(left_of, left_of) < NEIGHBOURS]
+        yield first_rows[found // ((WIDE_BITS + 1) * len(distinct))], first_rows[found % len(distinct)]
 
 
 def _by_capture_time(cameras: NDArray[np.object_], taken_ms: NDArray[np.float64]) -> Iterator[tuple[Indices, Indices]]:
@@ -208,7 +197,3 @@ def _by_capture_time(cameras: NDArray[np.object_], taken_ms: NDArray[np.float64]
         rows = dated[run]
         for step in range(1, min(NEIGHBOURS, len(rows) - 1) + 1):
             yield rows[:-step], rows[step:]
-
-
-def _as_bytes(hashes: Hashes) -> NDArray[np.uint8]:
-    return np.ascontiguousarray(hashes).view(np.uint8).reshape(-1, 8)

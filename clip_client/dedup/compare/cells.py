@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from clip_client.dedup.compare.similarity_join import join_alike, usable_rows
+from clip_client.dedup.compare.similarity_join import alike_links, usable_rows
 from clip_client.dedup.compare.union_find import UnionFind
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def _merge_scenes(sample: Vectors, nearest: Indices, parts: int, threshold: floa
         if np.median(sample[members] @ middle) >= threshold:
             middles[part] = middle
     merged = UnionFind(parts)
-    join_alike(merged, usable_rows(middles), middles, threshold)
+    merged.join(*alike_links(usable_rows(middles), middles, threshold))
     return merged.labels
 
 

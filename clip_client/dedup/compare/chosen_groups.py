@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from clip_client.dedup.aligned import Match
+from clip_client.dedup.compare.groups import other_shot
 from clip_client.dedup.compare.keep_rules import KeepRules, converted_from_lossy
-from clip_client.dedup.features.capture_time import classify_burst
 from clip_client.dedup.store.choices import KEEP, UNDONE, WAITING, ChosenPhoto
 from clip_client.dedup.types import ALTERED, EXACT, SAME_PIXELS, TIERS
 
@@ -95,10 +95,6 @@ def _in_relation_to(kept: Member, member: Member, best: Member, group: Duplicate
     if _picture(group, member) == _picture(group, kept):
         pixels = Match(test="pixels", value=1, threshold=1)
         return replace(member, tier=SAME_PIXELS, similarity=similarity, matches=(pixels,), other_shot="", **_NO_COPY)
-    ours, theirs = member.photo.features, kept.photo.features
-    same_form = (ours.width, ours.height, ours.format) == (theirs.width, theirs.height, theirs.format)
-    names = kept.photo.name, member.photo.name
-    other_shot = classify_burst(theirs.capture_time, ours.capture_time, same_form=same_form, names=names)
     matches: tuple[Match, ...]
     if member.copy_of == kept.path:
         tier, proof = member.copy_tier, member.copy_alignment
@@ -113,7 +109,7 @@ def _in_relation_to(kept: Member, member: Member, best: Member, group: Duplicate
         tier=tier,
         similarity=similarity,
         matches=matches,
-        other_shot=other_shot,
+        other_shot=other_shot(kept.photo, member.photo),
         **_copy(member, kept, best, group),
     )
 

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from clip_client.dedup.compare.cells import fit_cells, sample_size
-from clip_client.dedup.compare.projection import project
 from clip_client.dedup.compare.recall_sample import RecallSample
-from clip_client.dedup.compare.similarity_join import alike_links, join_alike, usable_rows
+from clip_client.dedup.compare.similarity_join import alike_links, fit_projection, usable_rows
 from clip_client.dedup.types import RecallEstimate
 
 if TYPE_CHECKING:
@@ -29,12 +28,9 @@ if TYPE_CHECKING:
 EXACT_ROWS: Final = 50_000
 """Up to this many rows, each is compared with each, which takes about 4 seconds on two cores."""
 
-_SAMPLE: Final = 1000
-"""Rows whose alike rows are found exactly in one batch, to measure the recall."""
-_TELLING_ROWS: Final = 400
-"""Batches stop once this many sampled rows have an alike one: 2 missed of 400 are 0.5 %."""
-_MOST_SAMPLED: Final = 5000
-"""Batches stop at this many sampled rows, which is little of the work with a million rows."""
+_SAMPLE: Final = 5000
+"""Rows whose alike rows are found exactly, to measure the recall: little of the work with a million rows. If a tenth of
+them have an alike row, 2 missed are 0.4 %."""
 _BLOCK_ROWS: Final = 16_384
 
 ALL_COMPARED: Final = RecallEstimate(method="exact", recall=1.0, recall_95=(1.0, 1.0), pairs=0)
@@ -49,13 +45,16 @@ def join_vectors(
     each is compared with each.
     """
     rows = usable_rows(vectors)
-    projected = project(vectors, rows, threshold, seed=seed)
+    projection = fit_projection(vectors, rows, threshold, seed=seed)
+    projected = None if projection is None else projection(vectors)
     if len(rows) <= exact_rows:
-        join_alike(union_find, rows, vectors, threshold, projected=projected)
+        union_find.join(*alike_links(rows, vectors, threshold, projected=projected))
         return ALL_COMPARED
     sample = np.sort(np.random.default_rng(seed).choice(rows, sample_size(len(rows)), replace=False))
     cells = fit_cells(vectors[sample], len(rows), threshold, seed=seed)
-    estimate, count = _sample_recall(vectors, rows, threshold, seed, projected).choose_count(cells)
+    sampled = np.random.default_rng(seed + 2).permutation(rows)[:_SAMPLE]
+    recall = RecallSample.find(vectors, rows, sampled, threshold, projected=projected)
+    estimate, count = recall.choose_count(cells)
     links = [
         alike_links(rows[members], vectors, threshold, projected=projected)
         for members in _members(vectors, rows, cells, count)
@@ -63,19 +62,6 @@ def join_vectors(
     # All at once, because each call of join passes over the labels of all rows.
     union_find.join(np.concatenate([left for left, _ in links]), np.concatenate([right for _, right in links]))
     return estimate
-
-
-def _sample_recall(
-    vectors: Vectors, rows: Indices, threshold: float, seed: int, projected: Vectors | None
-) -> RecallSample:
-    order = np.random.default_rng(seed + 2).permutation(rows)[:_MOST_SAMPLED]
-    batches: list[RecallSample] = []
-    for start in range(0, len(order), _SAMPLE):
-        sampled = order[start : start + _SAMPLE]
-        batches.append(RecallSample.find(vectors, rows, sampled, threshold, projected=projected))
-        if sum(batch.telling for batch in batches) >= _TELLING_ROWS:
-            break
-    return RecallSample.chain(batches)
 
 
 def _members(vectors: Vectors, rows: Indices, cells: Cells, count: int) -> list[Indices]:

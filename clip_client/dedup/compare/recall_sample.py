@@ -62,8 +62,8 @@ class RecallSample:
     ) -> RecallSample:
         """Compare the ``sampled`` rows of ``vectors`` with ``rows``.
 
-        ``ids`` tell the rows of all vectors apart if these are only some; ``projected`` is what
-        :func:`clip_client.dedup.compare.projection.project` returned.
+        ``ids`` tell the rows of all vectors apart if these are only some; ``projected`` is what a
+        :class:`.Projection` returned.
         """
         names = np.arange(len(vectors)) if ids is None else ids
         found = [cls._empty(vectors[sampled])]
@@ -110,18 +110,6 @@ class RecallSample:
             sampled=sampled[kept],
             others=np.concatenate([part.others for part in parts])[kept],
             priorities=priorities[kept],
-        )
-
-    @classmethod
-    def chain(cls, batches: Sequence[RecallSample]) -> RecallSample:
-        """Return what sampling the rows of all ``batches`` at once would have returned."""
-        firsts = np.cumsum([0, *(len(batch.counts) for batch in batches)])
-        return cls(
-            vectors=np.concatenate([batch.vectors for batch in batches]),
-            counts=np.concatenate([batch.counts for batch in batches]),
-            sampled=np.concatenate([batch.sampled + first for batch, first in zip(batches, firsts, strict=False)]),
-            others=np.concatenate([batch.others for batch in batches]),
-            priorities=np.concatenate([batch.priorities for batch in batches]),
         )
 
     @property

@@ -10,12 +10,13 @@ No pairs are stored: 20,000 pictures of one scene take the time of 2e8 dot produ
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from clip_client.dedup.compare.cannot_link import CannotLink
-from clip_client.dedup.compare.similarity_join import BLOCK_ROWS, bits_that_differ, block_pairs
+from clip_client.dedup.compare.hamming import bits_that_differ
+from clip_client.dedup.compare.similarity_join import BLOCK_ROWS, block_pairs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,22 +45,30 @@ class Star:
     """Of each member to ``keep``; NaN if one of them has no vector."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
 class Evidence:
     """What rows are compared by; element i of each array is about row i."""
 
-    vectors: Vectors
-    """(N, D) unit rows; NaN for a row without a usable vector."""
-    pixels: Indices | None = None
-    """(N,), equal for rows of equal pixels."""
-    hashes: NDArray[np.uint64] | None = None
-    """(N,) perceptual hashes."""
-    has_hash: NDArray[np.bool_] | None = None
-    """(N,), False for a row without a usable hash."""
+    def __init__(
+        self,
+        vectors: Vectors,
+        *,
+        pixels: Indices | None = None,
+        hashes: NDArray[np.uint64] | None = None,
+        has_hash: NDArray[np.bool_] | None = None,
+    ) -> None:
+        """Take unit rows ``vectors`` (N, D), NaN for a row without a usable vector, and what else is known.
+
+        ``pixels`` (N,) are equal for rows of equal pixels. ``hashes`` (N,) are perceptual hashes, and ``has_hash`` is
+        False for a row without a usable one.
+        """
+        self.vectors = vectors
+        self.pixels = np.arange(len(vectors)) if pixels is None else pixels
+        self.hashes = np.zeros(len(vectors), dtype=np.uint64) if hashes is None else hashes
+        self.has_hash = np.zeros(len(vectors), dtype=bool) if has_hash is None else has_hash
 
     def of(self, rows: Indices) -> Evidence:
         """Return the evidence for ``rows`` only."""
-        own: dict[str, Any] = {name: None if array is None else array[rows] for name, array in vars(self).items()}
+        own = {name: array[rows] for name, array in vars(self).items()}
         return Evidence(**own)
 
 
@@ -81,7 +90,7 @@ def star_groups(
     groups of two or more, by their kept row.
     """
     if not isinstance(evidence, Evidence):
-        evidence = Evidence(vectors=evidence)
+        evidence = Evidence(evidence)
     if not isinstance(cannot_link, CannotLink):
         cannot_link = CannotLink.from_pairs(cannot_link or {})
     nearest, best = _choose(evidence, threshold, most_bits, cannot_link, block_rows)
@@ -153,12 +162,11 @@ def _closeness(
     """Return how close the rows after ``row`` are to it; -inf for rows that are not alike."""
     alike = similarity >= threshold  # False for NaN
     closeness = np.where(alike, similarity, -np.inf)
-    if evidence.hashes is not None and evidence.has_hash is not None and evidence.has_hash[row]:
+    if evidence.has_hash[row]:
         near = bits_that_differ(evidence.hashes[row + 1 :], evidence.hashes[row]) <= most_bits
         near &= evidence.has_hash[row + 1 :]
         closeness[near] = np.nan_to_num(similarity[near], nan=0.0)
-    if evidence.pixels is not None:
-        closeness[evidence.pixels[row + 1 :] == evidence.pixels[row]] = 2.0
+    closeness[evidence.pixels[row + 1 :] == evidence.pixels[row]] = 2.0
     return closeness
 
 

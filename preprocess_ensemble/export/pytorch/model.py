@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class PyTorchModel:
-    """An open_clip network in memory. Raises ExportError if there is none."""
+    """An open_clip network in memory. Raises ExportError if it cannot be loaded."""
 
     def __init__(self, model: str, pretrained: str) -> None:
         self.source = find_source(model, pretrained)

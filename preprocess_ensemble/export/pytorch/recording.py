@@ -202,5 +202,5 @@ def _parts(weights: Mapping[str, Array]) -> Iterator[tuple[Place, Array]]:
 
 
 def _key(values: Array) -> tuple[int, float, float]:
-    """The same for the same numbers in any order; comparing all would take minutes."""
+    """Return a key that equal numbers have in any order; to compare all numbers would take minutes."""
     return values.size, float(values.min(initial=np.inf)), float(values.max(initial=-np.inf))

@@ -45,7 +45,7 @@ def test_photos_that_are_all_kept_take_no_memory_for_their_pairs() -> None:
     try:
         everything = np.arange(_ALL)
         cannot_link = CannotLink([everything, everything]).among(everything[::-1])
-        stars = star_groups(Evidence(vectors=vectors), 0.9, cannot_link=cannot_link)
+        stars = star_groups(Evidence(vectors), 0.9, cannot_link=cannot_link)
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
-from clip_client.dedup.aligned import Alignment, Match
-from clip_client.dedup.alignment.proofs import Proofs
-from clip_client.dedup.compare.cannot_link import CannotLink
-from clip_client.dedup.compare.groups import Compared, make_groups
+from clip_client.dedup.aligned import Match
 from clip_client.dedup.compare.keep_rules import KeepRules
 from clip_client.dedup.group import DuplicateGroup, Member
 from clip_client.dedup.photo import ImageFeatures, Photo
@@ -23,11 +19,14 @@ from clip_client.dedup.types import (
     SAME_SCENE,
     SIMILAR,
     CaptureTime,
-    Thresholds,
 )
+from tests.fixtures.members import alignment
+from tests.unit.dedup.compare.comparisons import grouped
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
+
+    from clip_client.dedup.aligned import Alignment
 
 # Vectors in a plane whose products are these decimals, so that each test can stand right on a threshold.
 A = (1.0, 0.0)
@@ -36,17 +35,7 @@ AT_80 = (0.8, 0.6)
 AT_MINUS_28 = (-0.28, 0.96)
 NOTHING = (np.nan, np.nan)
 
-EDITED_COPY = Alignment(
-    tier=EDITED,
-    changes=("brighter",),
-    lost=(),
-    transform=(1, 0, 0, 0, 1, 0),
-    residual=0,
-    region=None,
-    region_share=0,
-)
-
-THRESHOLDS = Thresholds(similar=0.8, source="", recommended=True)
+EDITED_COPY = alignment(EDITED)
 
 
 def candidate(path: str, **more: Any) -> Photo:
@@ -65,39 +54,15 @@ def groups(
     files: Sequence[Sequence[Photo]],
     vectors: Sequence[tuple[float, float]],
     *,
-    pixels: Sequence[int] | None = None,
-    hashes: Sequence[int | None] | None = None,
-    hash_bits: int = -1,
-    components: Sequence[Sequence[int]] | None = None,
-    cannot_link: Sequence[Sequence[int]] = (),
-    thresholds: Thresholds = THRESHOLDS,
     edited: Collection[tuple[int, int]] = (),
-) -> list[DuplicateGroup]:
-    """Make the groups of contents whose ``files`` come best first; by default all of them hang together.
+    **more: Any,
+) -> tuple[DuplicateGroup, ...]:
+    """Make groups; ``edited`` has pairs of a photo and a copy of it that alignment proves."""
 
-    ``edited`` has pairs of a photo and a copy of it that alignment proves.
-    """
-    count = len(files)
-    known = [None] * count if hashes is None else list(hashes)
-    comparison = Compared(
-        candidates=dict(enumerate(files)),
-        vectors=np.array(vectors, dtype=np.float32),
-        pixels=np.arange(count) if pixels is None else np.array(pixels),
-        hashes=np.array([one or 0 for one in known], dtype=np.uint64),
-        has_hash=np.array([one is not None for one in known]),
-        hash_bits=hash_bits,
-        components=[np.array(rows) for rows in ([range(count)] if components is None else components)],
-        cannot_link=CannotLink(np.array(rows) for rows in cannot_link),
-        rules=KeepRules(["bytes"]),
-    )
-    if edited:
-        proofs = Proofs(
-            lambda kept, rows: [EDITED_COPY if (kept, row) in edited else None for row in rows], comparison.may_share
-        )
-        paired = {row: dict.fromkeys(set(range(count)) - {row}, "vectors") for row in range(count)}
-        proofs.prove(paired, range(count))
-        comparison = replace(comparison, proofs=proofs)
-    return make_groups(comparison, thresholds)
+    def align(kept: int, row: int) -> Alignment | None:
+        return EDITED_COPY if (kept, row) in edited else None
+
+    return grouped(files, vectors, KeepRules(["bytes"]), similar=0.8, align=align, **more)
 
 
 def photos(*sizes_bytes: int) -> list[list[Photo]]:
@@ -120,8 +85,8 @@ def test_a_similarity_on_the_threshold_reaches_it(vector: tuple[float, float]) -
 
 
 def test_below_the_threshold_there_is_no_group() -> None:
-    assert groups(photos(2, 1), [A, (0.79, 0.6131)]) == []
-    assert groups(photos(2, 1), [A, NOTHING]) == []
+    assert groups(photos(2, 1), [A, (0.79, 0.6131)]) == ()
+    assert groups(photos(2, 1), [A, NOTHING]) == ()
 
 
 def test_the_group_has_the_tier_of_its_least_sure_member() -> None:
@@ -173,7 +138,7 @@ def test_each_component_is_cut_into_groups_of_its_own() -> None:
 def test_hashes_group_up_to_their_bits(hashes: list[int | None], hash_bits: int, bits: int | None) -> None:
     found = groups(photos(2, 1), [A, AT_MINUS_28], hashes=hashes, hash_bits=hash_bits)
     if bits is None:
-        assert found == []
+        assert found == ()
         return
     (member,) = found[0].members[1:]
     assert member.matches == (Match(test="perceptual hash", value=bits, threshold=hash_bits),)
@@ -298,7 +263,7 @@ def test_a_member_has_the_photo_itself() -> None:
 
 
 def test_what_people_decided_to_be_different_shares_no_group() -> None:
-    assert groups(photos(2, 1), [A, A], cannot_link=[[0, 1]]) == []
+    assert groups(photos(2, 1), [A, A], cannot_link=[[0, 1]]) == ()
     # The sets hold row numbers, whatever the order in which the photos are preferred.
     (group,) = groups(photos(1, 2, 3), [A, A, A], cannot_link=[[0, 2]])
     assert paths(group) == ["c.jpg", "b.jpg"]

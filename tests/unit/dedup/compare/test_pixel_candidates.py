@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from clip_client.dedup.compare.pixel_candidates import pixel_candidates
+from clip_client.dedup.compare.equal_pixels import pixel_candidates
 
 
 def candidates(*photos: tuple[int, int, bool, bool]) -> list[int]:

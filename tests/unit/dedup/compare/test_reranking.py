@@ -12,22 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clip_client.dedup.alignment.proofs import Proofs
-from clip_client.dedup.compare.cannot_link import CannotLink
 from clip_client.dedup.compare.chosen_groups import CHOSEN, keep_instead, rerank
-from clip_client.dedup.compare.groups import Compared, make_groups
 from clip_client.dedup.compare.keep_rules import KeepRules
 from clip_client.dedup.photo import ImageFeatures, Photo
-from clip_client.dedup.types import ALTERED, BURST, EDITED, EXACT, SAME_PIXELS, SIMILAR, TIERS, CaptureTime, Thresholds
+from clip_client.dedup.types import ALTERED, BURST, EDITED, EXACT, SAME_PIXELS, SIMILAR, TIERS, CaptureTime
 from tests.fixtures.members import alignment
+from tests.unit.dedup.compare.comparisons import grouped
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from clip_client.dedup.aligned import Alignment
     from clip_client.dedup.group import DuplicateGroup
 
-THRESHOLDS = Thresholds(similar=0.9, source="", recommended=True)
 SEARCHED, WANTED = KeepRules(["bytes"]), KeepRules(["smallest"])
 
 
@@ -48,18 +43,8 @@ def search(rules: KeepRules) -> DuplicateGroup:
         [file("f.jpg", 7)],
     ]
     angles = np.array([0, 0, 0, 0.2, 0.2, 0.1])
-    comparison = Compared(
-        candidates=dict(enumerate(files)),
-        vectors=np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32),
-        pixels=np.array([0, 0, 0, 3, 3, 5]),
-        hashes=np.zeros(6, dtype=np.uint64),
-        has_hash=np.zeros(6, dtype=bool),
-        hash_bits=-1,
-        components=[np.arange(6)],
-        cannot_link=CannotLink(),
-        rules=rules,
-    )
-    (group,) = make_groups(comparison, THRESHOLDS)
+    vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    (group,) = grouped(files, vectors, rules, similar=0.9, pixels=[0, 0, 0, 3, 3, 5])
     return group
 
 
@@ -163,26 +148,20 @@ def test_whatever_is_kept_copies_lead_to_it_by_proofs(
 ) -> None:
     """``pictures`` has the picture of each file; ``proved`` pairs of pictures, of which the second is a copy."""
     files = [[file(f"{'abcdefg'[row]}.jpg", 90 - row)] for row in range(len(pictures))]
-    comparison = Compared(
-        candidates=dict(enumerate(files)),
-        vectors=np.tile(np.array([1, 0], dtype=np.float32), (len(files), 1)),
-        pixels=np.array([pictures.index(picture) for picture in pictures]),
-        hashes=np.zeros(len(files), dtype=np.uint64),
-        has_hash=np.zeros(len(files), dtype=bool),
-        hash_bits=-1,
-        components=[np.arange(len(files))],
-        cannot_link=CannotLink(),
-        rules=SEARCHED,
+
+    def align(kept: int, row: int) -> Alignment | None:
+        return alignment(EDITED) if (pictures[kept], pictures[row]) in proved else None
+
+    found = grouped(
+        files,
+        [(1, 0)] * len(files),
+        SEARCHED,
+        similar=0.9,
+        pixels=[pictures.index(picture) for picture in pictures],
+        align=align,
     )
-
-    def align(kept: int, rows: Sequence[int]) -> list[Alignment | None]:
-        return [alignment(EDITED) if (pictures[kept], pictures[row]) in proved else None for row in rows]
-
-    proofs = Proofs(align, comparison.may_share)
-    paired = {row: dict.fromkeys(set(range(len(files))) - {row}, "vectors") for row in range(len(files))}
-    proofs.prove(paired, range(len(files)))
     of_picture = {file[0].path: picture for file, picture in zip(files, pictures, strict=True)}
-    for group in make_groups(replace(comparison, proofs=proofs), THRESHOLDS):
+    for group in found:
         order = [f"path={'abcdefg'[row]}.jpg" for row in wanted]
         for other in (
             group,

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clip_client.dedup.compare.hamming import bits_that_differ, join_hashes
 from clip_client.dedup.compare.partitioned_join import join_vectors
-from clip_client.dedup.compare.projection import project, shorten
 from clip_client.dedup.compare.recall_sample import LEAST_RECALL
-from clip_client.dedup.compare.similarity_join import bits_that_differ, components, join_alike, join_hashes
+from clip_client.dedup.compare.similarity_join import Projection, alike_links, components, fit_projection
 from clip_client.dedup.compare.union_find import UnionFind
 from tests.fixtures.vectors import at_degrees, clusters
 
@@ -88,15 +88,12 @@ def test_rows_without_a_vector_are_in_no_component() -> None:
     seeds=st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=6),
     flips=st.lists(st.tuples(st.integers(0, 5), st.sets(st.integers(0, 63), max_size=8)), max_size=20),
     most_bits=st.integers(0, 8),
-    pairs_at_once=st.sampled_from([1, 3, 2**18]),
 )
-def test_hashes_are_joined_exactly(
-    seeds: list[int], flips: list[tuple[int, set[int]]], most_bits: int, pairs_at_once: int
-) -> None:
+def test_hashes_are_joined_exactly(seeds: list[int], flips: list[tuple[int, set[int]]], most_bits: int) -> None:
     numbers = [*seeds, *(seeds[base % len(seeds)] ^ sum(1 << bit for bit in bits) for base, bits in flips)]
     hashes = np.array(numbers, dtype=np.uint64)
     found, expected = UnionFind(len(hashes)), UnionFind(len(hashes))
-    join_hashes(found, np.arange(len(hashes)), hashes, most_bits, pairs_at_once=pairs_at_once)
+    join_hashes(found, np.arange(len(hashes)), hashes, most_bits)
     left, right = np.nonzero([[(a ^ b).bit_count() <= most_bits for b in numbers] for a in numbers])
     expected.join(left, right)
     assert as_sets(found.components()) == as_sets(expected.components())
@@ -134,7 +131,7 @@ def test_products_of_projections_are_upper_bounds(seed: int, spread: float, widt
         random.standard_normal((5, 64))[random.integers(0, 5, 60)] + spread * scale * random.standard_normal((60, 64))
     )
     rotation = np.linalg.qr(random.standard_normal((64, 64)))[0].astype(np.float32)
-    short = shorten(vectors, rotation, width)
+    short = Projection(rotation=rotation, width=width)(vectors)
     assert short.shape == (60, width)
     assert (short @ short.T >= vectors @ vectors.T - 1e-5).all()
 
@@ -146,25 +143,26 @@ def test_a_projection_changes_no_component(family_size: int) -> None:
     base = unit(random.standard_normal((4200 // family_size, 64)))
     near = np.repeat(base, family_size, axis=0) + 0.01 * random.standard_normal((4200, 64))
     vectors = unit(near)[random.permutation(4200)]
-    projected = project(vectors, np.arange(4200), 0.95)
-    assert projected is not None
+    projection = fit_projection(vectors, np.arange(4200), 0.95)
+    assert projection is not None
     joined = UnionFind(4200)
-    join_alike(joined, np.arange(4200), vectors, 0.95, projected=projected)
+    joined.join(*alike_links(np.arange(4200), vectors, 0.95, projected=projection(vectors)))
     assert as_sets(joined.components()) == all_pairs(vectors, 0.95)
 
 
 def test_no_projection_if_it_would_leave_most_pairs() -> None:
     random = np.random.default_rng(0)
     vectors = unit(1 + 0.5 * random.standard_normal((4096, 64)))  # any two are alike by some 0.8
-    assert project(vectors, np.arange(4096), 0.8) is None
-    assert project(vectors[:100], np.arange(100), 0.95) is None
+    assert fit_projection(vectors, np.arange(4096), 0.8) is None
+    assert fit_projection(vectors[:100], np.arange(100), 0.95) is None
 
 
 def test_the_width_of_a_projection_suits_rows_that_it_was_not_learnt_from() -> None:
     """Half the width seems to do for the rows that the directions were learnt from."""
-    projected = project(clusters(seed=0, count=4200, size=1, spread=0, dimension=512), np.arange(4200), 0.97)
-    assert projected is not None
-    assert projected.shape[1] == 64
+    vectors = clusters(seed=0, count=4200, size=1, spread=0, dimension=512)
+    projection = fit_projection(vectors, np.arange(4200), 0.97)
+    assert projection is not None
+    assert projection.width == 64
 
 
 def test_the_recall_is_stated_with_its_interval() -> None:

@@ -85,7 +85,7 @@ def test_groups_are_what_their_definition_says(
     count = len(rows)
     angles, pixels, hashes, has_hash = zip(*rows, strict=True)
     evidence = Evidence(
-        vectors=at_degrees(*angles),
+        at_degrees(*angles),
         # Equal pixels are rare.
         pixels=np.array([number if number < 3 else 100 + row for row, number in enumerate(pixels)]),
         hashes=np.array(hashes, dtype=np.uint64),
@@ -140,7 +140,7 @@ def test_a_member_goes_to_the_closest_kept_row_and_to_equal_pixels_first() -> No
     vectors = at_degrees(0, 10, 6)
     (star,) = star_groups(vectors, near)
     assert (star.keep, star.members) == (1, (2,))
-    (star,) = star_groups(Evidence(vectors=vectors, pixels=np.array([7, 8, 7])), near)
+    (star,) = star_groups(Evidence(vectors, pixels=np.array([7, 8, 7])), near)
     assert (star.keep, star.members) == (0, (2,))
 
 
@@ -172,7 +172,7 @@ def test_rejected_rows_are_compared_by_all_evidence() -> None:
 
     def found(most_bits: int = -1, **evidence: Any) -> list[tuple[int, tuple[int, ...]]]:
         stars = star_groups(
-            Evidence(vectors=vectors, **evidence), near, most_bits=most_bits, cannot_link=cannot_link, block_rows=1
+            Evidence(vectors, **evidence), near, most_bits=most_bits, cannot_link=cannot_link, block_rows=1
         )
         return [(star.keep, star.members) for star in stars]
 
@@ -191,7 +191,7 @@ def test_groups_of_rejected_rows_stand_in_their_order_too() -> None:
 
 
 def test_pixels_do_not_overrule_what_people_decided() -> None:
-    evidence = Evidence(vectors=at_degrees(0, 0), pixels=np.array([1, 1]))
+    evidence = Evidence(at_degrees(0, 0), pixels=np.array([1, 1]))
     assert star_groups(evidence, 0.9, cannot_link=CannotLink([np.array([0, 1])])) == []
 
 
@@ -233,7 +233,7 @@ def test_stars_hold_what_they_promise(angles: list[int], pairs: set[tuple[int, i
 
 def test_equal_pixels_and_hashes_join_what_vectors_do_not() -> None:
     evidence = Evidence(
-        vectors=np.concatenate([at_degrees(0, 60), np.full((2, 2), np.nan, np.float32), at_degrees(90)]),
+        np.concatenate([at_degrees(0, 60), np.full((2, 2), np.nan, np.float32), at_degrees(90)]),
         pixels=np.array([0, 1, 2, 2, 4]),
         hashes=np.array([0b111, 0b110, 0b111, 0b111, 0b111], dtype=np.uint64),
         has_hash=np.array([True, True, False, False, False]),
