@@ -20,7 +20,8 @@ from benchmarks.fixtures.bare_encoder import preprocessing
 from benchmarks.fixtures.float_models import FLOAT_MODEL
 from benchmarks.load.triton_requests import TIMEOUT_S, json_posts, triton_requests
 from benchmarks.peers.in_process import Target, pytorch_loop, ready_pixels
-from clip_client import ClipClient
+from clip_client import ClientConfig, ClipClient
+from clip_client._transports.grpc import transport_factory
 from preprocess_ensemble.imaging.preprocessor import Preprocessor
 
 if TYPE_CHECKING:
@@ -46,18 +47,18 @@ async def clip_client(target: Target) -> AsyncIterator[Embed]:
         yield embed
 
 
+def grpc_connection(url: str) -> Transport:
+    """One connection of the library to the Triton at this gRPC address."""
+    config = ClientConfig(urls=(url,))
+    return transport_factory(config)(config.endpoints[0], None)
+
+
 @asynccontextmanager
 async def transport(target: Target) -> AsyncIterator[Embed]:
     """One connection of the library, gRPC or the plain service's HTTP: each call is one request."""
-    from clip_client._config import ClientConfig
-    from clip_client._transports.grpc import transport_factory
     from clip_client._transports.http import HttpTransport
 
-    if target.url.startswith("http"):
-        connection: Transport = HttpTransport(target.url)
-    else:
-        config = ClientConfig(urls=(target.url,))
-        connection = transport_factory(config)(config.endpoints[0], None)
+    connection = HttpTransport(target.url) if target.url.startswith("http") else grpc_connection(target.url)
 
     async def embed(rows: list[int]) -> Vectors:
         answer = await connection.infer(target.images(rows), request_id=uuid.uuid4().hex, timeout_s=TIMEOUT_S)

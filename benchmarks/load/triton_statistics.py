@@ -9,24 +9,22 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness.meters import GpuMeter
-from clip_client._config import ClientConfig
-from clip_client._transports.grpc import transport_factory
+from benchmarks.load.adapters import grpc_connection
 
 if TYPE_CHECKING:
     from benchmarks.harness.worker import Worker
     from clip_client._transports.triton_statistics import ModelStatistics
 
 
-def statistics(url: str) -> dict[str, ModelStatistics]:
+def statistics(url: str) -> Mapping[str, ModelStatistics]:
     """Model name -> counters of the Triton at this gRPC address."""
 
-    async def ask() -> dict[str, ModelStatistics]:
-        config = ClientConfig(urls=(url,))
-        transport = transport_factory(config)(config.endpoints[0], None)
+    async def ask() -> Mapping[str, ModelStatistics]:
+        connection = grpc_connection(url)
         try:
-            return await transport.statistics(timeout_s=30)
+            return await connection.statistics(timeout_s=30)
         finally:
-            await transport.close()
+            await connection.close()
 
     return asyncio.run(ask())
 

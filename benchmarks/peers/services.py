@@ -8,7 +8,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
@@ -65,19 +65,16 @@ def venv_python(name: str) -> Path:
     return python
 
 
-@contextmanager
-def plain_service(model: str, pretrained: str, *, max_batch: int = 32) -> Iterator[str]:
-    """PyTorch behind FastAPI (``peers.baseline``); gives its URL. ``max_batch`` 1 turns its batching off."""
+def plain_service(model: str, pretrained: str, *, max_batch: int = 32) -> AbstractContextManager[Service]:
+    """PyTorch behind FastAPI (``peers.baseline``). ``max_batch`` 1 turns its batching off."""
     environment = {"CLIP_MODEL": model, "CLIP_PRETRAINED": pretrained, "CLIP_MAX_BATCH": str(max_batch)}
     if device() == "cpu":
         environment["CUDA_VISIBLE_DEVICES"] = ""  # or it would use a GPU that the other systems do not use
     command = (sys.executable, "-m", "benchmarks.peers.baseline")
-    with _running("the plain service", command, "/healthz", environment) as service:
-        yield service.url
+    return _running("the plain service", command, "/healthz", environment)
 
 
-@contextmanager
-def infinity(model: str, pretrained: str) -> Iterator[Service]:
+def infinity(model: str, pretrained: str) -> AbstractContextManager[Service]:
     """infinity in fp32 on the device of the other systems, with the same weights."""
     python = venv_python("infinity")
     directory = _infinity_model(python, model, pretrained)
@@ -85,8 +82,7 @@ def infinity(model: str, pretrained: str) -> Iterator[Service]:
     other = ("--device", device(), "--host", "127.0.0.1", "--log-level", "warning", "--no-model-warmup")
     command = (str(python.with_name("infinity_emb")), "v2", *options, *other)
     environment = {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1", "INFINITY_ANONYMOUS_USAGE_STATS": "0"}
-    with _running("infinity", command, "/health", environment) as service:
-        yield service
+    return _running("infinity", command, "/health", environment)
 
 
 def _infinity_model(python: Path, model: str, pretrained: str) -> Path:

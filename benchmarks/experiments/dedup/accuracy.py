@@ -65,6 +65,7 @@ async def judged(url: str, store: Store, cases: list[Case]) -> dict[str, Any]:
         "--seeds", "--seed", default="1,2,3", help="numbers, each of another set; an empty text for the holdout alone"
     ),
     option("--holdout", action="store_true", help="add the cases that other tools make of other photos"),
+    option("--classes", nargs="+", default=[], metavar="WORD", help="only those whose name has one of these (all)"),
     option("--most", type=int, help="most cases of each class (default: all)"),
     option("--url", help="a running server (default: start one)"),
     REPOSITORY,
@@ -74,14 +75,14 @@ def measure(run: Run) -> dict[str, Any]:
     """Write each set, and judge what moves."""
     options = run.options
     sets: dict[str, Callable[[Path], list[Case]]] = {
-        f"seed {seed}": partial(write_cases, seed=int(seed), most=options.most)
+        f"seed {seed}": partial(write_cases, seed=int(seed), most=options.most, words=options.classes)
         for seed in filter(None, options.seeds.split(","))
     }
     missing = missing_tools() if options.holdout else []
     if missing:
         say(f"left out: the holdout needs {', '.join(missing)}")
     elif options.holdout:
-        sets[HOLDOUT] = partial(write_holdout, most=options.most)
+        sets[HOLDOUT] = partial(write_holdout, most=options.most, words=options.classes)
     url = options.url or run.serve().grpc_url
     store = run.stack.enter_context(Store(options.store))
     saved = run.checkpoint(total=len(sets))

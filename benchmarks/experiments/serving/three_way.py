@@ -24,7 +24,7 @@ from benchmarks.fixtures.server import QUIET, Server, serving
 from benchmarks.harness.experiment import MODEL, REPOSITORY, Run, experiment, option, rounds, seconds
 from benchmarks.harness.rounds import LEAST_COSINE, cosine_to_first, median_of, ratios, spread
 from benchmarks.load.loops import OPEN_TIMES
-from benchmarks.peers.services import Service, infinity, plain_service
+from benchmarks.peers.services import infinity, plain_service
 from preprocess_ensemble.contract import ENCODER
 from preprocess_ensemble.export.parity import REQUIRED_COSINE
 from preprocess_ensemble.runtimes.processor import has_bf16
@@ -133,11 +133,11 @@ def int8(model: str, pretrained: str) -> Iterator[Server]:
 
 def worker(run: Run, system: str, running: Mapping[str, Any]) -> Worker:
     """The load on ``system``, or the system itself if it runs in process."""
-    url = "" if system in IN_PROCESS else running[service_of(system)]
-    if isinstance(url, Server):
-        url = url.http_url if system in ("triton-json", "triton-http") else url.grpc_url
-    elif isinstance(url, Service):
-        url = url.url
+    service = None if system in IN_PROCESS else running[service_of(system)]
+    if isinstance(service, Server):
+        url = service.http_url if system in ("triton-json", "triton-http") else service.grpc_url
+    else:
+        url = service.url if service else ""
     return run.load("transport" if system in BY_TRANSPORT else system, url, name=system)
 
 

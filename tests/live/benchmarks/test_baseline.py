@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def plain() -> Iterator[str]:
-    with plain_service(str(TINY_CLIP), "random:0") as url:
-        yield url
+    with plain_service(str(TINY_CLIP), "random:0") as service:
+        yield service.url
 
 
 @pytest.fixture(scope="module")
