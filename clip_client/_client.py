@@ -99,21 +99,21 @@ class ClipClient(ClientBase):
     to nothing: the first call does. You may cancel every method at any time, which also cancels its requests.
     """
 
-    # "new" without a session, then "open" and "closed" with the same one; each step is taken once.
-    _state = "new"
     _session: _Session | None = None
+    """What it works with since it was opened, also after it was closed."""
 
     def __repr__(self) -> str:
-        known = None if self._session is None else self._session.handshake.known
-        model = "" if known is None else f" model={known.id}"
-        return f"<ClipClient {', '.join(map(str, self._endpoints()))} [{self._state}]{model}>"
+        state, model = "new", ""
+        if self._session is not None:
+            state = "closed" if self._session.closed else "open"
+            model = "" if (known := self._session.handshake.known) is None else f" model={known.id}"
+        return f"<ClipClient {', '.join(map(str, self._endpoints()))} [{state}]{model}>"
 
     async def __aenter__(self) -> Self:
-        if self._state != "new":
+        if self._session is not None:
             raise RuntimeError("a ClipClient can be entered once; make a new one")
         self._session = _Session(self._config, self._transport_factory or default_transport_factory(self._config))
         self._opened_in = os.getpid()
-        self._state = "open"
         return self
 
     async def __aexit__(self, *raised: object) -> None:
@@ -121,8 +121,8 @@ class ClipClient(ClientBase):
 
     async def aclose(self) -> None:
         """Cancel all requests and disconnect; ``async with`` does this when you leave it."""
-        if self._state == "open" and self._session is not None:
-            self._state = "closed"
+        if self._session is not None and not self._session.closed:
+            self._session.closed = True
             if not self._is_forked:
                 await self._session.aclose()
 
@@ -244,7 +244,7 @@ class ClipClient(ClientBase):
 
     def _open_session(self) -> _Session:
         self._refuse_if_forked()
-        if self._state != "open" or self._session is None:
+        if self._session is None or self._session.closed:
             raise RuntimeError("this ClipClient is not open: use it inside `async with ClipClient(...) as clip:`")
         return self._session
 
@@ -266,6 +266,7 @@ class _Session:
     """What an open client works with, made in its event loop; :mod:`clip_client._pipeline` shows how it fits."""
 
     def __init__(self, config: ClientConfig, connect: TransportFactory) -> None:
+        self.closed = False
         self.loop = asyncio.get_running_loop()
         self.balancer = Balancer(config, connect)
         self.handshake = Handshake(self.balancer, config)

@@ -28,7 +28,6 @@ class ClientStats:
     images_waiting: int = 0
     """Encoded, and not in a request now."""
     images_in_flight: int = 0
-    """In a request now."""
     images_embedded: int = 0
     images_failed: int = 0
     """Ended with an ImageError from the server."""

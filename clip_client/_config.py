@@ -81,7 +81,6 @@ class ClientConfig:
     """Private key of ``client_certificate``."""
 
     def __post_init__(self) -> None:
-        """Check each field; a ValueError names the field, what it got and what it takes."""
         urls: object = self.urls
         if isinstance(urls, str):  # each letter would become a server
             raise ValueError("urls is a tuple, even for one server: write urls=('localhost:8001',)")
@@ -121,7 +120,6 @@ class ClientConfig:
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """``urls``, parsed."""
         return tuple(parse_url(url) for url in self.urls)
 
 

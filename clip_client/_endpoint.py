@@ -70,11 +70,6 @@ class Endpoint:
         """True if the host is this machine, by name or by number."""
         return self.host in {"localhost", "::1"} or bool(re.fullmatch(r"127(\.\d+){3}", self.host))
 
-    @property
-    def remote(self) -> Endpoint:
-        """The server that an AUTO endpoint tries first."""
-        return replace(self, kind=EndpointKind.GRPC)
-
 
 def parse_url(url: str) -> Endpoint:
     """Read ``host``, ``host:port``, ``grpc://host:port`` or ``grpcs://host:port``; the default port is 8001.

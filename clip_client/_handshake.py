@@ -62,7 +62,6 @@ class Handshake:
             self._task = None
 
     async def aclose(self) -> None:
-        """Cancel a handshake in progress."""
         if self._task is not None and not self._task.done():
             self._task.cancel()
             await asyncio.wait({self._task})

@@ -51,7 +51,6 @@ class HealthReport:
 
     @property
     def model_id(self) -> str | None:
-        """The id of ``model``."""
         return None if self.model is None else self.model.id
 
     @property
@@ -83,10 +82,8 @@ async def run_health_checks(transport: Transport, *, name: str, timeout_s: float
             message, model = await anext(findings)
         except ClipError as error:
             message, kind = str(error), type(error)
-        elapsed_s = time.perf_counter() - started
-        steps.append(
-            HealthStep(server=name, name=step, ok=kind is None, message=message, elapsed_s=elapsed_s, error=kind)
-        )
+        taken_s = time.perf_counter() - started
+        steps.append(HealthStep(server=name, name=step, ok=not kind, message=message, elapsed_s=taken_s, error=kind))
     return HealthReport(steps=tuple(steps), model=model)
 
 

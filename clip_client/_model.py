@@ -30,7 +30,7 @@ class ModelInfo:
     preprocess_id: str
     """``"shortest-bicubic-224x224"``: how a picture becomes pixels."""
     preprocess: Mapping[str, Any]
-    """The same in full, in the form that ``PreprocessConfig.from_mapping`` takes."""
+    """All of its settings, in the form that ``PreprocessConfig.from_mapping`` takes."""
     dimension: int
     """Length of a vector."""
     precision: str

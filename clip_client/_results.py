@@ -62,7 +62,6 @@ class EmbeddingBatch:
     """The path of each image; None for one that was not given as a path. Left out, they are all None."""
 
     def __post_init__(self) -> None:
-        """Check the number of ``sources``; raise ValueError if it is not that of ``vectors``."""
         if not self.sources:
             object.__setattr__(self, "sources", (None,) * len(self.vectors))
         if len(self.sources) != len(self.vectors):
@@ -135,7 +134,7 @@ class Collector:
         # Doubled as needed if the number is unknown: one large copy at the end would block the event loop.
         self._matrix = np.full((1024 if expected is None else expected, dimension), np.nan, dtype=np.float32)
         self._errors: dict[int, ImageError] = {}
-        self._late: dict[int, ClipError] = {}
+        self._late: ClipError | None = None
         self._vectors = 0
         self._paths: dict[int, str] = {}
         self._count = 0
@@ -152,24 +151,23 @@ class Collector:
         if isinstance(result, ImageError):
             self._errors[index] = result
         elif isinstance(result, ClipError):
-            self._late[index] = result
+            self._late = self._late or result
+            self._errors[index] = ImageError(
+                "timeout_s ran out before this image was embedded; embed it again with a longer timeout_s, or use "
+                "embed_stream, where timeout_s counts for each image.",
+                code="TIMEOUT",
+                index=index,
+                source=path,
+                request_id=result.request_id,
+            )
         else:
             self._matrix[index] = result
             self._vectors += 1
 
     def batch(self, model: ModelInfo) -> EmbeddingBatch:
         """Return all results that were added; raise the first error of the service if there is no vector at all."""
-        if self._late and not self._vectors:
-            raise next(iter(self._late.values()))
-        for index, error in self._late.items():
-            self._errors[index] = ImageError(
-                "timeout_s ran out before this image was embedded; embed it again with a longer timeout_s, or use "
-                "embed_stream, where timeout_s counts for each image.",
-                code="TIMEOUT",
-                index=index,
-                source=self._paths.get(index),
-                request_id=error.request_id,
-            )
+        if self._late is not None and not self._vectors:
+            raise self._late
         return EmbeddingBatch(
             vectors=self._matrix[: self._count],
             errors=dict(sorted(self._errors.items())),

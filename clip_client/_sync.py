@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from functools import cached_property, partial, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
@@ -72,21 +72,16 @@ class SyncClipClient(ClientBase):
 
         Raises RuntimeError if it has been closed: make a new one.
         """
-        if self._portal is not None:
-            return self
-        # Not by anyio's start_blocking_portal(): in a forked process, it waits for its thread when it is deleted.
-        started: Future[BlockingPortal] = Future()
-        self._thread = threading.Thread(target=_run_portal, args=(started,), name="clip_client portal", daemon=True)
-        self._thread.start()
-        portal = started.result()
-        try:
-            portal.call(self._client.__aenter__)
-        except BaseException:
-            portal.call(portal.stop)
-            self._thread.join()
-            raise
-        self._portal = portal
-        self._opened_in = os.getpid()
+        if self._portal is None:
+            started: Future[BlockingPortal] = Future()
+            self._thread = threading.Thread(target=self._run, args=(started,), name="clip_client portal", daemon=True)
+            self._thread.start()
+            try:
+                self._portal = started.result()
+            except Exception:
+                self._thread.join()
+                raise
+            self._opened_in = os.getpid()
         return self
 
     def __enter__(self) -> Self:
@@ -102,7 +97,6 @@ class SyncClipClient(ClientBase):
         """
         portal, self._portal = self._portal, None
         if portal is not None and not self._is_forked:
-            portal.call(self._client.aclose)
             portal.call(portal.stop)
             self._thread.join()
 
@@ -191,18 +185,19 @@ class SyncClipClient(ClientBase):
             )
         return self._portal
 
+    def _run(self, started: Future[BlockingPortal]) -> None:
+        """Run an event loop with the client, and with a portal into it, until the portal is stopped."""
 
-def _run_portal(started: Future[BlockingPortal]) -> None:
-    """Run an event loop with a portal until the portal is stopped."""
+        async def serve() -> None:
+            await self._client.__aenter__()  # outside of the portal, which would wrap its error
+            # Not by anyio's start_blocking_portal(): in a forked process, it waits for its thread when it is deleted.
+            async with BlockingPortal() as portal, aclosing(self._client):
+                started.set_result(portal)
+                await portal.sleep_until_stopped()
 
-    async def serve() -> None:
-        async with BlockingPortal() as portal:
-            started.set_result(portal)
-            await portal.sleep_until_stopped()
-
-    try:
-        anyio.run(serve)
-    except BaseException as error:  # such as too many open files: the caller must not wait indefinitely
-        if started.done():
-            raise
-        started.set_exception(error)
+        try:
+            anyio.run(serve)
+        except BaseException as error:  # such as too many open files: the caller must not wait indefinitely
+            if started.done():
+                raise
+            started.set_exception(error)

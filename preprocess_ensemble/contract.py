@@ -31,7 +31,7 @@ ERROR: Final = "error"
 """Out, BYTES [N, 1]: empty, or one sentence for people."""
 FINGERPRINT: Final = "fingerprint"
 """Out, INT32 [N, 2]: constant of the exported model."""
-MODEL: Final = "model"
+PASSPORT: Final = "model"
 """Out of the preprocessor, BYTES [N, 1]: the passport, made only on request."""
 
 

@@ -24,7 +24,7 @@ import triton_python_backend_utils as pb_utils
 from preprocess_ensemble.backends.preprocess.metrics import PreprocessMetrics
 from preprocess_ensemble.backends.preprocess.settings import PreprocessSettings
 from preprocess_ensemble.backends.shared_memory import restrict_own_regions
-from preprocess_ensemble.contract import ERROR, IMAGE, MODEL, PIXELS, STATUS
+from preprocess_ensemble.contract import ERROR, IMAGE, PASSPORT, PIXELS, STATUS
 from preprocess_ensemble.imaging import turbojpeg_decoder
 from preprocess_ensemble.imaging.formats import limit_decoder_threads
 from preprocess_ensemble.imaging.preprocessor import Preprocessed, Preprocessor
@@ -125,8 +125,8 @@ class TritonPythonModel:
                 STATUS: np.array([[row.status] for row in rows], dtype=np.int32),
                 ERROR: _text_column([row.message for row in rows]),
             }
-        if MODEL in request.requested:
-            outputs[MODEL] = _text_column([self._passport_text] * len(request.files))
+        if PASSPORT in request.requested:
+            outputs[PASSPORT] = _text_column([self._passport_text] * len(request.files))
         return pb_utils.InferenceResponse(
             output_tensors=[
                 pb_utils.Tensor(name, array) for name, array in outputs.items() if name in request.requested

@@ -51,7 +51,6 @@ class Server:
         return self._failures > 0
 
     def stats(self) -> ServerStats:
-        """Return a snapshot."""
         return ServerStats(
             url=str(self.endpoint),
             images_in_flight=self.limit.in_flight,
@@ -104,6 +103,8 @@ class Balancer:
     """
 
     def __init__(self, config: ClientConfig, connect: TransportFactory) -> None:
+        self.endpoints = config.endpoints
+        """An AUTO one, once it is resolved, as what it resolved to."""
         self._config = config
         self._connect = connect
         self._loop = asyncio.get_running_loop()
@@ -111,8 +112,6 @@ class Balancer:
         # A server is in _servers while its name leads to it, then in _retired until its last request has ended.
         self._servers: dict[Endpoint, Server] = {}
         self._retired: list[Server] = []
-        self._resolved_auto: dict[Endpoint, Endpoint] = {}
-        """AUTO endpoints -> what they resolved to."""
         self._addresses: dict[Endpoint, Sequence[str]] = {}
         """What the last successful look-up of each name gave."""
         self._first_look_up = asyncio.Lock()
@@ -121,13 +120,7 @@ class Balancer:
 
     @property
     def servers(self) -> tuple[Server, ...]:
-        """The servers that get requests."""
         return tuple(self._servers.values())
-
-    @property
-    def endpoints(self) -> tuple[Endpoint, ...]:
-        """The endpoints of the configuration; an AUTO one, once it is resolved, as what it resolved to."""
-        return tuple(self._resolved_auto.get(endpoint, endpoint) for endpoint in self._config.endpoints)
 
     async def ensure_resolved(self) -> None:
         """Look the names up unless that was done before."""
@@ -159,7 +152,6 @@ class Balancer:
         )
 
     async def aclose(self) -> None:
-        """Close every connection."""
         if self._resolving is not None:
             self._resolving.cancel()
             await asyncio.wait({self._resolving})
@@ -179,9 +171,9 @@ class Balancer:
 
     async def _look_up(self) -> None:
         found: dict[Endpoint, str | None] = {}
+        if self.endpoints[0].kind is EndpointKind.AUTO:  # it is the only one
+            self.endpoints = (await resolve_auto(self.endpoints[0], self._connect),)
         for endpoint in self.endpoints:
-            if endpoint.kind is EndpointKind.AUTO:
-                self._resolved_auto[endpoint] = endpoint = await resolve_auto(endpoint, self._connect)
             addresses = await self._addresses_of(endpoint)
             if len(addresses) > 1:
                 found.update({replace(endpoint, host=address): endpoint.host for address in addresses})

@@ -68,7 +68,6 @@ class AdaptiveLimit:
         return available_slots
 
     def started(self, images: int) -> None:
-        """Record that a request was sent."""
         self.in_flight += images
 
     def answered(self, images: int, *, started_at: float, now: float, time_given_s: float) -> None:
@@ -86,12 +85,10 @@ class AdaptiveLimit:
             self._limit = min(self._limit + step, float(self._maximum))
 
     def refused(self, images: int, *, started_at: float, now: float) -> None:
-        """Record that the server refused the request."""
         self.in_flight -= images
         self._decrease(_REFUSED_FACTOR, started_at, now)
 
     def expired(self, images: int, *, started_at: float, now: float) -> None:
-        """Record that the deadline of the request passed before its answer."""
         self.in_flight -= images
         if self._fastest_s == math.inf or now - started_at > 2 * self._fastest_s:
             self._decrease(_REFUSED_FACTOR, started_at, now)

@@ -44,7 +44,6 @@ class RetryBudget:
         self._updated = now
 
     def success(self) -> None:
-        """Record an answered request."""
         self._tokens = min(_BUDGET, self._tokens + _BUDGET_PER_SUCCESS)
 
     def spend(self, now: float) -> bool:

@@ -6,7 +6,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, Final
 
-from clip_client._encoding import IMAGE_ENCODINGS, EncodedImage, Jpeg
+from clip_client._encoding import IMAGE_ENCODINGS, EncodedImage
 from clip_client._errors import ImageError, ProtocolMismatch
 from clip_client._pipeline.images import picture_of, read_image, too_large
 from preprocess_ensemble.cores import usable_cores
@@ -64,26 +64,28 @@ class ImageEncoder:
             return self._encode(source, model)
 
     def _encode(self, source: object, model: ModelInfo) -> bytes:
-        jpeg = self._encoding.jpeg
-        if jpeg is None:
+        if self._encoding.jpeg is None:
             return read_image(source, max_bytes=self._max_bytes)
         picture = picture_of(source)
-        if picture is not None and _is_ordinary(picture):
-            with self._cores:
-                return _reduced(picture, _preprocessing(model), jpeg)
-        data = read_image(source, max_bytes=self._max_bytes)
-        if len(data) <= self._encoding.unchanged_up_to:
-            return data
+        data: bytes | None = None
+        if picture is None or not _is_ordinary(picture):
+            data = read_image(source, max_bytes=self._max_bytes)
+            if len(data) <= self._encoding.unchanged_up_to:
+                return data
         from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, decode
+        from preprocess_ensemble.imaging.reduced_jpeg import reduced_jpeg
 
         config = _preprocessing(model)
         with self._cores:
-            try:
-                picture = decode(data, DecodeLimits(max_bytes=self._max_bytes), at_least=config.decode_at_least)
-            except DecodeError as error:
-                raise ImageError(error.message, code=error.status.name) from None
-            reduced = _reduced(picture, config, jpeg)
-        return reduced if len(reduced) < len(data) else data
+            if data is not None:
+                try:
+                    picture = decode(data, DecodeLimits(max_bytes=self._max_bytes), at_least=config.decode_at_least)
+                except DecodeError as error:
+                    raise ImageError(error.message, code=error.status.name) from None
+            assert picture is not None  # else there is a file, which was decoded
+            jpeg = self._encoding.jpeg
+            reduced = reduced_jpeg(picture, config, quality=jpeg.quality, subsampling=jpeg.subsampling)
+        return reduced if data is None or len(reduced) < len(data) else data
 
 
 def _is_ordinary(picture: Image) -> bool:
@@ -107,9 +109,3 @@ def _preprocessing(model: ModelInfo) -> PreprocessConfig:
             f"This client does not know the preprocessing of {model.id} ({error}); install the same version of "
             "clip-triton on both sides, or use transfer='original'."
         ) from None
-
-
-def _reduced(picture: Image, config: PreprocessConfig, jpeg: Jpeg) -> bytes:
-    from preprocess_ensemble.imaging.reduced_jpeg import reduced_jpeg
-
-    return reduced_jpeg(picture, config, quality=jpeg.quality, subsampling=jpeg.subsampling)

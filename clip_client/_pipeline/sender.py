@@ -27,6 +27,9 @@ _CLOSED: Final = "The client was closed before the image was sent."
 _HELD_REQUESTS: Final = 8
 """Images are encoded ahead for this many full requests and no further, which bounds memory when photos are large."""
 
+_CODES: Final = {status.value: status.name for status in ImageStatus}
+"""A newer server may know more reasons than this client."""
+
 
 class Sender:
     """Packs waiting images into requests as soon as a server has slots for them.
@@ -82,7 +85,6 @@ class Sender:
         return image
 
     def stats(self) -> ClientStats:
-        """Return the counts so far."""
         return replace(
             self._counts,
             images_waiting=len(self._waiting),
@@ -314,7 +316,7 @@ class Sender:
                 )
             elif statuses[row]:
                 self._counts.images_failed += 1
-                code = _code(statuses[row])
+                code = _CODES.get(statuses[row], "INTERNAL")
                 result = ImageError(answer.errors[row], code=code, request_id=request_id)
             else:
                 self._counts.images_embedded += 1
@@ -360,11 +362,3 @@ class _Request:
     @property
     def deadlines(self) -> list[Deadline]:
         return [image.deadline for image in self.images if image.deadline is not None]
-
-
-def _code(status: int) -> str:
-    try:
-        return ImageStatus(status).name
-    except ValueError:
-        # A newer server may know more reasons than this client.
-        return "INTERNAL"

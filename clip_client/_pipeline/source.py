@@ -75,7 +75,6 @@ class Source(ABC):
 
 
 def open_source(images: ImageSources, *, max_ahead: int) -> Source:
-    """Start iterating."""
     if is_single(images):
         return _ContainerSource([images], max_ahead)
     if isinstance(images, _CONTAINERS):

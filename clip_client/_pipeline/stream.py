@@ -68,7 +68,6 @@ class Stream:
         self._source = open_source(images, max_ahead=max_ahead or 2 * config.max_in_flight)
         self._source_error: BaseException | None = None
         self._feeding: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
         self._has_ended = False
         """The consumer has left, or the time is over."""
 
@@ -78,13 +77,9 @@ class Stream:
         if self._arrived or not self._source.exhausted:
             self._feeding = asyncio.create_task(self._feed(), name="clip_client source")
             self._feeding.add_done_callback(self._wake_up)
-        if self._deadline is not None:
-            self._timer = self._loop.call_at(self._deadline.at, self._on_timer)
         return self
 
     async def __aexit__(self, *raised: object) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
         self._end()
         # Shielded, because anyio cancels a task again at each of its awaits, and the source would keep running.
         if running := [task for task in (self._feeding, *self._pending) if task is not None and not task.done()]:
@@ -177,13 +172,6 @@ class Stream:
     def _wake_up(self, _: asyncio.Future[Any]) -> None:
         self._wake.set()
 
-    def _on_timer(self) -> None:
-        assert self._deadline is not None  # it is its timer
-        if self._deadline.at > self._loop.time():
-            self._timer = self._loop.call_at(self._deadline.at, self._on_timer)
-        else:
-            self._wake.set()
-
     def __aiter__(self) -> AsyncIterator[Iterator[tuple[int, ImageSource, Result]]]:
         return self
 
@@ -193,7 +181,7 @@ class Stream:
         The iterators raise if the service failed. If the deadline is fixed, images that ran out of time are no such
         failure: their results are the only ClipErrors that are no ImageError.
         """
-        while not self._has_ended and not self._has_finished():
+        while not self._has_ended and not (self._queue and self._queue[0].done()):
             if self._is_fed() and not self._pending:
                 self._has_ended = True
             elif self._deadline is not None and self._loop.time() >= self._deadline.at:
@@ -201,7 +189,12 @@ class Stream:
             else:
                 if self._queue:  # no callback for each image: only the first can be delivered
                     self._queue[0].add_done_callback(self._wake_up)
-                await self._wake.wait()
+                timer = None if self._deadline is None else self._loop.call_at(self._deadline.at, self._wake.set)
+                try:
+                    await self._wake.wait()
+                finally:
+                    if timer is not None:
+                        timer.cancel()
                 self._wake.clear()
         if self._has_ended:
             raise self._source_error or StopAsyncIteration
@@ -211,9 +204,6 @@ class Stream:
 
     def _is_fed(self) -> bool:
         return self._feeding is None or self._feeding.done()
-
-    def _has_finished(self) -> bool:
-        return bool(self._queue) and self._queue[0].done()
 
     def _deliver(self) -> Iterator[tuple[int, ImageSource, Result]]:
         while self._queue and self._queue[0].done():

@@ -101,9 +101,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         self.requests: list[ReceivedRequest] = []
         """The last 100 requests for embeddings, in order of arrival."""
         self.requests_received = 0
-        """How many requests for embeddings have arrived."""
         self.images_embedded = 0
-        """How many images were answered."""
         self.images_worked_on = 0
         """How many images ``seconds_per_image`` was spent on, answered or not."""
         self.in_flight = 0
@@ -123,9 +121,6 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         self._host = host
         self._credentials: grpc.ServerCredentials | None = None
         self._server: Any = None
-
-    def __repr__(self) -> str:
-        return f"<FakeTriton {self.url} [{'stopped' if self._server is None else 'running'}] {self.model}>"
 
     @property
     def url(self) -> str:
@@ -202,22 +197,18 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
     # The methods below have the names of Triton's gRPC service.
 
     async def ServerLive(self, request: Any, context: Any) -> Any:
-        """Return whether the server is live."""
         return service_pb2.ServerLiveResponse(live=self.live)
 
     async def ModelReady(self, request: Any, context: Any) -> Any:
-        """Return whether this model is ready."""
         return service_pb2.ModelReadyResponse(ready=request.name in self.ready_models)
 
     async def RepositoryIndex(self, request: Any, context: Any) -> Any:
-        """List all models that are ready."""
         response = service_pb2.RepositoryIndexResponse()
         for name in sorted(self.ready_models):
             response.models.add(name=name, state="READY")
         return response
 
     async def ModelConfig(self, request: Any, context: Any) -> Any:
-        """Return the part of the configuration that the client reads."""
         await self._check_call(request.name, context)
         response = service_pb2.ModelConfigResponse()
         response.config.name = request.name
@@ -229,7 +220,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         await self._check_call(request.model_name, context)
         if request.model_name == contract.PREPROCESSOR:
             self.handshakes += 1
-            return _response(request, {contract.MODEL: ("BYTES", 1, _strings([json.dumps(self.passport())]))})
+            return _response(request, {contract.PASSPORT: ("BYTES", 1, _strings([json.dumps(self.passport())]))})
         images = tuple(deserialize_bytes_tensor(request.raw_input_contents[0]).tolist())
         self.requests_received += 1
         self.requests.append(

@@ -28,7 +28,6 @@ class InMemoryTransports:
         """Host -> the channels that were opened to it, oldest first."""
 
     def __call__(self, endpoint: Endpoint, server_name: str | None) -> TritonTransport:
-        """Connect to the server of this host."""
         channel = InMemoryChannel(self.servers[endpoint.host])
         self.channels.setdefault(endpoint.host, []).append(channel)
         return TritonTransport(endpoint, channel)
@@ -65,7 +64,6 @@ class InMemoryChannel:
         """Do nothing: the client has no streams."""
 
     async def close(self, grace: float | None = None) -> None:
-        """Cancel the calls in flight, as gRPC does."""
         self.closed = True
         for call in list(self._calls):
             call.cancel()

@@ -1,4 +1,4 @@
-"""A network that tests can slow down or break."""
+"""A network that tests can break."""
 
 from __future__ import annotations
 
@@ -12,25 +12,13 @@ if TYPE_CHECKING:
 
 
 _READ_BYTES: Final = 1 << 16
-_SLOW_READ_BYTES: Final = 1 << 12
-"""Chunk size of a slow line: small, so that many connections share it fairly."""
-_LINE_BUFFER_S: Final = 0.02
-"""How long before it can send them a slow line accepts bytes, so that a late timer costs no capacity."""
 
 
 class Relay:
-    """A TCP relay on a loopback port that can lose, stall or cut connections. ``async with`` starts and stops it.
+    """A TCP relay on a loopback port that can stall or cut connections. ``async with`` starts and stops it."""
 
-    ``bits_per_s`` is its capacity in each direction, for all connections together; None means unlimited. ``delay_s`` is
-    the delay in each direction.
-    """
-
-    def __init__(self, port: int, *, bits_per_s: float | None = None, delay_s: float = 0.0) -> None:
+    def __init__(self, port: int) -> None:
         self._target = port
-        self._seconds_per_byte = 0.0 if bits_per_s is None else 8 / bits_per_s
-        self._delay_s = delay_s
-        self._busy_until = {True: 0.0, False: 0.0}
-        """Direction (is it the answer's?) -> loop time when the line is free again."""
         self._server: asyncio.Server
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -103,44 +91,17 @@ class Relay:
         task.add_done_callback(self._tasks.discard)
 
     async def _pass_on(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, is_answer: bool) -> None:
-        is_slow = bool(self._seconds_per_byte or self._delay_s)
-        in_transit: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
-        if is_slow:
-            self._start(self._arrive(in_transit, sink))
         with contextlib.suppress(OSError):
-            while chunk := await source.read(_SLOW_READ_BYTES if is_slow else _READ_BYTES):
+            while chunk := await source.read(_READ_BYTES):
                 await self._flowing.wait()
                 if is_answer and self._answer_bytes_left is not None:
                     chunk = chunk[: self._answer_bytes_left]
                     self._answer_bytes_left -= len(chunk)
-                if is_slow:
-                    in_transit.put_nowait((await self._transmit(len(chunk), is_answer=is_answer), chunk))
-                else:
-                    sink.write(chunk)
-                    await sink.drain()
+                sink.write(chunk)
+                await sink.drain()
                 if is_answer and self._answer_bytes_left == 0:
                     self._answer_bytes_left = None
                     self.cut()
-        if is_slow:
-            in_transit.put_nowait((0.0, b""))
-        else:
-            self._close(sink)
-
-    async def _transmit(self, size: int, *, is_answer: bool) -> float:
-        """Wait until the line accepts this many bytes; return the loop time when they arrive."""
-        loop = asyncio.get_running_loop()
-        sent_at = max(loop.time(), self._busy_until[is_answer]) + size * self._seconds_per_byte
-        self._busy_until[is_answer] = sent_at
-        await asyncio.sleep(sent_at - _LINE_BUFFER_S - loop.time())
-        return sent_at + self._delay_s
-
-    async def _arrive(self, in_transit: asyncio.Queue[tuple[float, bytes]], sink: asyncio.StreamWriter) -> None:
-        loop = asyncio.get_running_loop()
-        with contextlib.suppress(OSError):
-            while (arrival := await in_transit.get())[1]:
-                await asyncio.sleep(arrival[0] - loop.time())
-                sink.write(arrival[1])
-                await sink.drain()
         self._close(sink)
 
     def _close(self, writer: asyncio.StreamWriter) -> None:

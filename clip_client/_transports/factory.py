@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from clip_client._endpoint import DEFAULT_URL, Endpoint, EndpointKind, parse_url
@@ -20,49 +21,49 @@ _logger = logging.getLogger("clip_client")
 
 def transport_factory(config: ClientConfig) -> TransportFactory:
     """Return what opens connections for this configuration. Raises ValueError if a certificate cannot be read."""
-    kinds = {endpoint.kind for endpoint in config.endpoints}
-    if not kinds & {EndpointKind.GRPC, EndpointKind.AUTO}:
-        return lambda endpoint, _: _without_grpc(endpoint, config)
-    # Imported here because grpc and protobuf would take most of the package's import time.
-    from clip_client._transports import grpc
+    connect_grpc: TransportFactory | None = None
+    if any(endpoint.kind in (EndpointKind.GRPC, EndpointKind.AUTO) for endpoint in config.endpoints):
+        # Imported here because grpc and protobuf would take most of the package's import time.
+        from clip_client._transports import grpc
 
-    connect = grpc.transport_factory(config)
+        connect_grpc = grpc.transport_factory(config)
 
-    def make(endpoint: Endpoint, server_name: str | None) -> Transport:
-        return connect(endpoint, server_name) if endpoint.kind is EndpointKind.GRPC else _without_grpc(endpoint, config)
+    def connect(endpoint: Endpoint, server_name: str | None) -> Transport:
+        if endpoint.kind is EndpointKind.GRPC:
+            assert connect_grpc is not None
+            return connect_grpc(endpoint, server_name)
+        if endpoint.kind is EndpointKind.HTTP:
+            from clip_client._transports.http import HttpTransport
 
-    return make
+            return HttpTransport(str(endpoint), token=config.token)
+        from clip_client._transports.local import LocalTransport
+
+        repository = endpoint.repository or None
+        return LocalTransport(repository, threads=config.local_threads, precision=config.local_precision)
+
+    return connect
 
 
 async def resolve_auto(endpoint: Endpoint, connect: TransportFactory) -> Endpoint:
     """Decide what an AUTO endpoint stands for: its server if one responds, even with an error, else this process."""
-    transport = connect(endpoint.remote, None)
+    server = replace(endpoint, kind=EndpointKind.GRPC)
+    transport = connect(server, None)
     try:
         await transport.server_live(timeout_s=_LIVE_TIMEOUT_S)
-    except (Unavailable, DeadlineExceeded):
-        from preprocess_ensemble.model_repository.location import default_repository, has_model
-
-        repository = default_repository()
-        # Who named no server expects none.
-        missing = "" if endpoint.remote == parse_url(DEFAULT_URL) else f"No server answers at {endpoint.remote}. "
-        if has_model(repository):
-            _logger.warning("%sImages are embedded in this process, with the model in %s.", missing, repository)
-        elif missing:
-            _logger.warning(missing.rstrip())
-        return Endpoint(kind=EndpointKind.LOCAL, repository=str(repository))
-    except ClipError:
-        # A server is there. The handshake will say what is wrong with it; falling back would hide that.
-        return endpoint.remote
+        return server
+    except ClipError as error:
+        if not isinstance(error, Unavailable | DeadlineExceeded):
+            # A server is there. The handshake will say what is wrong with it; falling back would hide that.
+            return server
     finally:
         await transport.close()
-    return endpoint.remote
+    from preprocess_ensemble.model_repository.location import default_repository, has_model
 
-
-def _without_grpc(endpoint: Endpoint, config: ClientConfig) -> Transport:
-    if endpoint.kind is EndpointKind.HTTP:
-        from clip_client._transports.http import HttpTransport
-
-        return HttpTransport(str(endpoint), token=config.token)
-    from clip_client._transports.local import LocalTransport
-
-    return LocalTransport(endpoint.repository or None, threads=config.local_threads, precision=config.local_precision)
+    repository = default_repository()
+    # A user who named no server expects none.
+    missing = "" if server == parse_url(DEFAULT_URL) else f"No server answers at {server}. "
+    if has_model(repository):
+        _logger.warning("%sImages are embedded in this process, with the model in %s.", missing, repository)
+    elif missing:
+        _logger.warning(missing.rstrip())
+    return Endpoint(kind=EndpointKind.LOCAL, repository=str(repository))

@@ -58,9 +58,6 @@ class TritonTransport(Transport):
         )
         warm_up_malloc()
 
-    def __repr__(self) -> str:
-        return f"<TritonTransport {self.endpoint}>"
-
     async def infer(self, images: Sequence[bytes], *, request_id: str, timeout_s: float) -> Answer:
         request = _request(contract.ENSEMBLE, images, _ANSWER_OUTPUTS, request_id)
         with request_span(self.endpoint, rows=len(images), request_id=request_id) as trace:
@@ -73,12 +70,12 @@ class TritonTransport(Transport):
         deadline = loop.time() + timeout_s
         passport = await self._passport(uuid.uuid4().hex, timeout_s)
         request = service_pb2.ModelConfigRequest(name=contract.ENSEMBLE)
-        response = await self._call(self._stub.ModelConfig, request, max(0.001, deadline - loop.time()), None)
+        response = await self._call(self._stub.ModelConfig, request, max(0.001, deadline - loop.time()))
         return ModelInfo.from_json(passport, max_batch_size=max(1, int(response.config.max_batch_size)))
 
     async def _passport(self, request_id: str, timeout_s: float) -> str:
         """Request only an optional output, with one empty image, which is then not decoded."""
-        request = _request(contract.PREPROCESSOR, [b""], [contract.MODEL], request_id)
+        request = _request(contract.PREPROCESSOR, [b""], [contract.PASSPORT], request_id)
         try:
             response = await self._call(self._model_infer, request, timeout_s, request_id)
         except ModelNotReady:
@@ -88,20 +85,19 @@ class TritonTransport(Transport):
                     "--model-repository triton_models, or point the client at the right server."
                 ) from None
             raise
-        raw = tensors(response, request_id).get(contract.MODEL)
+        raw = tensors(response, request_id).get(contract.PASSPORT)
         if raw is None:
             raise malformed(request_id)
         return read_strings(raw, 1, request_id)[0]
 
     async def server_live(self, *, timeout_s: float) -> bool:
-        response = await self._call(self._stub.ServerLive, service_pb2.ServerLiveRequest(), timeout_s, None)
+        response = await self._call(self._stub.ServerLive, service_pb2.ServerLiveRequest(), timeout_s)
         return bool(response.live)
 
     async def models_ready(self, *, timeout_s: float) -> None:
-        """Raise ModelNotReady with the model's name if one of the three is not ready."""
         for name in (contract.PREPROCESSOR, contract.ENCODER, contract.ENSEMBLE):
             request = service_pb2.ModelReadyRequest(name=name)
-            response = await self._call(self._stub.ModelReady, request, timeout_s, None)
+            response = await self._call(self._stub.ModelReady, request, timeout_s)
             if not response.ready:
                 raise ModelNotReady(
                     f"The server at {self.endpoint} has no ready model {name}; export one with clip-export, and see "
@@ -109,11 +105,11 @@ class TritonTransport(Transport):
                 )
 
     async def describe(self, *, timeout_s: float) -> ServerDescription:
-        metadata = await self._call(self._stub.ServerMetadata, service_pb2.ServerMetadataRequest(), timeout_s, None)
+        metadata = await self._call(self._stub.ServerMetadata, service_pb2.ServerMetadataRequest(), timeout_s)
         models = {}
         for name in (contract.PREPROCESSOR, contract.ENCODER, contract.ENSEMBLE):
             request = service_pb2.ModelConfigRequest(name=name)
-            config = (await self._call(self._stub.ModelConfig, request, timeout_s, None)).config
+            config = (await self._call(self._stub.ModelConfig, request, timeout_s)).config
             hints = config.optimization.execution_accelerators
             models[name] = ModelSettings(
                 backend=config.backend,
@@ -126,8 +122,7 @@ class TritonTransport(Transport):
         return ServerDescription(name=metadata.name, version=metadata.version, models=models)
 
     async def statistics(self, *, timeout_s: float) -> dict[str, ModelStatistics]:
-        """Return Triton's counters by model name, since each model was loaded."""
-        response = await self._call(self._stub.ModelStatistics, service_pb2.ModelStatisticsRequest(), timeout_s, None)
+        response = await self._call(self._stub.ModelStatistics, service_pb2.ModelStatisticsRequest(), timeout_s)
         return read_statistics(response)
 
     async def close(self) -> None:
@@ -136,14 +131,14 @@ class TritonTransport(Transport):
     async def _has_other_models(self, timeout_s: float) -> bool:
         request = service_pb2.RepositoryIndexRequest(ready=True)
         try:
-            index = await self._call(self._stub.RepositoryIndex, request, timeout_s, None)
+            index = await self._call(self._stub.RepositoryIndex, request, timeout_s)
         except ClipError:
             return False
         names = {model.name for model in index.models}
         return bool(names) and contract.ENSEMBLE not in names
 
     async def _call(
-        self, method: Any, request: Any, timeout_s: float, request_id: str | None, headers: Metadata = ()
+        self, method: Any, request: Any, timeout_s: float, request_id: str | None = None, headers: Metadata = ()
     ) -> Any:
         try:
             return await method(request, timeout=timeout_s, metadata=self._metadata + headers)
@@ -221,7 +216,6 @@ def channel_options(config: ClientConfig, endpoint: Endpoint, server_name: str |
 
 
 def _request(model: str, images: Sequence[bytes], outputs: Sequence[str], request_id: str) -> bytes:
-    """Return a serialised ``ModelInferRequest``."""
     request = service_pb2.ModelInferRequest(model_name=model, id=request_id)
     request.inputs.add(name=contract.IMAGE, datatype="BYTES", shape=[len(images), 1])
     for name in outputs:

@@ -35,7 +35,6 @@ class ErrorRow:
     tracebacks and paths into it."""
 
     def build(self, endpoint: Endpoint, request_id: str | None) -> ClipError:
-        """Return the error for one failed request."""
         return self.error(self.sentence.format(endpoint=endpoint), request_id=request_id)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
+from tritonclient.utils import deserialize_bytes_tensor
 
 from clip_client._errors import ProtocolMismatch
 from clip_client._transports.base import Answer
@@ -66,18 +68,16 @@ def read_strings(raw: bytes, count: int, request_id: str) -> tuple[str, ...]:
     if raw == bytes(4 * count):
         # All empty, which is the usual case.
         return ("",) * count
-    texts, offset = [], 0
-    for _ in range(count):
-        end = offset + 4 + int.from_bytes(raw[offset : offset + 4], "little")
-        if offset + 4 > len(raw) or end > len(raw):
-            raise malformed(request_id)
-        texts.append(raw[offset + 4 : end].decode("utf-8", "replace"))
-        offset = end
-    return tuple(texts)
+    try:
+        texts = deserialize_bytes_tensor(raw)
+    except struct.error:
+        raise malformed(request_id) from None
+    if len(texts) != count:
+        raise malformed(request_id)
+    return tuple(text.decode("utf-8", "replace") for text in texts)
 
 
 def malformed(request_id: str) -> ProtocolMismatch:
-    """Return the error for an answer that does not follow the wire contract."""
     return ProtocolMismatch(
         "The answer does not follow the wire contract; install the same clip-triton on both sides.",
         request_id=request_id,

@@ -65,9 +65,6 @@ class HttpTransport(Transport):
             base_url=url, headers=headers, connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout()
         )
 
-    def __repr__(self) -> str:
-        return f"<HttpTransport {self.url}>"
-
     async def infer(self, images: Sequence[bytes], *, request_id: str, timeout_s: float) -> Answer:
         form = self._aiohttp.FormData(default_to_multipart=True)
         for image in images:

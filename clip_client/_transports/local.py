@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from preprocess_ensemble.runtimes.selection import Selection
 
 _MAX_BATCH_SIZE: Final = 32
-"""The same as ``clip_image``: larger batches make ONNX Runtime use more memory and no faster."""
+"""That of ``clip_image``: larger batches use more memory and are no faster."""
 
 _logger = logging.getLogger("clip_client")
 
@@ -36,8 +36,6 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class _Loaded:
-    """The open model."""
-
     selection: Selection
     passport: Passport
     preprocessor: Preprocessor
@@ -67,9 +65,6 @@ class LocalTransport(Transport):
         self._runner = ThreadPoolExecutor(1, thread_name_prefix="clip encode")
         self._loaded: _Loaded | None = None
 
-    def __repr__(self) -> str:
-        return f"<LocalTransport {self.repository}>"
-
     async def infer(self, images: Sequence[bytes], *, request_id: str, timeout_s: float) -> Answer:
         return await self._in_thread(lambda: self._infer(images), timeout_s, request_id)
 
@@ -82,7 +77,6 @@ class LocalTransport(Transport):
         return True
 
     async def models_ready(self, *, timeout_s: float) -> None:
-        """Load the model; raise a ClipError that says why if it cannot be loaded."""
         await self._in_thread(self._load, timeout_s, None)
 
     async def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -28,7 +29,6 @@ class ModelStatistics:
     """Images per run -> number of runs of that size."""
 
     def since(self, before: ModelStatistics | None) -> ModelStatistics:
-        """Return what was added after ``before``."""
         if before is None:
             return self
         return ModelStatistics(
@@ -37,11 +37,7 @@ class ModelStatistics:
             runs=self.runs - before.runs,
             total_ns=self.total_ns - before.total_ns,
             stages_ns={name: value - before.stages_ns.get(name, 0) for name, value in self.stages_ns.items()},
-            batches={
-                size: count - before.batches.get(size, 0)
-                for size, count in self.batches.items()
-                if count > before.batches.get(size, 0)
-            },
+            batches=Counter(self.batches) - Counter(before.batches),
         )
 
     def mean_ms(self) -> dict[str, float]:
@@ -59,7 +55,6 @@ class ModelStatistics:
         return 1 - self.batches.get(1, 0) / rows if rows else 0.0
 
     def to_mapping(self) -> dict[str, Any]:
-        """Return the counters, the mean milliseconds and the share of batched images as JSON types."""
         return {
             **asdict(self),
             "batches": {str(size): count for size, count in sorted(self.batches.items())},

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -13,13 +12,14 @@ import numpy as np
 
 from clip_client._errors import ImageError, VectorsError, require
 from clip_client._results import EmbeddingBatch
-from clip_client._vectors.file_model import FileModel
 from preprocess_ensemble.errors import ReportedError, first_line
 from preprocess_ensemble.whole_file import whole_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
+
+    from clip_client._vectors.vector_file import FileModel
 
 VECTOR_SUFFIXES: Final = (".parquet", ".npz")
 """Endings of the names of single files."""
@@ -34,28 +34,7 @@ def load_vectors(path: str | os.PathLike[str]) -> EmbeddingBatch:
     Raises VectorsError if the file cannot be read, holds no vectors, or holds vectors of several ids, OSError if it
     cannot be opened, and ImportError if ``pyarrow`` is missing, which all but ``.npz`` files need.
     """
-    return joined(path, list(stored_batches(path)))
-
-
-def stored_batches(path: str | os.PathLike[str]) -> Iterator[EmbeddingBatch]:
-    """Yield the results in a file or folder in parts, so that memory does not grow; raises as :func:`load_vectors`."""
-    path = Path(path).expanduser()
-    with _reading(path):
-        if path.is_dir():
-            yield from _read_folder(path)
-        elif path.suffix == ".npz":
-            from clip_client._vectors.vector_file import read_npz
-
-            yield read_npz(path)
-        else:
-            require("pyarrow", "clip-triton[cli]")
-            from clip_client._vectors.vector_file import read_parquet
-
-            yield from read_parquet(path)
-
-
-def joined(path: str | os.PathLike[str], parts: list[EmbeddingBatch]) -> EmbeddingBatch:
-    """Return the parts of a file as one batch."""
+    parts = list(stored_batches(path))
     if not parts:
         raise VectorsError(f"there are no vectors in {os.fspath(path)}")
     errors: dict[int, ImageError] = {}
@@ -74,6 +53,34 @@ def joined(path: str | os.PathLike[str], parts: list[EmbeddingBatch]) -> Embeddi
     )
 
 
+def stored_batches(path: str | os.PathLike[str]) -> Iterator[EmbeddingBatch]:
+    """Yield the results in a file or folder in parts, so that memory does not grow; raises as :func:`load_vectors`."""
+    path = Path(path).expanduser()
+    if path.is_dir() or path.suffix != ".npz":
+        require("pyarrow", "clip-triton[cli]")
+    from clip_client._vectors.vector_file import read_npz, read_parquet
+    from clip_client._vectors.vector_folder import VectorFolder
+
+    try:
+        if path.is_dir():
+            folder = VectorFolder.existing(path)
+            if folder is None:
+                raise VectorsError(f"there are no vectors in {path}")
+            yield from folder.batches()
+        elif path.suffix == ".npz":
+            yield read_npz(path)
+        else:
+            yield from read_parquet(path)
+    except VectorsError:
+        raise
+    except ReportedError as error:  # a StoreError, which names the file
+        raise VectorsError(str(error)) from error
+    except (EOFError, KeyError, OSError, ValueError, zipfile.BadZipFile) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise VectorsError(f"{path} is no file of vectors, or damaged ({first_line(error)})") from error
+
+
 def save_vectors(path: str | os.PathLike[str], batch: EmbeddingBatch) -> None:
     """Write a batch as ``clip-client embed`` does.
 
@@ -87,21 +94,18 @@ def save_vectors(path: str | os.PathLike[str], batch: EmbeddingBatch) -> None:
     path = Path(path).expanduser()
     if path.suffix != ".npz":
         require("pyarrow", "clip-triton[cli]")
-    if path.suffix in VECTOR_SUFFIXES and not path.is_dir():
-        _save_file(path, batch)
-    else:
-        _save_folder(path, batch)
+    from clip_client._vectors.vector_file import FileModel, npz_file, parquet_file
 
-
-def _save_file(path: Path, batch: EmbeddingBatch) -> None:
-    from clip_client._vectors.vector_file import npz_file, parquet_file
-
+    model = FileModel(batch.model_id, batch.vector_id, batch.vectors.shape[1])
+    if path.suffix not in VECTOR_SUFFIXES or path.is_dir():
+        _save_folder(path, batch, model)
+        return
     opened = npz_file if path.suffix == ".npz" else parquet_file
-    with whole_file(path) as file, opened(file, _model_of(batch)) as add:
+    with whole_file(path) as file, opened(file, model) as add:
         _add_rows(batch, add)
 
 
-def _save_folder(path: Path, batch: EmbeddingBatch) -> None:
+def _save_folder(path: Path, batch: EmbeddingBatch, model: FileModel) -> None:
     require("filelock", "clip-triton[cli]")
     from clip_client._vectors.vector_folder import VectorFolder
     from clip_client.dedup.store.lock import AlreadyLocked, exclusive_lock
@@ -115,7 +119,7 @@ def _save_folder(path: Path, batch: EmbeddingBatch) -> None:
     path.mkdir(parents=True, exist_ok=True)
     try:
         with exclusive_lock(path / ".lock"):
-            folder = VectorFolder(path, _model_of(batch))
+            folder = VectorFolder(path, model)
             folder.remove_abandoned()
             _add_rows(batch, folder.add)
             folder.flush()
@@ -126,39 +130,9 @@ def _save_folder(path: Path, batch: EmbeddingBatch) -> None:
 
 
 def _add_rows(batch: EmbeddingBatch, add: Callable[[Mapping[str, Any]], None]) -> None:
-    from clip_client._vectors.file_version import FileVersion
-    from clip_client._vectors.vector_file import vector_row
+    from clip_client._vectors.vector_file import FileVersion, vector_row
 
     for index, (source, vector) in enumerate(zip(batch.sources, batch.vectors, strict=True)):
         file = None if source is None else FileVersion(path=os.path.abspath(source))
         failure = batch.errors.get(index)
         add(vector_row(file, None if failure else vector, failure))
-
-
-def _model_of(batch: EmbeddingBatch) -> FileModel:
-    return FileModel(batch.model_id, batch.vector_id, batch.vectors.shape[1])
-
-
-def _read_folder(path: Path) -> Iterator[EmbeddingBatch]:
-    require("pyarrow", "clip-triton[cli]")
-    from clip_client._vectors.vector_folder import VectorFolder
-
-    folder = VectorFolder.existing(path)
-    if folder is None:
-        raise VectorsError(f"there are no vectors in {path}")
-    yield from folder.batches()
-
-
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Turn what reading a damaged or foreign file raises into VectorsError."""
-    try:
-        yield
-    except VectorsError:
-        raise
-    except (EOFError, KeyError, OSError, ReportedError, ValueError, zipfile.BadZipFile) as error:
-        if isinstance(error, ReportedError):  # a StoreError, which names the file
-            raise VectorsError(str(error)) from error
-        if isinstance(error, OSError) and error.errno is not None:
-            raise
-        raise VectorsError(f"{path} is no file of vectors, or damaged ({first_line(error)})") from error

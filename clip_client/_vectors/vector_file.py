@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from clip_client._errors import ImageError
+from clip_client._errors import ImageError, VectorsError
 from clip_client._results import EmbeddingBatch
-from clip_client._vectors.file_model import FileModel, VectorModel
 from clip_client.dedup.store.parquet_store import NUMBERED, table_of, without_null_lists
 from clip_client.dedup.text import printable
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from clip_client._vectors.file_version import FileVersion
+    from clip_client._model import ModelInfo
     from clip_client.dedup.types import FailedFile
 
 _ROWS_PER_GROUP: Final = 1024
@@ -31,7 +32,57 @@ RESULT_COLUMNS: Final = ("path_bytes", "vector", "error_code", "error")
 """What :func:`batch_of` needs."""
 
 
-def vector_schema(model: VectorModel) -> Any:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileVersion(os.PathLike[str]):
+    """A path with the size and time that show whether the file has changed; a client embeds it like a path."""
+
+    path: str
+    """Absolute; a name that is not UTF-8 is kept with surrogateescape."""
+    size_bytes: int | None = None
+    mtime_ns: int | None = None
+    """Modification time; None, like the size, if the file could not be examined."""
+
+    def __fspath__(self) -> str:
+        return self.path
+
+    @classmethod
+    def of(cls, path: str) -> FileVersion:
+        """Examine a file; one that cannot be examined has neither size nor time."""
+        try:
+            status = os.stat(path)
+        except OSError:
+            return cls(path=os.path.abspath(path))
+        return cls(path=os.path.abspath(path), size_bytes=status.st_size, mtime_ns=status.st_mtime_ns)
+
+    @property
+    def key(self) -> bytes:
+        """A 16-byte hash of path, size and time; small, because a million of them are held at once."""
+        return version_key(os.fsencode(self.path), self.size_bytes, self.mtime_ns)
+
+
+def version_key(path: bytes, size_bytes: int | None, mtime_ns: int | None) -> bytes:
+    return hashlib.blake2b(b"%s\0%r\0%r" % (path, size_bytes, mtime_ns), digest_size=16).digest()
+
+
+class FileModel(NamedTuple):
+    """What a file says about the model of its vectors, as :class:`clip_client.ModelInfo` has it."""
+
+    id: str
+    vector_id: str
+    dimension: int
+
+    @classmethod
+    def of(cls, path: object, metadata: Mapping[bytes, bytes]) -> FileModel:
+        """Read the metadata of the Parquet file ``path``; raise VectorsError if it lacks the model."""
+        try:
+            return cls(metadata[b"model"].decode(), metadata[b"vector_id"].decode(), int(metadata[b"dimension"]))
+        except (KeyError, ValueError):
+            raise VectorsError(
+                f"{path} does not name the model of its vectors: neither save_vectors nor clip-client embed wrote it"
+            ) from None
+
+
+def vector_schema(model: FileModel | ModelInfo) -> Any:
     """Return the ``pyarrow.Schema`` of vectors in Parquet.
 
     ``path`` is text for people and ``path_bytes`` the name as the file system has it, both absolute and null for an
@@ -73,7 +124,7 @@ def vector_row(
 
 
 @contextmanager
-def parquet_file(file: IO[bytes], model: VectorModel) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+def parquet_file(file: IO[bytes], model: FileModel | ModelInfo) -> Iterator[Callable[[Mapping[str, Any]], None]]:
     """Write one Parquet file, in row groups, so memory does not grow with the file."""
     import pyarrow.parquet as pq
 
@@ -97,7 +148,7 @@ def parquet_file(file: IO[bytes], model: VectorModel) -> Iterator[Callable[[Mapp
 
 
 @contextmanager
-def npz_file(file: IO[bytes], model: VectorModel) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+def npz_file(file: IO[bytes], model: FileModel | ModelInfo) -> Iterator[Callable[[Mapping[str, Any]], None]]:
     """Write a NumPy archive, held in memory until the end of the block; reading it needs no pickle.
 
     Arrays: ``vectors`` is (N, D) float32, NaN for a failed photo; ``paths`` and ``path_bytes`` as in Parquet, empty
@@ -145,28 +196,17 @@ def read_npz(path: Path) -> EmbeddingBatch:
     """Read a NumPy archive; raise KeyError, ValueError or OSError if it is not one of :func:`npz_file`."""
     # np.load itself leaves a damaged file open.
     with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
-        return _batch(
-            archive["vectors"],
-            [name or None for name in archive["path_bytes"].tolist()],
-            archive["error_codes"].tolist(),
-            archive["errors"].tolist(),
-            model_id=str(archive["model"]),
-            vector_id=str(archive["vector_id"]),
-        )
+        vectors = archive["vectors"]
+        paths = [name or None for name in archive["path_bytes"].tolist()]
+        model = FileModel(str(archive["model"]), str(archive["vector_id"]), vectors.shape[1])
+        return _batch(vectors, paths, archive["error_codes"].tolist(), archive["errors"].tolist(), model)
 
 
-def batch_of(table: Any, model: VectorModel) -> EmbeddingBatch:
+def batch_of(table: Any, model: FileModel | ModelInfo) -> EmbeddingBatch:
     """Return the results in a ``pyarrow.Table`` with :data:`RESULT_COLUMNS`, the vectors in lists of a fixed size."""
-    paths, _, codes, messages = (table.column(name) for name in RESULT_COLUMNS)
     numbers = table.column("vector").combine_chunks().flatten().to_numpy()
-    return _batch(
-        numbers.reshape(len(table), model.dimension),
-        paths.to_pylist(),
-        codes.to_pylist(),
-        messages.to_pylist(),
-        model_id=model.id,
-        vector_id=model.vector_id,
-    )
+    paths, codes, messages = (table.column(name).to_pylist() for name in ("path_bytes", "error_code", "error"))
+    return _batch(numbers.reshape(len(table), model.dimension), paths, codes, messages, model)
 
 
 def _batch(
@@ -174,19 +214,12 @@ def _batch(
     paths: list[bytes | None],
     codes: list[str | None],
     messages: list[str | None],
-    *,
-    model_id: str,
-    vector_id: str,
+    model: FileModel | ModelInfo,
 ) -> EmbeddingBatch:
     sources = tuple(None if path is None else os.fsdecode(path) for path in paths)
-    failed = ((index, code) for index, code in enumerate(codes) if code)
-    return EmbeddingBatch(
-        vectors=vectors,
-        errors={
-            index: ImageError(messages[index] or "", code=code, index=index, source=sources[index])
-            for index, code in failed
-        },
-        model_id=model_id,
-        vector_id=vector_id,
-        sources=sources,
-    )
+    errors = {
+        index: ImageError(message or "", code=code, index=index, source=source)
+        for index, (code, message, source) in enumerate(zip(codes, messages, sources, strict=True))
+        if code
+    }
+    return EmbeddingBatch(vectors=vectors, errors=errors, model_id=model.id, vector_id=model.vector_id, sources=sources)

@@ -11,14 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clip_client._errors import VectorsError
-from clip_client._vectors.file_model import FileModel
-from clip_client._vectors.file_version import version_key
-from clip_client._vectors.vector_file import RESULT_COLUMNS, batch_of, vector_schema
+from clip_client._vectors.vector_file import RESULT_COLUMNS, FileModel, batch_of, vector_schema, version_key
 from clip_client.dedup.store.parquet_store import NUMBERED, Layout, ParquetStore
 
 if TYPE_CHECKING:
+    from clip_client._model import ModelInfo
     from clip_client._results import EmbeddingBatch
-    from clip_client._vectors.file_model import VectorModel
 
 
 class VectorFolder(ParquetStore):
@@ -27,7 +25,7 @@ class VectorFolder(ParquetStore):
     A writer begins with :meth:`remove_abandoned` and adds each row as :func:`.vector_file.vector_row` gives it.
     """
 
-    def __init__(self, folder: Path, model: VectorModel, layout: Layout = NUMBERED) -> None:
+    def __init__(self, folder: Path, model: FileModel | ModelInfo, layout: Layout = NUMBERED) -> None:
         """Open ``folder``, which is made if it does not exist.
 
         Raises StoreError if a file cannot be read, and VectorsError if the folder holds vectors of another id.

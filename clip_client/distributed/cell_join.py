@@ -1,12 +1,11 @@
 """Joins alike vectors that are too many for one machine, with the cells that one machine uses.
 
-Tasks put each vector into its nearest cells (:mod:`.buckets`), compare the vectors inside a cell, and write pairs that
+Tasks put each vector into its nearest cells (:mod:`.shuffle`), compare the vectors inside a cell, and write pairs that
 connect what is alike. A cell with more vectors than a worker may hold is compared in parts, each with each.
 """
 
 from __future__ import annotations
 
-import functools
 import itertools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -14,16 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from clip_client.dedup.compare.candidate_pairs import near_by_hashes, near_by_vectors
-from clip_client.dedup.compare.cells import Cells, fit_cells
-from clip_client.dedup.compare.partitioned_join import ALL_COMPARED
-from clip_client.dedup.compare.projection import fit_projection
+from clip_client.dedup.compare.cells import Cells
 from clip_client.dedup.compare.recall_sample import RecallSample
 from clip_client.dedup.compare.similarity_join import alike_links, equal_bands, join_hashes
 from clip_client.dedup.compare.union_find import UnionFind
-from clip_client.distributed.buckets import bucket_sizes, read_buckets, write_buckets
-from clip_client.distributed.chunks import VECTOR, vectors_in
-from clip_client.distributed.cluster import DistributedError
-from preprocess_ensemble.errors import first_line
+from clip_client.distributed.embedded_rows import VECTOR, vectors_in
+from clip_client.distributed.shuffle import RUN_AGAIN, bucket_sizes, read_buckets, write_buckets
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -33,7 +28,7 @@ if TYPE_CHECKING:
     from clip_client.dedup.compare.projection import Projection
     from clip_client.dedup.compare.similarity_join import ComparePairs
     from clip_client.dedup.types import RecallEstimate
-    from clip_client.distributed.chunks import Chunk
+    from clip_client.distributed.embedded_rows import Chunk
     from clip_client.distributed.storage import Location
 
     Vectors = NDArray[np.float32]
@@ -64,72 +59,30 @@ class Division:
     """Of a GPU, for a task that compares; 0 if there is none."""
 
 
-def everything_in_one_cell(sample: Vectors, threshold: float, candidate: float | None) -> Division:
-    """Compare each vector with each; ``sample`` (S, D) shows what the vectors are like."""
-    dimension = sample.shape[1]
-    cells = Cells(
-        centre=np.zeros(dimension, np.float32),
-        directions=np.zeros((1, dimension), np.float32),
-        numbers=np.zeros(1, np.intp),
-    )
-    projection = fit_projection(sample, np.arange(len(sample)), threshold)
-    return Division(
-        threshold=threshold, cells=cells, count=1, projection=projection, estimate=ALL_COMPARED, candidate=candidate
-    )
+def one_cell(dimension: int) -> Cells:
+    """Return a cell that holds everything, so that each vector is compared with each."""
+    nothing = np.zeros((1, dimension), np.float32)
+    return Cells(centre=nothing[0], directions=nothing, numbers=np.zeros(1, np.intp))
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class SampledVectors:
-    """Vectors whose alike vectors are found exactly, to measure the recall."""
+def find_alike(
+    chunk: Chunk, is_used: IsUsed, rows: Indices, sampled: Vectors, threshold: float, projection: Projection | None
+) -> RecallSample:
+    """Compare ``sampled`` vectors, (S, D), whose numbers are ``rows``, (S,), with those of a chunk that are used, (R,).
 
-    rows: Indices
-    """(S,), their numbers among all rows."""
-    vectors: Vectors
-    """(S, D)"""
-    threshold: float
-    projection: Projection | None
-
-    def measured(self, parts: Iterable[RecallSample]) -> RecallSample:
-        """Combine what was found in all chunks."""
-        # One after the other: a part may hold 16 vectors for each that was sampled.
-        whole = functools.reduce(lambda one, other: RecallSample.combine([one, other]), parts)
-        return replace(whole, vectors=self.vectors)
-
-
-def find_alike(chunk: Chunk, is_used: IsUsed, sampled: SampledVectors) -> RecallSample:
-    """Compare sampled vectors with those of a chunk's rows that are used, (R,); the result lacks the sampled ones."""
-    used, count = np.flatnonzero(is_used), len(sampled.rows)
-    vectors = np.concatenate([sampled.vectors, vectors_in(chunk.read([VECTOR]))[used]])
+    The result lacks the sampled vectors.
+    """
+    used, count = np.flatnonzero(is_used), len(rows)
+    vectors = np.concatenate([sampled, vectors_in(chunk.read([VECTOR]))[used]])
     found = RecallSample.find(
         vectors,
         np.arange(count, len(vectors)),
         np.arange(count),
-        sampled.threshold,
-        ids=np.concatenate([sampled.rows, used + chunk.first_row]),
-        projected=None if sampled.projection is None else sampled.projection(vectors),
+        threshold,
+        ids=np.concatenate([rows, used + chunk.first_row]),
+        projected=None if projection is None else projection(vectors),
     )
     return replace(found, vectors=found.vectors[:0])
-
-
-def divide(
-    sample: Vectors,
-    rows: int,
-    measured: RecallSample,
-    threshold: float,
-    projection: Projection | None,
-    candidate: float | None,
-) -> Division:
-    """Fit cells for ``rows`` vectors, of which ``sample`` (S, D) is a random part, with the recall that is required."""
-    cells = fit_cells(sample, rows, threshold)
-    estimate, count = measured.choose_count(cells)
-    return Division(
-        threshold=threshold,
-        cells=cells,
-        count=count,
-        projection=projection,
-        estimate=estimate,
-        candidate=candidate,
-    )
 
 
 def put_into_cells(chunk: Chunk, is_used: IsUsed, place: Location, division: Division) -> NDArray[np.int64]:
@@ -299,11 +252,8 @@ def write_edges(place: Location, left: Indices, right: Indices, similarity: Vect
     # In this order, a reader of some similarities skips the other row groups.
     order = np.argsort(-similarity, kind="stable")
     table = pa.table({"left": left[order], "right": right[order], "similarity": similarity[order]})
-    try:
-        with place.replacing() as file:
-            pq.write_table(table, file, row_group_size=_EDGES_PER_GROUP)
-    except OSError as error:
-        raise DistributedError(f"{place} cannot be written: {first_line(error)}") from error
+    with place.written() as file:
+        pq.write_table(table, file, row_group_size=_EDGES_PER_GROUP)
     return len(left)
 
 
@@ -313,16 +263,12 @@ def read_edges(places: Iterable[Location], *, similar: tuple[float, float] | Non
     Raises DistributedError.
     """
     wanted = None if similar is None else [("similarity", ">=", similar[0]), ("similarity", "<", similar[1])]
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     sides: list[tuple[Any, Any]] = [(np.empty(0, np.intp), np.empty(0, np.intp))]
     for place in places:
-        try:
-            with place.filesystem.open_input_file(place.path) as file:
-                table = pq.read_table(file, columns=["left", "right"], filters=wanted)
-        except (OSError, pa.ArrowException) as error:
-            raise DistributedError(f"{place} cannot be read ({first_line(error)}); remove it and run again") from error
+        with place.opened(RUN_AGAIN) as file:
+            table = pq.read_table(file, columns=["left", "right"], filters=wanted)
         sides.append((table.column("left").to_numpy(), table.column("right").to_numpy()))
     left, right = (np.concatenate(side) for side in zip(*sides, strict=True))
     return left, right

@@ -6,27 +6,26 @@ import importlib.util
 import logging
 import os
 import socket
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+import sys
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final
 
 from clip_client._errors import require
 from preprocess_ensemble.errors import ReportedError, first_line
 
-if TYPE_CHECKING:
-    from ray.data import ActorPoolStrategy
-
-Result = TypeVar("Result")
-
 EXTRA: Final = "clip-triton[ray]"
 
 _CPUS_PER_WORKER: Final = 4
-"""A worker is one process whose threads decode; its event loop serves about this many cores."""
+"""A worker is one process whose threads decode; its client serves about this many cores."""
 
 _CONNECT_S: Final = 10.0
 
 _TASKS_PER_CPU: Final = 3
 """Tasks that wait or run at a time: enough for all CPUs, and few enough that their results need little memory."""
+
+ATTEMPTS: Final = 3
+"""Workers that may die with one task: machines go away, but a task that kills each worker must be named."""
 
 
 class DistributedError(ReportedError):
@@ -54,20 +53,21 @@ def cluster(address: str | None = None) -> Iterator[None]:
     try:
         if address is not None:
             _connect_once(address)
-        ray.init(
-            address=address or "local",
-            include_dashboard=None if address else False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-        )
+        with _hushed():
+            ray.init(
+                address=address or "local",
+                include_dashboard=None if address else False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+            )
     except (OSError, RuntimeError, ValueError) as error:
         where = f"there is no Ray cluster at {address}" if address else "Ray cannot be started on this machine"
         raise DistributedError(f"{where}: {first_line(error)}") from error
     try:
-        _quieten()
         yield
     finally:
-        ray.shutdown()
+        with _hushed():
+            ray.shutdown()
 
 
 def _connect_once(address: str) -> None:
@@ -77,49 +77,25 @@ def _connect_once(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()
 
 
-def _quieten() -> None:
-    from ray.data import DataContext
+@contextmanager
+def _hushed() -> Iterator[None]:
+    """Drop what Ray's C++ code, and for as long as they run its daemons, print: the output is for JSON, or nothing."""
+    with ExitStack() as stack, open(os.devnull, "wb") as nowhere:
+        for stream, number in ((sys.stdout, 1), (sys.stderr, 2)):
+            stream.flush()
+            kept = os.dup(number)
+            stack.callback(os.close, kept)
+            stack.callback(os.dup2, kept, number)
+            os.dup2(nowhere.fileno(), number)
+        yield
 
-    context = DataContext.get_current()
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
 
-
-def pool(workers: int | None) -> tuple[int, ActorPoolStrategy]:
-    """Return the CPUs of one worker and the pool of them: at most ``workers``, by default as many as have room.
-
-    If the cluster grows by itself, so does the pool.
-    """
+def worker_cpus() -> int:
+    """Return the CPUs of a worker that embeds: as many as one process can use, if a machine has so many."""
     import ray
-    from ray.data import ActorPoolStrategy
 
     cpus = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
-    per_worker = max(1, min(_CPUS_PER_WORKER, max(cpus, default=1)))
-    room = max(1, sum(own // per_worker for own in cpus))
-    # Two partitions at a time, so that the end of one and the start of the next overlap.
-    return per_worker, ActorPoolStrategy(
-        min_size=1,
-        max_size=workers,
-        initial_size=min(room, workers or room),
-        max_tasks_in_flight_per_actor=4,
-        max_concurrent_calls_per_actor=2,
-    )
-
-
-def fed_pool(workers: int | None) -> tuple[int, ActorPoolStrategy]:
-    """Return the CPUs of one worker that other tasks of a dataset feed, and the pool of them: at most ``workers``.
-
-    A worker holds its CPU for as long as the dataset runs, and the tasks that read need one, too. With few CPUs, some
-    of which other actors of the dataset may hold, workers share them with those tasks.
-    """
-    import ray
-    from ray.data import ActorPoolStrategy
-
-    cpus = int(ray.cluster_resources().get("CPU", 0))
-    is_shared = 0 < cpus < _CPUS_PER_WORKER
-    most = min(workers or cpus, cpus) if is_shared else workers
-    return 0 if is_shared else 1, ActorPoolStrategy(min_size=1, max_size=most, max_concurrent_calls_per_actor=2)
+    return max(1, min(_CPUS_PER_WORKER, max(cpus, default=1)))
 
 
 def gpu_share() -> float:
@@ -132,41 +108,89 @@ def gpu_share() -> float:
 
 
 def in_tasks(
-    function: Callable[..., Result], calls: Iterable[tuple[Any, ...]], *shared: Any, gpu_share: float = 0
-) -> Iterator[tuple[int, Result]]:
+    function: Callable[..., Any],
+    calls: Iterable[tuple[Any, ...]],
+    *shared: Any,
+    cpus: int = 1,
+    gpu_share: float = 0,
+    workers: int | None = None,
+    on_death: Callable[[int], Any] | None = None,
+) -> Generator[tuple[int, Any], None, None]:
     """Call ``function(*call, *shared)`` in a Ray task for each of ``calls``; yield number and result of each that ends.
 
-    A task takes a CPU, and ``gpu_share`` of a GPU.
+    The values of a generator function come one by one. A task takes ``cpus``, and ``gpu_share`` of a GPU; at most
+    ``workers`` run at a time, by default as many as have room, also if the cluster grows. A call whose worker or
+    machine has died is repeated when the others have ended, and the second time as the only one. If that worker dies as
+    well, ``on_death(number)`` is the result; without it, the job ends.
 
-    Ray repeats a task whose worker or machine has died. Raises what a task raises, if that is a
-    :class:`.ReportedError`, and DistributedError for whatever else ends it.
+    ``Dataset.map`` would take seconds to begin and end each step of a search, and turn what a task raises into text.
+    Its pools of actors can wait for ever after a machine has died: they get no work while their actors, restarted ones
+    included, want more CPUs than remain.
+
+    Raises what a task raises, if that is a :class:`.ReportedError`, and DistributedError for whatever else ends it.
     """
     import ray
     from ray.exceptions import RayError, RayTaskError
 
-    task = ray.remote(num_cpus=1, num_gpus=gpu_share)(function)
+    # Without limit, Ray would repeat a task that needs more memory than there is.
+    task = ray.remote(num_cpus=cpus, num_gpus=gpu_share, max_retries=0)(function)
     arguments = [ray.put(one) for one in shared]
-    most = _TASKS_PER_CPU * max(1, int(ray.cluster_resources().get("CPU", 1)))
-    running: dict[Any, int] = {}
-
-    def ended() -> tuple[int, Result]:
-        (first,), _ = ray.wait(list(running))
-        number = running.pop(first)
-        return number, ray.get(first)
-
+    left: Iterable[tuple[int, tuple[Any, ...]]] = enumerate(calls)
     try:
-        for number, call in enumerate(calls):
-            if len(running) == most:
-                yield ended()
-            running[task.remote(*call, *arguments)] = number
-        while running:
-            yield ended()
+        for attempt in range(1, ATTEMPTS + 1):
+            is_last = attempt == ATTEMPTS
+            died = []
+            for number, call, result in _results(task, left, arguments, cpus, 1 if is_last else workers):
+                if not isinstance(result, RayError):
+                    yield number, result
+                elif not is_last:
+                    died.append((number, call))
+                elif on_death is not None:
+                    yield number, on_death(number)
+                else:
+                    raise DistributedError(f"{ATTEMPTS} workers died with one task: {first_line(result)}") from result
+            left = died
     except RayTaskError as error:
         if isinstance(error.cause, ReportedError):
             raise error.cause from None
         raise DistributedError(f"a task failed: {first_line(error.cause)}") from error
-    except RayError as error:
-        raise DistributedError(f"Ray ended the job ({first_line(error)}); run the same again to continue") from error
+
+
+def _results(
+    task: Any, calls: Iterable[tuple[int, tuple[Any, ...]]], arguments: Sequence[Any], cpus: int, workers: int | None
+) -> Iterator[tuple[int, tuple[Any, ...], Any]]:
+    """Yield number, call and result of each task that ends; the result is a RayError if its worker has died."""
+    import ray
+    from ray import ObjectRefGenerator
+    from ray.exceptions import RayError, RayTaskError
+
+    running: dict[Any, tuple[int, tuple[Any, ...]]] = {}
+
+    def next_result() -> Iterator[tuple[int, tuple[Any, ...], Any]]:
+        (first,), _ = ray.wait(list(running))
+        number, call = running.pop(first)
+        try:
+            if isinstance(first, ObjectRefGenerator):
+                result = ray.get(next(first))
+                running[first] = number, call
+            else:
+                result = ray.get(first)
+        except StopIteration:
+            return
+        except RayTaskError:
+            raise
+        except RayError as error:
+            result = error
+        yield number, call, result
+
+    try:
+        for number, call in calls:
+            running[task.remote(*call, *arguments)] = number, call
+            room = _TASKS_PER_CPU * ray.cluster_resources().get("CPU", 0) // cpus
+            while len(running) >= (workers or max(1, room)):
+                yield from next_result()
+        while running:
+            yield from next_result()
     finally:
         for reference in running:
             ray.cancel(reference)

@@ -19,11 +19,11 @@ from clip_client.dedup.files.reading import PhotoReader
 from clip_client.dedup.grouping import group_contents
 from clip_client.dedup.store.store import Store
 from clip_client.dedup.text import printable
-from clip_client.dedup.types import PhotoFile
-from clip_client.distributed.buckets import read_buckets, write_buckets
+from clip_client.dedup.types import PhotoFile, RecallEstimate, Thresholds
 from clip_client.distributed.cell_join import ROW
-from clip_client.distributed.chunks import vectors_in
 from clip_client.distributed.cluster import DistributedError
+from clip_client.distributed.embedded_rows import vectors_in
+from clip_client.distributed.shuffle import read_buckets, write_buckets
 from clip_client.distributed.storage import read_photo
 from preprocess_ensemble.errors import first_line
 
@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 
     from clip_client.dedup.group import DuplicateGroup
     from clip_client.dedup.grouping import Grouped, GroupRules
-    from clip_client.dedup.types import RecallEstimate, Thresholds
-    from clip_client.distributed.chunks import Chunk
+    from clip_client.distributed.embedded_rows import Chunk
     from clip_client.distributed.storage import Location
 
     Indices = NDArray[np.intp]
@@ -75,6 +74,12 @@ class DuplicateSummary:
     mean_cell: float
     """Vectors in a cell, on average."""
 
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> DuplicateSummary:
+        """Return the summary that ``dataclasses.asdict`` made these ``fields`` of, after a way through JSON."""
+        recall = {**fields["recall"], "recall_95": tuple(fields["recall"]["recall_95"])}
+        return cls(**{**fields, "thresholds": Thresholds(**fields["thresholds"]), "recall": RecallEstimate(**recall)})
+
     @property
     def skew(self) -> float:
         """The largest cell over the mean: how unevenly the work is divided."""
@@ -86,6 +91,14 @@ class DuplicateSummary:
             f"{self.photos:,} photos: {self.groups:,} groups with {self.copies:,} copies; recall {recall:.4f} "
             f"(95 % interval {low:.4f} to {high:.4f}, {self.recall.method}, {self.recall.pairs:,} pairs sampled)"
         )
+
+
+def equal_pairs(rows: Indices, values: NDArray[np.uint64]) -> tuple[Indices, Indices]:
+    """Return pairs that connect those of ``rows`` with equal ``values``, (R,), except 0."""
+    rows = rows[values[rows] != 0]
+    rows = rows[np.argsort(values[rows], kind="stable")]
+    is_equal = values[rows[1:]] == values[rows[:-1]]
+    return rows[:-1][is_equal], rows[1:][is_equal]
 
 
 def join_while_small(alike: Indices, pairs: Iterable[tuple[Indices, Indices]], most_rows: int) -> tuple[Indices, int]:
@@ -141,16 +154,6 @@ def group_schema() -> Any:
     )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class BucketGroups:
-    """What a task found."""
-
-    counts: NDArray[np.int64]
-    """As :func:`count_groups` returns them."""
-    grouped: Grouped
-    """Without the groups, unless they are wanted."""
-
-
 def put_into_components(chunk: Chunk, rows: Indices, buckets: Indices, count: int, place: Location) -> None:
     """Write ``rows`` of a chunk into ``buckets`` below ``count``, both (M,)."""
     import pyarrow as pa
@@ -166,32 +169,37 @@ def group_bucket(
     rules: GroupRules,
     working_folder: str | None,
     returns_groups: bool,
-) -> BucketGroups:
-    """Write the groups of one bucket; relative paths are in ``working_folder``. Raises DistributedError."""
+) -> Grouped:
+    """Write the groups of one bucket, and return them if they are wanted; relative paths are in ``working_folder``.
+
+    Raises DistributedError.
+    """
     (table,) = read_buckets(places, bucket, bucket + 1)
     table = table.sort_by(ROW)
     with _working_in(working_folder):
         grouped = group_photos(table, rules)
     numbers = dict(zip(*(reversed(table.column(name).to_pylist()) for name in ("sha256", ROW)), strict=True))
     write_groups(output, [row for group in grouped.groups for row in _rows(group, numbers)])
-    return BucketGroups(counts=count_groups(output), grouped=grouped if returns_groups else replace(grouped, groups=()))
+    return grouped if returns_groups else replace(grouped, groups=())
 
 
-def count_groups(place: Location) -> NDArray[np.int64]:
-    """Return what a file of groups holds, (4,): groups, photos, copies, and photos that could not be verified.
+def count_groups(places: Sequence[Location]) -> tuple[int, int, int, int]:
+    """Return what files of groups hold: groups, photos, copies, and photos that could not be verified.
 
     Raises DistributedError.
     """
     import pyarrow as pa
-    import pyarrow.parquet as pq
+    from pyarrow import compute as pc
+    from pyarrow import dataset
 
+    paths = [place.path for place in places]
+    filters = (pc.field("kept"), None, pc.field("is_copy"), pc.field("cannot_verify") != "")
     try:
-        with place.filesystem.open_input_file(place.path) as file:
-            table = pq.read_table(file, columns=["kept", "is_copy", "cannot_verify"])
+        rows = dataset.dataset(paths, group_schema(), format="parquet", filesystem=places[0].filesystem)
+        groups, photos, copies, unverified = (rows.count_rows(filter=one) for one in filters)
     except (OSError, pa.ArrowException) as error:
-        raise DistributedError(f"{place} cannot be read ({first_line(error)}); remove it and run again") from error
-    kept, is_copy, reasons = (column.to_pylist() for column in table.columns)
-    return np.array([sum(kept), len(kept), sum(is_copy), sum(map(bool, reasons))], dtype=np.int64)
+        raise DistributedError(f"the groups cannot be read ({first_line(error)}); remove them and run again") from error
+    return groups, photos, copies, unverified
 
 
 @contextmanager
@@ -252,11 +260,8 @@ def write_groups(output: Location, rows: Sequence[Mapping[str, Any]]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
-        with output.replacing() as file:
-            pq.write_table(pa.Table.from_pylist(list(rows), schema=group_schema()), file)
-    except OSError as error:
-        raise DistributedError(f"{output} cannot be written: {first_line(error)}") from error
+    with output.written() as file:
+        pq.write_table(pa.Table.from_pylist(list(rows), schema=group_schema()), file)
 
 
 def _rows(group: DuplicateGroup, numbers: Mapping[bytes, int]) -> Iterator[Mapping[str, Any]]:

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import pickle
-import re
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from clip_client._client import make_config
 from clip_client._errors import require
 from clip_client._sync import SyncClipClient
-from clip_client._vectors.file_model import FileModel
-from clip_client.distributed.cluster import EXTRA, DistributedError, cluster, fed_pool, pool
+from clip_client._vectors.vector_file import FileModel
+from clip_client.distributed.cluster import ATTEMPTS, EXTRA, DistributedError, cluster, in_tasks, worker_cpus
 from clip_client.distributed.partition_folder import PartitionFolder
 from clip_client.distributed.sources import check_column
 from clip_client.distributed.storage import Location
-from clip_client.distributed.workers import Outcome, PartitionWorker, RowWorker
-from preprocess_ensemble.errors import first_line
+from clip_client.distributed.workers import Outcome, RowWorker, embed_partition
 
 if TYPE_CHECKING:
     import os
@@ -29,17 +26,13 @@ if TYPE_CHECKING:
     from clip_client.distributed.partition_folder import Plan
     from clip_client.distributed.sources import Partition
 
+    OnImages = Callable[[int, int | None], None]
+
 _ROWS_AT_ONCE: Final = 256
 """Images of a dataset that a worker embeds in one call: several batches of a server."""
 
-_MOST_DEATHS: Final = 10
-"""Workers that may die with one task: machines go away, but a partition that kills each worker must end the job."""
-
-_MOST_TASKS: Final = 2000
-"""Ray's driver holds about this many tasks without effort; with more partitions a task has several."""
-
-_ROOT_CAUSE: Final = re.compile(r"^[\w.]+(?:Error|Exception): .+", re.MULTILINE)
-"""In the tracebacks of Ray: the first exception, such as that of a package which a machine lacks."""
+_FEW_CPUS: Final = 4
+_MOST_NAMED: Final = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,20 +76,31 @@ def embed_dataset(
     """
     require("ray.data", EXTRA)
     import pyarrow as pa
+    import ray
+    from ray.data import ActorPoolStrategy
 
-    config, model = _model(url, config)
+    config, model = served_model(url, config)
     schema = dataset.schema(fetch_if_missing=False)
     # Behind a step that has not run, and with pandas, the workers find out.
     if schema is not None and isinstance(schema.base_schema, pa.Schema):
         check_column(schema.base_schema, column, "the dataset")
-    cpus, strategy = fed_pool(workers)
+    # A worker holds its CPU for as long as the dataset runs, and the tasks that read need one, too. With few CPUs, some
+    # of which other actors of the dataset may hold, workers share them with those tasks.
+    cpus = int(ray.cluster_resources().get("CPU", 0))
+    is_shared = 0 < cpus < _FEW_CPUS
+    strategy = ActorPoolStrategy(
+        min_size=1,
+        max_size=min(workers or cpus, cpus) if is_shared else workers,
+        max_concurrent_calls_per_actor=2,
+        enable_true_multi_threading=True,
+    )
     return dataset.map_batches(
         RowWorker,
         fn_constructor_args=(config, model, column),
         fn_constructor_kwargs={"features": features},
         batch_size=_ROWS_AT_ONCE,
         batch_format="pyarrow",
-        num_cpus=cpus,
+        num_cpus=0 if is_shared else 1,
         compute=strategy,
     )
 
@@ -110,7 +114,7 @@ def embed_partitions(
     config: ClientConfig | None = None,
     address: str | None = None,
     workers: int | None = None,
-    on_progress: Callable[[int, int | None], None] | None = None,
+    on_progress: OnImages | None = None,
 ) -> EmbeddingSummary:
     """Embed the images of ``partitions`` into a folder of Parquet files, one for each partition.
 
@@ -127,86 +131,76 @@ def embed_partitions(
     ``url`` and ``config`` are those of :class:`clip_client.ClipClient`; workers wait ``timeout_s`` for absent servers.
     ``address`` is that of a Ray cluster, ``"auto"`` for the one that this machine belongs to; without it, the cluster
     that the program is connected to is used, or Ray is started on this machine. ``workers`` is the most processes, by
-    default one for every four CPUs of a node. ``on_progress`` gets the images of finished partitions, and
-    their total if it is known before they are read.
+    default one for every four CPUs of a node. ``on_progress`` gets the images that are embedded, and their total if it
+    is known before they are read.
 
-    Raises DistributedError, which names the partition, for input that cannot be read and output that cannot be
-    written, VectorsError if ``output`` holds vectors of another id, ClipError if the servers do not answer, and
-    ImportError if Ray is missing.
+    Raises DistributedError, which names the partitions: at the end for those that cannot be read or kill their workers,
+    at once for output that cannot be written and images of which not one can be reached. Raises VectorsError if
+    ``output`` holds vectors of another id, ClipError if the servers do not answer, and ImportError if Ray is missing.
     """
     require("ray.data", EXTRA)
-    config, model = _model(url, config)
+    config, model = served_model(url, config)
     folder = PartitionFolder(location=Location.of(output), model=model, features=features)
     plan = folder.plan(partitions)
-    progress = _Progress(partitions, plan.partitions, on_progress or (lambda done, total: None))
-    images = failed = done = 0
-    if plan.partitions:
-        with cluster(address):
-            for outcome in _outcomes(config, folder, plan, workers):
-                if outcome.error:
-                    raise DistributedError(f"{outcome.error}; finished partitions stay: run the same again to continue")
-                images, failed, done = images + outcome.images, failed + outcome.failed, done + 1
-                progress.add(outcome)
+    outcomes = _outcomes(config, folder, plan, partitions, address, workers, on_progress) if plan.partitions else []
+    if errors := [outcome.error for outcome in outcomes if outcome.error]:
+        more = f"; {len(errors) - _MOST_NAMED:,} more" if len(errors) > _MOST_NAMED else ""
+        raise DistributedError(f"{'; '.join(errors[:_MOST_NAMED])}{more}; all other partitions are finished")
     return EmbeddingSummary(
         output=str(folder.location),
-        images=images,
-        failed=failed,
-        partitions=done,
+        images=sum(outcome.images for outcome in outcomes),
+        failed=sum(outcome.failed for outcome in outcomes),
+        partitions=len(outcomes),
         partitions_before=len(partitions) - len(plan.partitions),
     )
 
 
-class _Progress:
-    """Counts the images of finished partitions."""
+def _outcomes(
+    config: ClientConfig,
+    folder: PartitionFolder,
+    plan: Plan,
+    partitions: Sequence[Partition],
+    address: str | None,
+    workers: int | None,
+    on_progress: OnImages | None,
+) -> list[Outcome]:
+    """Embed the partitions of the plan; return what became of each.
 
-    def __init__(
-        self, partitions: Sequence[Partition], left: Sequence[Partition], show: Callable[[int, int | None], None]
-    ) -> None:
-        counts = [partition.count for partition in partitions]
-        self._total = None if None in counts else sum(filter(None, counts))
-        self._left = {partition.name: partition.count for partition in left}
-        self._done = sum(filter(None, counts)) - sum(filter(None, self._left.values()))
-        self._show = show
-        show(self._done, self._total)
+    Raises DistributedError for the first one whose reason holds for the others, too.
+    """
+    counts = [partition.count for partition in partitions]
+    total = None if None in counts else sum(filter(None, counts))
+    embedded = sum(filter(None, counts)) - sum(one.count or 0 for one in plan.partitions)
+    seen = [0] * len(plan.partitions)
+    """Images of each partition that are in ``embedded``: a worker that follows a dead one begins again."""
+    outcomes: dict[int, Outcome] = {}
 
-    def add(self, outcome: Outcome) -> None:
-        """Show one more partition; rows that it did not write because they were there count, too."""
-        self._done += self._left.get(outcome.partition) or outcome.images
-        self._show(self._done, self._total)
-
-
-def _outcomes(config: ClientConfig, folder: PartitionFolder, plan: Plan, workers: int | None) -> Iterator[Outcome]:
-    """Run the job and yield what became of each partition."""
-    import ray
-    from ray.exceptions import RayError
-    from ray.util.annotations import RayDeprecationWarning
-
-    cpus, strategy = pool(workers)
-    work = [{"partition": pickle.dumps(partition)} for partition in plan.partitions]
-    dataset = ray.data.from_items(work, override_num_blocks=min(len(work), _MOST_TASKS))
-    with warnings.catch_warnings():
-        # Ray 2.60 has no other way to limit the retries of an actor's task, and will drop this one in 2.64.
-        warnings.filterwarnings("ignore", message="`ray_remote_args`", category=RayDeprecationWarning)
-        outcomes = dataset.map_batches(
-            PartitionWorker,
-            fn_constructor_args=(config, folder, plan.number, plan.finished),
-            batch_size=1,
-            num_cpus=cpus,
-            compute=strategy,
-            max_task_retries=_MOST_DEATHS,
+    def name_deadly(number: int) -> Outcome:
+        return Outcome(
+            error=f"{plan.partitions[number].name}: {ATTEMPTS} workers died while they embedded it, the last one while "
+            "nothing else ran; does an image need more memory than a worker has, or crash a library?"
         )
-    try:
-        for row in outcomes.iter_rows():
-            yield Outcome(**row)
-    except RayError as error:
-        cause = _ROOT_CAUSE.search(str(error))
-        raise DistributedError(
-            f"Ray ended the job ({cause[0] if cause else first_line(error)}); finished partitions stay: run the same "
-            "again to continue"
-        ) from error
+
+    shared = (config, folder, plan.number, plan.finished)
+    calls = ((partition,) for partition in plan.partitions)
+    with cluster(address):
+        results = in_tasks(embed_partition, calls, *shared, cpus=worker_cpus(), workers=workers, on_death=name_deadly)
+        try:
+            with closing(results):
+                for number, result in results:
+                    images = result
+                    if isinstance(result, Outcome):
+                        outcomes.setdefault(number, result)  # a worker may die after it has finished
+                        images = plan.partitions[number].count or result.images
+                    embedded, seen[number] = embedded + images - seen[number], images
+                    if on_progress is not None:
+                        on_progress(embedded, total)
+        except DistributedError as error:
+            raise DistributedError(f"{error}; finished partitions stay: run the same again to continue") from error
+    return list(outcomes.values())
 
 
-def _model(url: str | Sequence[str] | None, config: ClientConfig | None) -> tuple[ClientConfig, FileModel]:
+def served_model(url: str | Sequence[str] | None, config: ClientConfig | None) -> tuple[ClientConfig, FileModel]:
     """Return the settings of the workers' clients, and the model that the servers serve."""
     config = make_config(url, config=config)
     with SyncClipClient(config=config) as clip:

@@ -5,8 +5,8 @@ continues a folder of ``clip-client embed``. A cluster's file is called ``part-N
 of the partition's id and the vector id, so a file with this key means that the partition is finished, and work that is
 repeated replaces its file. The number orders the files of different runs: of two rows of one path the later counts.
 ``_manifest.json`` holds the vector id, and the number of each run by a hash of its partitions, so a run that is started
-again keeps its number. ``_started`` holds an empty file for each partition that a worker is at, and what killed workers
-have left there shows which partition kills them.
+again keeps its number. ``Dataset.write_parquet`` is not used: the file of a worker that was killed stays there
+incomplete, and no file says which part of the input it holds.
 """
 
 from __future__ import annotations
@@ -15,18 +15,15 @@ import hashlib
 import json
 import re
 import time
-import uuid
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from clip_client._errors import VectorsError
-from clip_client._vectors.file_model import FileModel
-from clip_client._vectors.file_version import version_key
-from clip_client._vectors.vector_file import vector_schema
+from clip_client._vectors.vector_file import FileModel, vector_schema, version_key
 from clip_client.dedup.features.image_features import ALGORITHM, feature_columns
 from clip_client.dedup.store.parquet_store import NUMBERED, table_of
 from clip_client.distributed.cluster import DistributedError
@@ -39,8 +36,6 @@ if TYPE_CHECKING:
     from clip_client.distributed.storage import Location
 
 _MANIFEST: Final = "_manifest.json"
-_STARTED: Final = "_started"
-_ALONE: Final = "-alone"
 PART_FILE: Final = re.compile(r"part-(\d{5,})(?:-([0-9a-f]{32}))?\.parquet")
 """A file of vectors: the number of its run, and its key if a cluster wrote it."""
 _KEY_COLUMNS: Final = ("path_bytes", "size_bytes", "mtime_ns")
@@ -93,48 +88,26 @@ class PartitionFolder:
             self.location.filesystem.create_dir(self.location.path, recursive=True)
             infos = self.location.files(recursive=False)
             self._remove_abandoned(infos)
-            started = self.location / _STARTED
-            started.filesystem.delete_dir_contents(started.path, missing_dir_ok=True)
-            files = [(info.base_name, match) for info in infos if (match := PART_FILE.fullmatch(info.base_name))]
+            files = [match for info in infos if (match := PART_FILE.fullmatch(info.base_name))]
             keys = {self._key(partition): partition for partition in partitions}
-            held = {match[2] for _, match in files}
-            finished = self._finished_keys([name for name, match in files if match[2] not in keys])
-            last = max((int(match[1]) for _, match in files), default=-1)
+            finished = self._finished_keys([match[0] for match in files if match[2] not in keys])
+            last = max((int(match[1]) for match in files), default=-1)
             number = self._note_run(hashlib.blake2b("".join(sorted(keys)).encode(), digest_size=16).hexdigest(), last)
         except OSError as error:
             raise DistributedError(f"{self.location} cannot be used for the output: {first_line(error)}") from error
+        held = {match[2] for match in files}
         left = tuple(partition for key, partition in keys.items() if key not in held)
         return Plan(number=number, partitions=left, finished=finished)
 
-    def open_file(self, partition: Partition, number: int) -> PartitionFile:
-        """Begin to write the rows of a partition; raises OSError."""
-        return PartitionFile(
-            self.location / f"part-{number:05}-{self._key(partition)}.parquet",
-            embedded_schema(self.model, features=self.features),
-        )
+    @contextmanager
+    def writing(self, partition: Partition, number: int) -> Iterator[Callable[[Sequence[Mapping[str, Any]]], None]]:
+        """Give what writes a row group of a partition's file, which appears when the block ends. Raises OSError."""
+        import pyarrow.parquet as pq
 
-    def deaths(self, partition: Partition) -> tuple[int, int]:
-        """Return how many workers have died in this run while they were at a partition, and how many of them were at
-        nothing else. Raises OSError.
-        """
-        from pyarrow import fs
-
-        folder, key = self.location / _STARTED, self._key(partition)
-        left = folder.filesystem.get_file_info(fs.FileSelector(folder.path, allow_not_found=True))
-        own = [info.base_name for info in left if info.base_name.startswith(key)]
-        return len(own), sum(_ALONE in name for name in own)
-
-    def note_start(self, partition: Partition, *, alone: bool) -> Location:
-        """Note that this worker is at a partition, at nothing else if ``alone``, until the note is deleted.
-
-        Raises OSError.
-        """
-        folder = self.location / _STARTED
-        folder.filesystem.create_dir(folder.path)
-        note = folder / f"{self._key(partition)}{_ALONE if alone else ''}-{uuid.uuid4().hex[:8]}"
-        with note.filesystem.open_output_stream(note.path):
-            pass
-        return note
+        place = self.location / f"part-{number:05}-{self._key(partition)}.parquet"
+        schema = embedded_schema(self.model, features=self.features)
+        with place.replacing() as file, pq.ParquetWriter(file, schema, **NUMBERED.writer) as writer:
+            yield lambda rows: writer.write_table(table_of(rows, schema))
 
     def _key(self, partition: Partition) -> str:
         facts = (partition.id, self.model.vector_id, self.features and ALGORITHM)
@@ -144,7 +117,7 @@ class PartitionFolder:
         """Return the number of this run's files, which is above ``last`` if the run is new."""
         place = self.location / _MANIFEST
         try:
-            manifest = json.loads(place.read())
+            manifest = json.loads(place.read()[0])
         except FileNotFoundError:
             manifest = {"vector_id": self.model.vector_id, "runs": {}}
         except ValueError as error:
@@ -157,23 +130,19 @@ class PartitionFolder:
 
     def _finished_keys(self, names: Sequence[str]) -> NDArray[np.bytes_]:
         """Return the keys of the images in files that belong to none of the partitions."""
-        import pyarrow as pa
         import pyarrow.parquet as pq
 
         keys: list[bytes] = []
         for name in names:
             place = self.location / name
-            try:
-                with place.filesystem.open_input_file(place.path) as file, pq.ParquetFile(file) as parquet:
-                    schema = parquet.schema_arrow
-                    self._check(place, FileModel.of(place, schema.metadata or {}).vector_id)
-                    if self.features and "sha256" not in schema.names:
-                        raise VectorsError(f"{place} holds vectors without features of the photos; name another folder")
-                    for batch in parquet.iter_batches(columns=list(_KEY_COLUMNS)):
-                        rows = zip(*(batch.column(column).to_pylist() for column in _KEY_COLUMNS), strict=True)
-                        keys += [version_key(path or b"", size, mtime) for path, size, mtime in rows]
-            except (OSError, pa.ArrowException) as error:
-                raise DistributedError(f"{place} cannot be read ({first_line(error)}); move it away") from error
+            with place.opened("move it away") as file, pq.ParquetFile(file) as parquet:
+                schema = parquet.schema_arrow
+                self._check(place, FileModel.of(place, schema.metadata or {}).vector_id)
+                if self.features and "sha256" not in schema.names:
+                    raise VectorsError(f"{place} holds vectors without features of the photos; name another folder")
+                for batch in parquet.iter_batches(columns=list(_KEY_COLUMNS)):
+                    rows = zip(*(batch.column(column).to_pylist() for column in _KEY_COLUMNS), strict=True)
+                    keys += [version_key(path or b"", size, mtime) for path, size, mtime in rows]
         finished: NDArray[np.bytes_] = np.unique(np.array(keys, dtype="S16"))
         return finished
 
@@ -189,29 +158,3 @@ class PartitionFolder:
             if info.base_name.startswith(".") and info.base_name.endswith(".part"):
                 if info.mtime_ns is None or time.time() - info.mtime_ns / 1e9 > _ABANDONED_S:
                     self.location.filesystem.delete_file(info.path)
-
-
-class PartitionFile:
-    """A file that appears under its name with :meth:`commit`. The methods block, and raise OSError."""
-
-    def __init__(self, place: Location, schema: Any) -> None:
-        import pyarrow.parquet as pq
-
-        self.place = place
-        self._schema = schema
-        self._open = ExitStack()
-        # The local engine removes unfinished files of this kind.
-        file = self._open.enter_context(place.replacing())
-        self._writer = self._open.enter_context(pq.ParquetWriter(file, schema, **NUMBERED.writer))
-
-    def write(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write one row group."""
-        self._writer.write_table(table_of(rows, self._schema))
-
-    def commit(self) -> None:
-        """Give the file its name."""
-        self._open.close()
-
-    def abort(self, error: BaseException) -> None:
-        """Remove the file, because of ``error``."""
-        self._open.__exit__(type(error), error, error.__traceback__)

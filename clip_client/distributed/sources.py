@@ -1,7 +1,7 @@
 """Where images come from: folders and buckets, Parquet files, and WebDataset tars, cut into partitions.
 
-A partition is a few kilobytes that say where some images are. Its images are read by the worker that embeds them, so
-they never pass through Ray's object store.
+A worker reads the images of a partition itself: Ray Data's readers would send every file through the object store, and
+open no name that is not UTF-8.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import tarfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
-from clip_client._vectors.file_version import FileVersion
+from clip_client._vectors.vector_file import FileVersion
 from clip_client.dedup.files.file_types import PHOTO_SUFFIXES, suffix_of
 from clip_client.dedup.files.scanner import scan
 from clip_client.distributed.cluster import DistributedError
-from clip_client.distributed.storage import Location, is_url
+from clip_client.distributed.storage import FOOTERS_AT_ONCE, Location, is_url
 from preprocess_ensemble.errors import first_line
 
 if TYPE_CHECKING:
@@ -31,7 +32,9 @@ _MOST_ROWS: Final = 10_000
 _PARQUET_ROWS_AT_ONCE: Final = 64
 """Images that one read of a Parquet file holds in memory."""
 
-_FOOTERS_AT_ONCE: Final = 32
+
+class DamagedInput(DistributedError):
+    """A partition cannot be read; the others can."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,27 +43,22 @@ class SourceImage:
 
     file: FileVersion
     """Its path or URL, or that of the file it is in and its name there, with size and time if they are known."""
-    read: Callable[[], bytes]
-    """Returns the bytes of its file; may block, and raises OSError."""
+    read: Callable[[], tuple[bytes, int | None]]
+    """Returns the bytes of its file and its time of change, as :meth:`Location.read` does."""
 
 
-class Partition(Protocol):
-    """Some images that are embedded together, into one file."""
+@dataclass(frozen=True, kw_only=True)
+class Partition:
+    """Some images that are embedded together, into one file: a few kilobytes that say where they are."""
 
-    @property
-    def name(self) -> str:
-        """For people."""
-
-    @property
-    def id(self) -> str:
-        """Differs from that of every other partition, and changes if the images change."""
-
-    @property
-    def count(self) -> int | None:
-        """Number of its images; None if only reading it would tell."""
-
-    def images(self) -> Iterator[SourceImage]:
-        """Yield the images. Raises DistributedError if the partition cannot be read; may block."""
+    name: str
+    """For people."""
+    id: str
+    """Differs from that of every other partition, and changes if the images change."""
+    count: int | None
+    """Number of its images; None if only reading it would tell."""
+    images: Callable[[], Iterator[SourceImage]]
+    """Yields the images; blocks, and raises DamagedInput."""
 
 
 def image_files(paths: Iterable[Address]) -> list[Partition]:
@@ -82,8 +80,7 @@ def images_below(*addresses: Address) -> list[Partition]:
     partitions: list[Partition] = []
     for address in addresses:
         location = Location.of(address)
-        photos = list(_photos_below(location))
-        if not photos:
+        if not (photos := list(_photos_below(location))):
             raise DistributedError(f"there is no photo below {location}")
         partitions += _of_files(photos, location)
     return partitions
@@ -96,9 +93,9 @@ def parquet_images(*addresses: Address, column: str = "bytes", path_column: str 
     such as ``"image.bytes"``. ``path_column`` names the images; without it they are called ``FILE#ROW``, or by their
     paths. Raises DistributedError for a file that cannot be read, lacks a column, or holds something else in it.
     """
-    with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
-        found = list(_files_in(addresses, (".parquet",)))
-        parts = pool.map(lambda one: _row_groups(one[0], one[1], column, path_column), found)
+    columns = [column] if path_column is None else [column, path_column]
+    with ThreadPoolExecutor(FOOTERS_AT_ONCE) as pool:
+        parts = pool.map(lambda found: _row_groups(found[0], found[1], columns), _files_in(addresses, (".parquet",)))
         return [partition for partitions in parts for partition in partitions]
 
 
@@ -109,8 +106,13 @@ def webdataset_images(*addresses: Address) -> list[Partition]:
     cannot be listed.
     """
     return [
-        _TarPartition(location=location, size_bytes=info.size, mtime_ns=info.mtime_ns)
-        for location, info in _files_in(addresses, (".tar", ".tar.gz", ".tgz"))
+        Partition(
+            name=str(tar),
+            id=_id_of(str(tar), info.size, info.mtime_ns),
+            count=None,
+            images=partial(_images_in_tar, tar),
+        )
+        for tar, info in _files_in(addresses, (".tar", ".tar.gz", ".tgz"))
     ]
 
 
@@ -137,132 +139,81 @@ def _photos_below(location: Location) -> Iterator[FileVersion]:
 
 
 def _of_files(files: Sequence[FileVersion], below: Location | None = None) -> list[Partition]:
+    """Cut ``files``, which are ``below`` a place whose file system may have options that their URLs lack."""
     # A number that depends on nothing but the files, so that a second run makes the same partitions.
     rows = min(_MOST_ROWS, max(_FEWEST_ROWS, len(files) // 64))
-    return [
-        _FilePartition(files=tuple(files[start : start + rows]), below=below) for start in range(0, len(files), rows)
-    ]
+    partitions = []
+    for start in range(0, len(files), rows):
+        own = tuple(files[start : start + rows])
+        more = f" and {len(own) - 1:,} more" if len(own) > 1 else ""
+        partitions.append(
+            Partition(
+                name=f"{own[0].path}{more}",
+                id=_id_of([(file.path, file.size_bytes, file.mtime_ns) for file in own]),
+                count=len(own),
+                images=partial(_images_in_files, own, below),
+            )
+        )
+    return partitions
 
 
 def _id_of(*facts: object) -> str:
     return hashlib.blake2b(repr(facts).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
 
 
-@dataclass(frozen=True, kw_only=True)
-class _FilePartition:
-    files: tuple[FileVersion, ...]
-    below: Location | None
-    """The folder or prefix that the files are in, whose file system may have options that their URLs lack."""
-
-    @property
-    def name(self) -> str:
-        more = f" and {len(self.files) - 1:,} more" if len(self.files) > 1 else ""
-        return f"{self.files[0].path}{more}"
-
-    @property
-    def id(self) -> str:
-        return _id_of([(file.path, file.size_bytes, file.mtime_ns) for file in self.files])
-
-    @property
-    def count(self) -> int:
-        return len(self.files)
-
-    def images(self) -> Iterator[SourceImage]:
-        for file in self.files:
-            below = self.below
-            location = Location.of(file.path) if below is None else below.at(file.path.removeprefix(below.prefix))
-            yield SourceImage(file=file, read=location.read)
+def _images_in_files(files: Sequence[FileVersion], below: Location | None) -> Iterator[SourceImage]:
+    for file in files:
+        location = Location.of(file.path) if below is None else below.at(file.path.removeprefix(below.prefix))
+        yield SourceImage(file=file, read=location.read)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _TarPartition:
-    location: Location
-    size_bytes: int
-    mtime_ns: int | None
-
-    @property
-    def name(self) -> str:
-        return str(self.location)
-
-    @property
-    def id(self) -> str:
-        return _id_of(self.name, self.size_bytes, self.mtime_ns)
-
-    @property
-    def count(self) -> None:
-        return None
-
-    def images(self) -> Iterator[SourceImage]:
-        location = self.location
-        try:
-            with (
-                location.filesystem.open_input_stream(location.path, compression=None) as file,
-                tarfile.open(fileobj=file, mode="r|*") as tar,
-            ):
-                for member in tar:
-                    if member.isfile() and suffix_of(member.name) in PHOTO_SUFFIXES:
-                        extracted = tar.extractfile(member)
-                        assert extracted is not None, "a regular file has content"
-                        data = extracted.read()
-                        version = FileVersion(path=f"{location}/{member.name}", size_bytes=len(data))
-                        yield SourceImage(file=version, read=lambda data=data: data)  # type: ignore[misc]
-        except (OSError, EOFError, tarfile.TarError) as error:
-            raise DistributedError(f"{location} cannot be read as a tar file: {first_line(error)}") from error
+def _images_in_tar(location: Location) -> Iterator[SourceImage]:
+    try:
+        with (
+            location.filesystem.open_input_stream(location.path, compression=None) as file,
+            tarfile.open(fileobj=file, mode="r|*") as tar,
+        ):
+            for member in tar:
+                if member.isfile() and suffix_of(member.name) in PHOTO_SUFFIXES:
+                    extracted = tar.extractfile(member)
+                    assert extracted is not None, "a regular file has content"
+                    yield _in_memory(f"{location}/{member.name}", extracted.read())
+    except (OSError, EOFError, tarfile.TarError) as error:
+        raise DamagedInput(f"{location} cannot be read as a tar file: {first_line(error)}") from error
 
 
-@dataclass(frozen=True, kw_only=True)
-class _ParquetPartition:
-    location: Location
-    size_bytes: int
-    mtime_ns: int | None
-    column: str
-    path_column: str | None
-    groups: tuple[int, ...]
-    first_row: int
-    rows: int
+def _images_in_rows(
+    location: Location, name: str, columns: Sequence[str], groups: Sequence[int], row: int
+) -> Iterator[SourceImage]:
+    """Yield the images in row groups of a Parquet file, the first of which is ``row`` of the file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
-    @property
-    def name(self) -> str:
-        return f"{self.location}, rows {self.first_row:,} to {self.first_row + self.rows - 1:,}"
-
-    @property
-    def id(self) -> str:
-        return _id_of(str(self.location), self.size_bytes, self.mtime_ns, self.column, self.path_column, self.groups)
-
-    @property
-    def count(self) -> int:
-        return self.rows
-
-    def images(self) -> Iterator[SourceImage]:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        location = self.location
-        columns = [self.column] if self.path_column is None else [self.column, self.path_column]
-        row = self.first_row
-        try:
-            with (
-                location.filesystem.open_input_file(location.path) as file,
-                pq.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False) as parquet,
-            ):
-                for batch in parquet.iter_batches(_PARQUET_ROWS_AT_ONCE, row_groups=self.groups, columns=columns):
-                    values, *names = (column_values(batch, name) for name in columns)
-                    for offset, value in enumerate(values):
-                        named = names[0][offset] if names else value if isinstance(value, str) else None
-                        yield image_in_row(value, named or f"{location}#{row + offset}")
-                    row += len(values)
-        except (OSError, pa.ArrowException) as error:
-            raise DistributedError(f"{self.name} cannot be read: {first_line(error)}") from error
+    try:
+        with (
+            location.filesystem.open_input_file(location.path) as file,
+            pq.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False) as parquet,
+        ):
+            for batch in parquet.iter_batches(_PARQUET_ROWS_AT_ONCE, row_groups=groups, columns=columns):
+                values, *names = (column_values(batch, column) for column in columns)
+                for offset, value in enumerate(values):
+                    named = names[0][offset] if names else value if isinstance(value, str) else None
+                    yield image_in_row(value, named or f"{location}#{row + offset}")
+                row += len(values)
+    except (OSError, pa.ArrowException) as error:
+        raise DamagedInput(f"{name} cannot be read: {first_line(error)}") from error
 
 
 def image_in_row(value: bytes | str | None, name: str | bytes) -> SourceImage:
     """Return the image that a column holds: its bytes, or the path or URL of its file; null is an empty file."""
-    path = os.fsdecode(name)
     if isinstance(value, str):
         # An address that makes no sense is found out by reading, so it costs its own row only.
-        return SourceImage(file=FileVersion(path=path), read=lambda: Location.of(value).read())
-    data = value or b""
-    return SourceImage(file=FileVersion(path=path, size_bytes=len(data)), read=lambda: data)
+        return SourceImage(file=FileVersion(path=os.fsdecode(name)), read=lambda: Location.of(value).read())
+    return _in_memory(os.fsdecode(name), value or b"")
+
+
+def _in_memory(path: str, data: bytes) -> SourceImage:
+    return SourceImage(file=FileVersion(path=path, size_bytes=len(data)), read=lambda: (data, None))
 
 
 def column_values(batch: Any, column: str) -> list[Any]:
@@ -275,42 +226,36 @@ def column_values(batch: Any, column: str) -> list[Any]:
     return values
 
 
-def _row_groups(location: Location, info: Any, column: str, path_column: str | None) -> list[Partition]:
+def _row_groups(location: Location, info: Any, columns: Sequence[str]) -> list[Partition]:
     """Cut one Parquet file at its row groups."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        with (
-            location.filesystem.open_input_file(location.path) as file,
-            pq.ParquetFile(file) as parquet,
-        ):
+        with location.filesystem.open_input_file(location.path) as file, pq.ParquetFile(file) as parquet:
             schema, metadata = parquet.schema_arrow, parquet.metadata
             sizes = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
     except (OSError, pa.ArrowException) as error:
         raise DistributedError(f"{location} cannot be read as a Parquet file: {first_line(error)}") from error
-    for name in filter(None, (column, path_column)):
-        check_column(schema, name, location)
+    for column in columns:
+        check_column(schema, column, location)
     partitions: list[Partition] = []
     groups: list[int] = []
-    first_row = row = 0
+    first = end = 0
     for group, size in enumerate(sizes):
         groups.append(group)
-        row += size
-        if row - first_row >= _MOST_ROWS or group == len(sizes) - 1:
+        end += size
+        if end - first >= _MOST_ROWS or group == len(sizes) - 1:
+            name = f"{location}, rows {first:,} to {end - 1:,}"
             partitions.append(
-                _ParquetPartition(
-                    location=location,
-                    size_bytes=info.size,
-                    mtime_ns=info.mtime_ns,
-                    column=column,
-                    path_column=path_column,
-                    groups=tuple(groups),
-                    first_row=first_row,
-                    rows=row - first_row,
+                Partition(
+                    name=name,
+                    id=_id_of(str(location), info.size, info.mtime_ns, tuple(columns), tuple(groups)),
+                    count=end - first,
+                    images=partial(_images_in_rows, location, name, tuple(columns), tuple(groups), first),
                 )
             )
-            groups, first_row = [], row
+            groups, first = [], end
     return partitions
 
 
@@ -326,9 +271,7 @@ def check_column(schema: Any, column: str, place: object) -> None:
         if not pa.types.is_struct(kind) or kind.get_field_index(field) < 0:
             raise DistributedError(f"{place} has no field {field!r} in its column {name!r}, which is {kind}")
         kind = kind.field(field).type
-    types = pa.types
-    checks = (types.is_binary, types.is_large_binary, types.is_string, types.is_large_string, types.is_null)
-    if not any(check(kind) for check in checks):
+    if kind not in (pa.binary(), pa.large_binary(), pa.string(), pa.large_string(), pa.null()):
         raise DistributedError(
             f"the column {column!r} of {place} holds {kind}; it must hold the bytes of image files, or their paths"
         )

@@ -28,6 +28,9 @@ _KEYS: Final = re.compile(r"(?<=://)[^?]*@")
 _GCS_RETRIES_S: Final = 60
 """pyarrow tries to reach an unreachable bucket for fifteen minutes otherwise."""
 
+FOOTERS_AT_ONCE: Final = 32
+"""Parquet files that are examined at a time: a bucket takes a while to answer."""
+
 
 def is_url(text: str) -> bool:
     """Tell whether ``text`` is a URL with a scheme, not a path."""
@@ -39,7 +42,7 @@ def read_photo(address: str) -> tuple[PhotoFile, bytes] | FailedFile:
     if not is_url(address):
         return read_file(address)
     try:
-        data = Location.of(address).read()
+        data, _ = Location.of(address).read()
     except Exception as error:  # object stores and their libraries raise all kinds
         return FailedFile(path=address, code="UNREADABLE", message=f"It cannot be read: {first_line(error)}.")
     return PhotoFile(address, len(data), 0), data
@@ -110,14 +113,36 @@ class Location:
             raise DistributedError(f"{self} cannot be listed: {first_line(error)}") from error
         return sorted((info for info in found if info.is_file), key=lambda info: info.path)
 
-    def read(self) -> bytes:
-        """Read a whole file; raises OSError."""
+    def read(self) -> tuple[bytes, int | None]:
+        """Read a whole file; return its bytes and, on a disk, its time of change in ns. Raises OSError."""
         if not self.prefix:  # pyarrow opens only UTF-8 paths, and waits for a writer of a FIFO
             with open_file(self.path) as plain:
-                return plain.readall()
+                return plain.readall(), os.fstat(plain.fileno()).st_mtime_ns
         with self.filesystem.open_input_stream(self.path) as file:
-            data: bytes = file.read()
-        return data
+            return file.read(), None
+
+    @contextmanager
+    def opened(self, remedy: str) -> Iterator[Any]:
+        """Give a file that can be read at any place; in the block, pyarrow may find out that it is damaged.
+
+        Raises DistributedError, which says what to do then.
+        """
+        import pyarrow as pa
+
+        try:
+            with self.filesystem.open_input_file(self.path) as file:
+                yield file
+        except (OSError, pa.ArrowException) as error:
+            raise DistributedError(f"{self} cannot be read ({first_line(error)}); {remedy}") from error
+
+    @contextmanager
+    def written(self) -> Iterator[IO[bytes]]:
+        """Write a file as :meth:`replacing` does; raises DistributedError if that cannot be done."""
+        try:
+            with self.replacing() as file:
+                yield file
+        except OSError as error:
+            raise DistributedError(f"{self} cannot be written: {first_line(error)}") from error
 
     @contextmanager
     def replacing(self) -> Iterator[IO[bytes]]:

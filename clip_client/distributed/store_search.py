@@ -16,29 +16,29 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from clip_client._sync import SyncClipClient
-from clip_client._vectors.file_model import FileModel
-from clip_client._vectors.file_version import FileVersion
-from clip_client._vectors.vector_file import vector_row
+from clip_client._vectors.vector_file import FileVersion, vector_row
 from clip_client.dedup.features.image_features import cached_features
 from clip_client.dedup.files.file_types import is_raw
 from clip_client.dedup.grouping import group_contents
+from clip_client.dedup.store.parquet_store import NUMBERED, table_of
 from clip_client.dedup.types import FailedFile, PhotoFile
-from clip_client.distributed.embedding import embed_partitions
-from clip_client.distributed.folder_search import search_folder
-from clip_client.distributed.partition_folder import PartitionFile, embedded_schema
+from clip_client.distributed.duplicates import search_folder
+from clip_client.distributed.embedding import embed_partitions, served_model
+from clip_client.distributed.partition_folder import embedded_schema
 from clip_client.distributed.sources import image_files
 from clip_client.distributed.storage import Location
 
 if TYPE_CHECKING:
     from clip_client._config import ClientConfig
+    from clip_client._vectors.vector_file import FileModel
     from clip_client.dedup.features.collect import CollectedFeatures
     from clip_client.dedup.grouping import GroupContents, Grouped, GroupRules
     from clip_client.dedup.store.store import Store
     from clip_client.dedup.types import OnProgress
 
 _ROWS_PER_GROUP: Final = 1024
-_GROUPS_PER_FILE: Final = 64
+_ROWS_PER_FILE: Final = 8192
+"""Held at once: 16 MB of vectors."""
 
 
 def cluster_folder(store: Store) -> Path:
@@ -61,10 +61,8 @@ def fill_store(
     are taken over, also those of an earlier call that was killed. Arguments and errors are those of
     :func:`.embed_partitions`, which this calls; also raises StoreError.
     """
-    with SyncClipClient(config=config) as clip:
-        model = clip.model()
-    own = FileModel(model.id, model.vector_id, model.dimension)
-    folder = cluster_folder(store) / hashlib.sha256(model.vector_id.encode()).hexdigest()[:16]
+    config, own = served_model(None, config)
+    folder = cluster_folder(store) / hashlib.sha256(own.vector_id.encode()).hexdigest()[:16]
     _take_over(folder, store, own)
     known = store.files.known(files)
     with_features, with_vector = (
@@ -105,12 +103,13 @@ def grouping_on(model: FileModel) -> GroupContents:
         _, grouped = search_folder(
             Location.of(folder / "vectors"),
             Location.of(folder / "duplicates"),
-            lambda model: rules,
+            rules,
             working_folder=os.getcwd(),
             returns_groups=True,
             on_progress=on_progress,
         )
         shutil.rmtree(folder, ignore_errors=True)
+        assert grouped is not None, "they were asked for"
         return grouped
 
     return group
@@ -118,18 +117,15 @@ def grouping_on(model: FileModel) -> GroupContents:
 
 def _write_rows(collected: CollectedFeatures, contents: Sequence[str], model: FileModel, folder: Path) -> None:
     """Write a row for each file of ``contents``, as :func:`.embed_partitions` does; this empties the vectors."""
+    import pyarrow.parquet as pq
+
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     schema = embedded_schema(model, features=True)
     rows = _rows(collected, contents)
-    groups = iter(lambda: list(itertools.islice(rows, _ROWS_PER_GROUP)), [])
-    for number in itertools.count():
-        if not (some := list(itertools.islice(groups, _GROUPS_PER_FILE))):
-            break
-        file = PartitionFile(Location.of(folder / f"part-{number:05}.parquet"), schema)
-        for group in some:
-            file.write(group)
-        file.commit()
+    for number, some in enumerate(iter(lambda: list(itertools.islice(rows, _ROWS_PER_FILE)), [])):
+        path = folder / f"part-{number:05}.parquet"
+        pq.write_table(table_of(some, schema), path, row_group_size=_ROWS_PER_GROUP, **NUMBERED.writer)
 
 
 def _rows(collected: CollectedFeatures, contents: Sequence[str]) -> Iterator[Mapping[str, Any]]:

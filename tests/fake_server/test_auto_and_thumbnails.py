@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from clip_client import ClientConfig, ClipClient, ModelNotReady, ProtocolMismatch, Unauthorized
+from clip_client import ClipClient, ModelNotReady, ProtocolMismatch, Unauthorized
 from clip_client.testing import FakeTriton, InMemoryTransports, Relay
 from tests.fixtures.simulated_time import simulate
 
@@ -111,18 +111,3 @@ async def test_unknown_preprocessing_fails_the_call_but_only_with_thumbnails() -
                 await clip.embed(NOISE)
         async with ClipClient(server.url, transfer="original") as clip:
             assert not (await clip.embed(NOISE)).errors
-
-
-async def test_a_slow_line_loses_nothing_and_can_be_cut() -> None:
-    async with (
-        FakeTriton() as server,
-        Relay(server.port, bits_per_s=50e6, delay_s=0.002) as relay,
-        ClipClient(config=ClientConfig(urls=(relay.url,), transfer="original")) as clip,
-    ):
-        images = [b"%d" % number * 20_000 for number in range(20)]
-        first = await clip.embed(images)
-        relay.cut()
-        second = await clip.embed(images)
-        expected = np.stack([server.vector(image) for image in images])
-    assert (first.vectors == expected).all()
-    assert (second.vectors == expected).all()

@@ -3,46 +3,45 @@
 from __future__ import annotations
 
 import errno
-import pickle
+import os
+import re
 import resource
 import socket
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from anyio import to_thread
 
 from clip_client import ClientConfig
-from clip_client._vectors.file_model import FileModel
-from clip_client._vectors.file_version import FileVersion
+from clip_client._vectors.vector_file import FileModel, FileVersion
+from clip_client.distributed import DistributedError, embed_partitions, embedding
 from clip_client.distributed.partition_folder import PartitionFolder
-from clip_client.distributed.sources import SourceImage, image_files
+from clip_client.distributed.sources import Partition, SourceImage, image_files
 from clip_client.distributed.storage import Location
-from clip_client.distributed.workers import Outcome, PartitionWorker
+from clip_client.distributed.workers import Outcome, embed_partition
 from clip_client.testing import FakeTriton, Reply
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator
     from pathlib import Path
 
 MODEL = FileModel("fake/random:0@00000000", "fake/random:0@00000000|shortest-bicubic-224x224|original", 8)
 NOTHING = np.empty(0, "S16")
 
 
-@dataclass(frozen=True)
-class Images:
-    """A partition called ``tar 7`` with one image for each function."""
+def partition_of(*reads: Callable[[], bytes], size_bytes: int | None = None) -> Partition:
+    """Return a partition called ``tar 7`` with one image for each function."""
+    return Partition(name="tar 7", id="7", count=None, images=partial(images_of, reads, size_bytes))
 
-    reads: tuple[Callable[[], bytes], ...]
-    name: str = "tar 7"
-    id: str = "7"
-    count: int | None = None
 
-    def images(self) -> Iterator[SourceImage]:
-        for number, read in enumerate(self.reads):
-            yield SourceImage(file=FileVersion(path=f"/{number}"), read=read)
+def images_of(reads: tuple[Callable[[], bytes], ...], size_bytes: int | None) -> Iterator[SourceImage]:
+    for number, read in enumerate(reads):
+        file = FileVersion(path=f"/{number}", size_bytes=size_bytes)
+        yield SourceImage(file=file, read=lambda read=read: (read(), None))  # type: ignore[misc]
 
 
 def image() -> bytes:
@@ -61,26 +60,31 @@ def files_in(output: Path) -> list[Path]:
     return [path for path in output.rglob("*") if path.is_file()]
 
 
-async def embed(
+async def results(
     server: FakeTriton,
     output: Path,
-    *reads: Callable[[], bytes],
+    partition: Partition,
+    *,
     model: FileModel = MODEL,
     finished: Any = NOTHING,
-    **settings: Any,
-) -> Outcome:
-    config = ClientConfig(urls=(server.url,), transfer="original", **settings)
+    **more: Any,
+) -> list[int | Outcome]:
+    """Return what a worker says, in a thread as the servers of these tests have the event loop."""
+    config = ClientConfig(urls=(server.url,), transfer="original", **more)
     folder = PartitionFolder(location=Location.of(output), model=model, features=False)
-    worker = PartitionWorker(config, folder, 0, finished)
-    rows = [row async for row in worker({"partition": [pickle.dumps(Images(reads))]})]
-    (outcome,) = rows
-    return Outcome(**{name: values[0] for name, values in outcome.items()})
+    return await to_thread.run_sync(lambda: list(embed_partition(partition, config, folder, 0, finished)))
+
+
+async def embed(server: FakeTriton, output: Path, *reads: Callable[[], bytes], **settings: Any) -> Outcome:
+    *_, outcome = await results(server, output, partition_of(*reads), **settings)
+    assert isinstance(outcome, Outcome)
+    return outcome
 
 
 async def test_an_image_that_fails_is_a_row(tmp_path: Path) -> None:
     async with FakeTriton() as server:
         outcome = await embed(server, tmp_path, image, missing, bytes)
-    assert outcome == Outcome(partition="tar 7", images=3, failed=2)
+    assert outcome == Outcome(images=3, failed=2)
     table = pq.read_table(tmp_path)
     codes = dict(zip(table.column("path").to_pylist(), table.column("error_code").to_pylist(), strict=True))
     assert codes == {"/0": None, "/1": "UNREADABLE", "/2": "EMPTY"}
@@ -99,10 +103,7 @@ async def test_the_servers_limit_how_far_a_worker_reads_ahead(tmp_path: Path) ->
             lead.append(reads - server.images_embedded)
             return b"image"
 
-        config = ClientConfig(urls=(server.url,), transfer="original", max_in_flight=4)
-        folder = PartitionFolder(location=Location.of(tmp_path), model=MODEL, features=False)
-        worker = PartitionWorker(config, folder, 0, NOTHING)
-        outcome = await worker.embed(Images((counting,) * 400))
+        outcome = await embed(server, tmp_path, *(counting,) * 400, max_in_flight=4)
     assert (outcome.images, outcome.failed) == (400, 0)
     assert max(lead) <= 32 + 2 * 4 + 4  # read ahead, taken by the stream, and what answers are on their way
 
@@ -117,13 +118,13 @@ async def test_images_that_are_finished_are_not_embedded_again(tmp_path: Path) -
 
 async def test_a_partition_that_cannot_be_reached_at_all_ends_the_job(tmp_path: Path) -> None:
     async with FakeTriton() as server:
-        outcome = await embed(server, tmp_path, unreachable, unreachable)
-        assert outcome.error.startswith("tar 7: not one of its 2 images could be read; the first: ")
-        assert "AWS Error NETWORK_CONNECTION" in outcome.error
+        reason = "^tar 7: not one of its 2 images could be read; the first: .*AWS Error NETWORK_CONNECTION"
+        with pytest.raises(DistributedError, match=reason):
+            await embed(server, tmp_path, unreachable, unreachable)
         assert not files_in(tmp_path)
         # One that is gone says nothing about the bucket, and one that cannot be reached is a row beside others.
-        assert await embed(server, tmp_path, missing) == Outcome(partition="tar 7", images=1, failed=1)
-        assert await embed(server, tmp_path, unreachable, image) == Outcome(partition="tar 7", images=2, failed=1)
+        assert await embed(server, tmp_path, missing) == Outcome(images=1, failed=1)
+        assert await embed(server, tmp_path, unreachable, image) == Outcome(images=2, failed=1)
 
 
 async def test_a_disk_that_only_the_driver_has_ends_the_job(tmp_path: Path) -> None:
@@ -131,25 +132,24 @@ async def test_a_disk_that_only_the_driver_has_ends_the_job(tmp_path: Path) -> N
     (partition,) = image_files([tmp_path / "1.jpg"])
     (tmp_path / "1.jpg").unlink()
     async with FakeTriton() as server:
-        config = ClientConfig(urls=(server.url,), transfer="original")
-        folder = PartitionFolder(location=Location.of(tmp_path), model=MODEL, features=False)
-        with pytest.raises(OSError, match=r"not one of its 1 images could be read; the first: .*No such file"):
-            await PartitionWorker(config, folder, 0, NOTHING).embed(partition)
+        with pytest.raises(DistributedError, match=r"not one of its 1 images could be read; the first: .*No such file"):
+            await results(server, tmp_path, partition)
 
 
 async def test_servers_that_stay_away_end_the_job(tmp_path: Path) -> None:
     server = FakeTriton()
     await server.start()
     await server.stop()
-    outcome = await embed(server, tmp_path, image, timeout_s=0.3)
-    assert outcome.error.startswith("tar 7: ")
+    with pytest.raises(DistributedError, match=r"^tar 7: "):
+        await embed(server, tmp_path, image, timeout_s=0.3)
     assert not files_in(tmp_path)
 
 
 async def test_another_model_than_the_jobs_ends_it(tmp_path: Path) -> None:
+    reason = f"tar 7: the servers now serve {MODEL.vector_id}, and the job has vectors of other"
     async with FakeTriton() as server:
-        outcome = await embed(server, tmp_path, image, model=MODEL._replace(vector_id="other"))
-    assert outcome.error == f"tar 7: the servers now serve {MODEL.vector_id}, and the job has vectors of other"
+        with pytest.raises(DistributedError, match=re.escape(reason)):
+            await embed(server, tmp_path, image, model=MODEL._replace(vector_id="other"))
     assert not files_in(tmp_path)
 
 
@@ -168,21 +168,72 @@ async def test_a_disk_without_room_ends_the_job_and_keeps_what_is_finished(tmp_p
     async with FakeTriton() as server:
         await embed(server, tmp_path, image)
         finished = pq.read_table(tmp_path)
-        with room_for(100):
-            outcome = await embed(server, tmp_path, image, image)
-    assert outcome.error == f"tar 7: {socket.gethostname()} cannot write into {tmp_path}: File too large"
+        reason = f"tar 7: {socket.gethostname()} cannot write into {tmp_path}: File too large"
+        with room_for(100), pytest.raises(DistributedError, match=re.escape(reason)):
+            await embed(server, tmp_path, image, image)
     assert len(files_in(tmp_path)) == 1
     assert pq.read_table(tmp_path).equals(finished)
 
 
 async def test_a_file_over_the_limit_is_a_row_and_is_not_read(tmp_path: Path) -> None:
-    @dataclass(frozen=True)
-    class Large(Images):
-        def images(self) -> Iterator[SourceImage]:
-            yield SourceImage(file=FileVersion(path="/0", size_bytes=4), read=unreachable)
-
     async with FakeTriton() as server:
-        config = ClientConfig(urls=(server.url,), transfer="original", max_image_bytes=3)
-        folder = PartitionFolder(location=Location.of(tmp_path), model=MODEL, features=False)
-        await PartitionWorker(config, folder, 0, NOTHING).embed(Large(()))
+        await results(server, tmp_path, partition_of(unreachable, size_bytes=4), max_image_bytes=3)
     assert pq.read_table(tmp_path).column("error_code").to_pylist() == ["TOO_LARGE"]
+
+
+async def test_a_row_says_which_file_the_worker_has_read(tmp_path: Path) -> None:
+    """Another disk, or a later time: what the driver has examined must not be believed to have this vector."""
+    path = tmp_path / "1.jpg"
+    path.write_bytes(b"image")
+    (partition,) = image_files([path])
+    seen = FileVersion.of(str(path))
+    path.write_bytes(b"another image")
+    os.utime(path, ns=(1, 1))
+    async with FakeTriton() as server:
+        (tmp_path / "out").mkdir()
+        await results(server, tmp_path / "out", partition)
+    (row,) = pq.read_table(tmp_path / "out").to_pylist()
+    assert (row["size_bytes"], row["mtime_ns"]) == (len(b"another image"), 1)
+    assert seen.size_bytes == len(b"image")
+
+
+async def test_images_count_before_their_partition_is_finished(tmp_path: Path) -> None:
+    async with FakeTriton() as server:
+        counts = await results(server, tmp_path, partition_of(*(image,) * 150))
+    assert counts == [64, 128, 150, Outcome(images=150, failed=0)]
+
+
+async def test_a_worker_that_is_stopped_leaves_no_part_of_a_file(tmp_path: Path) -> None:
+    async with FakeTriton() as server:
+        config = ClientConfig(urls=(server.url,), transfer="original")
+        folder = PartitionFolder(location=Location.of(tmp_path), model=MODEL, features=False)
+        partition = partition_of(*(image,) * 65)
+        worker = cast("Generator[int | Outcome]", embed_partition(partition, config, folder, 0, NOTHING))
+        await to_thread.run_sync(next, worker)
+        (part,) = files_in(tmp_path)
+        assert part.name.endswith(".part")
+        with pytest.raises(KeyboardInterrupt):  # as Ray cancels a task
+            await to_thread.run_sync(worker.throw, KeyboardInterrupt())
+    assert not files_in(tmp_path)
+
+
+async def test_a_partition_counts_once_if_its_worker_dies_when_it_has_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ray.data", reason="Ray is not installed (extra: ray)")
+    shown = []
+
+    def in_tasks(
+        function: Callable[..., Iterator[int | Outcome]], calls: Iterable[Any], *shared: Any, **_: Any
+    ) -> Iterator[Any]:
+        for number, call in enumerate(calls):
+            for _attempt in range(2):
+                yield from ((number, value) for value in function(*call, *shared))
+
+    monkeypatch.setattr(embedding, "in_tasks", in_tasks)
+    monkeypatch.setattr(embedding, "cluster", nullcontext)
+    monkeypatch.setattr(embedding, "worker_cpus", lambda: 1)
+    async with FakeTriton() as server:
+        job = partial(embed_partitions, [partition_of(image, image)], server.url, output=tmp_path)
+        summary = await to_thread.run_sync(lambda: job(on_progress=lambda *counts: shown.append(counts)))
+    assert (summary.partitions, summary.images, shown[-1]) == (1, 2, (2, None))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
-import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ from PIL import Image
 
 from clip_client import ClientConfig, ClipClient, ImageError, ImageErrors, ProtocolMismatch
 from clip_client.testing import FakeTriton, Reply, fake_vector
+from preprocess_ensemble.contract import ENSEMBLE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -182,6 +182,24 @@ async def test_an_answer_with_a_tensor_missing(dropped: str) -> None:
             await clip.embed(b"a")
 
 
+class Garbled(FakeTriton):
+    texts = b""
+
+    async def ModelInfer(self, request: Any, context: Any) -> Any:
+        response = await super().ModelInfer(request, context)
+        if request.model_name == ENSEMBLE:
+            response.raw_output_contents[[output.name for output in response.outputs].index("error")] = self.texts
+        return response
+
+
+@pytest.mark.parametrize("texts", [b"", b"\1\0", b"\4\0\0\0abc", b"\1\0\0\0a" * 2])
+async def test_an_answer_with_damaged_texts(texts: bytes) -> None:
+    async with Garbled() as server, ClipClient(server.url) as clip:
+        server.texts = texts
+        with pytest.raises(ProtocolMismatch, match="contract"):
+            await clip.embed(b"a")
+
+
 async def test_vectors_of_the_wrong_length() -> None:
     async with FakeTriton() as server, ClipClient(server.url) as clip:
         await clip.model()
@@ -203,14 +221,6 @@ async def test_a_client_outside_of_async_with() -> None:
         with pytest.raises(RuntimeError, match="once"):
             async with clip:
                 pass
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no FIFOs here")
-async def test_odd_files_do_not_block_the_call(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "fifo")
-    async with FakeTriton() as server, ClipClient(server.url) as clip:
-        batch = await clip.embed([tmp_path / "fifo", tmp_path, b"good"], timeout_s=20)
-        assert [error.code for error in batch.errors.values()] == ["UNREADABLE", "UNREADABLE"]
 
 
 async def test_the_bytes_of_one_image_count_as_one_image() -> None:

@@ -65,33 +65,28 @@ async def test_a_proxy_is_not_asked_for_this_machine(host: str, monkeypatch: pyt
             assert (await clip.health()).ok
 
 
-async def test_no_server() -> None:
-    async with FakeTriton() as server:
-        assert (await broken_step(server, "localhost:1"))[0] == "connect"
-
-
-async def test_not_live() -> None:
-    async with FakeTriton() as server:
-        server.live = False
-        assert (await broken_step(server))[0] == "server live"
-
-
-async def test_a_model_not_ready() -> None:
-    async with FakeTriton() as server:
-        server.ready_models.discard("clip_encoder")
-        name, message = await broken_step(server)
-        assert name == "models ready"
-        assert "clip_encoder" in message
-
-
 class OfTheFuture(FakeTriton):
     def passport(self) -> dict[str, Any]:
         return {"contract": 2}
 
 
-async def test_a_contract_of_the_future() -> None:
-    async with OfTheFuture() as server:
-        assert (await broken_step(server))[0] == "handshake"
+@pytest.mark.parametrize(
+    ("how", "step", "says"),
+    [
+        ("absent", "connect", "No server answers"),
+        ("not live", "server live", "not live"),
+        ("not ready", "models ready", "clip_encoder"),
+        ("of the future", "handshake", "contract 2"),
+    ],
+)
+async def test_a_server_that_fails_at_a_step(how: str, step: str, says: str) -> None:
+    async with OfTheFuture() if how == "of the future" else FakeTriton() as server:
+        server.live = how != "not live"
+        if how == "not ready":
+            server.ready_models.discard("clip_encoder")
+        name, message = await broken_step(server, "localhost:1" if how == "absent" else None)
+    assert name == step
+    assert says in message
 
 
 class Exported(FakeTriton):

@@ -11,49 +11,10 @@ import pytest
 import trustme
 
 from clip_client import ClientConfig, ClipClient, Unavailable
-from clip_client.testing import FakeTriton, InMemoryTransports, Reply
+from clip_client.testing import FakeTriton, InMemoryTransports
 from tests.fixtures.simulated_time import simulate
 
 NAME = "clip.example.org"
-FIRST, SECOND, THIRD = "192.0.2.1", "192.0.2.2", "192.0.2.3"
-IMAGES = [b"%d" % number for number in range(64)]
-
-
-def test_a_server_that_leaves_the_name_finishes_its_requests_and_is_then_disconnected() -> None:
-    names = {NAME: [FIRST, SECOND]}
-    servers = {address: FakeTriton() for address in (FIRST, SECOND, THIRD)}
-    transports = InMemoryTransports(servers)
-
-    def used() -> set[str]:
-        """The servers that were sent images since the last time."""
-        found = {address for address, server in servers.items() if server.requests}
-        for server in servers.values():
-            server.requests.clear()
-        return found
-
-    async def run() -> None:
-        async with ClipClient(f"{NAME}:8001", timeout_s=600, transport_factory=transports) as clip:
-            await clip.model()
-            await asyncio.sleep(31)
-            names[NAME] = [SECOND, THIRD]
-            for server in servers.values():
-                server.answer_always(Reply(delay_s=20))
-            call = asyncio.create_task(clip.embed(IMAGES[:16]))
-            await asyncio.sleep(1)
-            assert used() == {FIRST, SECOND}
-            await clip.embed(b"has the name looked up")
-            assert (await call).errors == {}
-            assert clip.stats().requests_retried == 0
-            assert not transports.channels[FIRST][0].closed
-            await asyncio.sleep(31)
-            used()
-            await clip.embed(IMAGES)
-            assert used() == {SECOND, THIRD}
-            assert transports.channels[FIRST][0].closed
-            assert not transports.channels[SECOND][0].closed
-        assert all(channel.closed for opened in transports.channels.values() for channel in opened)
-
-    simulate(run(), names=names)
 
 
 @pytest.mark.parametrize(

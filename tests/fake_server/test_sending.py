@@ -33,49 +33,6 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def test_the_server_with_the_least_in_flight_is_next() -> None:
-    busy, free = FakeTriton(), FakeTriton()
-    busy.answer_always(Reply(delay_s=10))
-
-    async def test(clip: ClipClient) -> None:
-        call = asyncio.create_task(clip.embed(images(8)))
-        await asyncio.sleep(1)
-        for image in images(6):
-            await clip.embed(image)
-        await call
-        assert [len(busy.requests), len(free.requests)] == [1, 6]
-
-    play(test, busy, free)
-
-
-def test_idle_servers_take_turns() -> None:
-    servers = [FakeTriton() for _ in range(3)]
-
-    async def test(clip: ClipClient) -> None:
-        for image in images(12):
-            await clip.embed(image)
-        assert [len(server.requests) for server in servers] == [4, 4, 4]
-
-    play(test, *servers)
-
-
-@pytest.mark.parametrize("failure", [LOST, FULL], ids=["lost", "full"])
-def test_the_client_backs_off_from_a_server_and_tries_it_again(failure: Reply) -> None:
-    good, bad = FakeTriton(), FakeTriton()
-
-    async def test(clip: ClipClient) -> None:
-        bad.script(failure)
-        while not bad.requests:
-            assert (await clip.embed(b"a")).errors == {}
-        assert [server.is_down for server in clip.stats().servers] == [False, True]
-        await asyncio.sleep(1)
-        while len(bad.requests) == 1:
-            assert (await clip.embed(b"a")).errors == {}
-        assert not any(server.is_down for server in clip.stats().servers)
-
-    play(test, good, bad)
-
-
 def test_a_server_that_fails_at_once_does_not_attract_the_requests() -> None:
     """It always has the fewest images in flight. The healthy one gets what it failed on, so no call fails."""
     good, bad = FakeTriton(), FakeTriton()

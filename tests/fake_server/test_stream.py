@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import tracemalloc
 from collections import Counter
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
@@ -29,6 +28,11 @@ UNIT = np.full(8, 8**-0.5, dtype=np.float32)
 
 def names(count: int) -> Iterator[bytes]:
     return (b"%d" % number for number in range(count))
+
+
+async def asynchronous(images: Iterator[Any]) -> AsyncIterator[Any]:
+    for image in images:
+        yield image
 
 
 async def collect(stream: AsyncIterator[EmbeddedItem]) -> list[EmbeddedItem]:
@@ -103,14 +107,10 @@ async def test_the_producer_is_never_more_than_max_in_flight_ahead(kind: str) ->
             produced += 1
             yield image
 
-    async def asynchronous() -> AsyncIterator[bytes]:
-        for image in blocking():
-            yield image
-
     async with FakeTriton() as server, ClipClient(server.url) as clip:
         sources: dict[str, ImageSources] = {
             "thread": blocking(),
-            "async": asynchronous(),
+            "async": asynchronous(blocking()),
             "list": list(names(200)),
         }
         consumed = 0
@@ -214,13 +214,9 @@ async def test_a_source_may_use_its_buffer_again(kind: str, buffer: str) -> None
                 used[:] = b"%04d" % number
                 yield used
 
-    async def images_async() -> AsyncIterator[memoryview | bytearray]:
-        for image in images():
-            yield image
-
     async with FakeTriton() as server, ClipClient(server.url) as clip:
         with anyio.fail_after(20):
-            items = await collect(clip.embed_stream(images() if kind == "thread" else images_async()))
+            items = await collect(clip.embed_stream(images() if kind == "thread" else asynchronous(images())))
         assert [item.source for item in items] == [b"%04d" % number for number in range(300)]
         for item in items:
             assert item.vector is not None
@@ -274,13 +270,8 @@ async def test_an_error_of_the_source_is_raised_after_its_images() -> None:
         yield from names(5)
         raise ZeroDivisionError("of the user")
 
-    async def broken_async() -> AsyncIterator[bytes]:
-        for image in names(5):
-            yield image
-        raise ZeroDivisionError("of the user")
-
     async with FakeTriton() as server, ClipClient(server.url) as clip:
-        for source in (broken(), broken_async()):
+        for source in (broken(), asynchronous(broken())):
             stream = clip.embed_stream(source)
             assert [(await anext(stream)).index for _ in range(5)] == list(range(5))
             with pytest.raises(ZeroDivisionError, match="of the user"):
@@ -312,34 +303,6 @@ def test_without_a_deadline_each_image_has_the_clients_time() -> None:
             assert asyncio.get_running_loop().time() > 1.0
 
     simulate(run())
-
-
-async def test_memory_does_not_grow_with_the_length_of_the_stream() -> None:
-    async with (
-        FakeTriton(vector=lambda image: UNIT) as server,
-        ClipClient(server.url) as clip,
-    ):
-        async for _ in clip.embed_stream(names(2000)):
-            pass
-        tracemalloc.start()
-        before, _ = tracemalloc.get_traced_memory()
-        count = 0
-        async for _ in clip.embed_stream(names(10_000)):
-            count += 1
-        after, peak = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-        assert count == 10_000
-        assert after - before < 2 << 20
-        assert peak - before < 8 << 20
-
-
-async def test_two_streams_share_a_client() -> None:
-    async with FakeTriton() as server, ClipClient(server.url) as clip:
-        first, second = await asyncio.gather(
-            collect(clip.embed_stream(names(300))), collect(clip.embed_stream(names(300), ordered=False))
-        )
-        assert len(first) == len(second) == 300
-        assert clip.stats().images_embedded == 600
 
 
 async def test_wrong_arguments() -> None:

@@ -115,16 +115,6 @@ def test_many_threads_share_one_client(server: FakeTriton) -> None:
         assert server.handshakes == 1
 
 
-async def test_inside_a_running_loop_as_in_a_notebook() -> None:
-    async with FakeTriton() as fake:
-
-        def cell() -> int:
-            with SyncClipClient(fake.url) as clip:
-                return len(clip.embed([b"a", b"b"]))
-
-        assert await asyncio.to_thread(cell) == 2
-
-
 def test_in_the_thread_of_a_running_loop(server: FakeTriton) -> None:
     async def cell() -> int:
         # What a notebook does: blocking code called while this thread's loop is running.

@@ -32,8 +32,7 @@ from benchmarks.harness.meters import RayGauge
 from benchmarks.harness.results import show
 from benchmarks.harness.worker import in_new_process, peak_memory_mb
 from clip_client import ClipClient
-from clip_client._vectors.file_version import FileVersion
-from clip_client._vectors.vector_file import parquet_file, vector_row
+from clip_client._vectors.vector_file import FileVersion, parquet_file, vector_row
 from clip_client.dedup import Scan, Store
 from clip_client.dedup import find_duplicates as find_on_one_machine
 from clip_client.dedup.grouping import OFF

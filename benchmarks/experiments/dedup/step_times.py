@@ -35,7 +35,7 @@ STEPS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "align": (
         "clip_client.dedup.alignment.aligner:keep_small_picture",
-        "clip_client.dedup.alignment.aligner:keypoints_of",
+        "clip_client.dedup.alignment.aligner:keypoints_in",
         "clip_client.dedup.alignment.keypoints:_find_keypoints",
         "clip_client.dedup.alignment.aligner:align",
         "clip_client.dedup.alignment.aligner:full_photo",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import io
 import sys
+from contextlib import redirect_stdout
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -113,7 +115,8 @@ def _search_on_ray(
     from clip_client.distributed.store_search import cluster_folder, fill_store, grouping_on
 
     options = replace(options, config=engine.servers(options.config, quiet=options.quiet))
-    with locked(cluster_folder(store)), cluster(engine.address):
+    # A thread of Ray prints what its daemons say; standard output is for the report.
+    with redirect_stdout(io.StringIO()), locked(cluster_folder(store)), cluster(engine.address):
         model = fill_store(
             found.files,
             store,

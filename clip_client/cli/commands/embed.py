@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from clip_client._vectors.file_version import FileVersion
 from clip_client._vectors.files import VECTOR_SUFFIXES
-from clip_client._vectors.vector_file import npz_file, parquet_file, vector_row
+from clip_client._vectors.vector_file import FileVersion, npz_file, parquet_file, vector_row
 from clip_client._vectors.vector_folder import VectorFolder
 from clip_client.cli.commands import embed_on_ray
 from clip_client.cli.errors import CommandFailed, CommandMisused, need

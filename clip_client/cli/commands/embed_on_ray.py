@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,7 +58,8 @@ def run(arguments: argparse.Namespace, engine: EngineOptions) -> int:
         raise CommandMisused("--retry-failed and --shard-rows need --engine local, which can continue the same folder")
     config = engine.servers(read_config(arguments, timeout_s=arguments.timeout_s), quiet=arguments.quiet)
     begun = time.monotonic()
-    with progress_bars(quiet=arguments.quiet) as show:
+    # A thread of Ray prints what its daemons say, such as that a worker has died; standard output is for the counts.
+    with redirect_stdout(io.StringIO()), progress_bars(quiet=arguments.quiet) as show:
         show("looking for photos", 0, None)
         partitions = _partitions(arguments)
         with locked(output) if isinstance(output, Path) else nullcontext():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from clip_client.dedup.aligned import PUT_INTO, Alignment
-from clip_client.dedup.alignment.changes import Overlap, changes_of, lost_in
+from clip_client.dedup.alignment.changes import Changes
 from clip_client.dedup.alignment.comparison import Comparison, compare, refined
 from clip_client.dedup.alignment.geometry import frame_affine, inverse, is_frame, matched_affine, whole_affine
 from clip_client.dedup.alignment.motion import STEP
@@ -58,8 +58,6 @@ _LEAST_AGREEING: Final = 0.5
 """Share of the windows with texture that an altered photo still shows."""
 _MOST_OUTSIDE: Final = 0.005
 """Share of a picture, with content, beyond the other one. If both have more, neither is a crop of the other."""
-
-
 _MOST_BEYOND: Final = 0.1
 """Share of a side. If each picture goes on beyond the other by more, both are views of a scene, however plain what they
 do not share is. A rotation by 5 degrees moves corners by 0.09."""
@@ -148,17 +146,16 @@ def align(duplicate: Keypoints, kept: Keypoints) -> Alignment | None:
     if best is None:
         return None
     affine = best.affine if first is duplicate else inverse(best.affine)
-    overlap = Overlap(duplicate, kept, affine)
-    if min(overlap.outside_kept, overlap.outside_duplicate) > _MOST_OUTSIDE:
+    seen, duplicate_is_grid = best.comparison, best.second_is_grid == (second is duplicate)
+    changes = Changes(duplicate, kept, affine, seen, duplicate_is_grid=duplicate_is_grid)
+    if min(changes.outside_kept, changes.outside_duplicate) > _MOST_OUTSIDE:
         return None
-    if min(max(overlap.kept_margins), max(overlap.duplicate_margins)) > _MOST_BEYOND:
+    if min(max(changes.kept_margins), max(changes.duplicate_margins)) > _MOST_BEYOND:
         return None
-    seen = best.comparison
-    changes = changes_of(overlap, seen, duplicate_is_grid=best.second_is_grid == (second is duplicate))
-    region, share = None, 0.0
+    words, region, share = changes.words(), None, 0.0
     if best.agrees:
         tier = RE_ENCODED if best.is_frame and seen.grading.is_none and not seen.blur else EDITED
-        if tier == EDITED and not changes:
+        if tier == EDITED and not words:
             return None
     elif best.agreeing_share < _LEAST_AGREEING or not best.differs.any():
         # Other photos, or what cannot be proved: two exposures of one scene, or a copy too coarse to tell.
@@ -168,10 +165,10 @@ def align(duplicate: Keypoints, kept: Keypoints) -> Alignment | None:
         region, share = _region(best, kept, second if best.second_is_grid else first, affine)
     return Alignment(
         tier=tier,
-        changes=changes,
-        lost=lost_in(overlap, seen, duplicate_is_grid=best.second_is_grid == (second is duplicate)),
-        doubts=(PUT_INTO,) if tier == EDITED and overlap.kept_goes_on and is_put_into(duplicate, kept, affine) else (),
-        transform=overlap.full_size,
+        changes=words,
+        lost=changes.lost(),
+        doubts=(PUT_INTO,) if tier == EDITED and changes.kept_goes_on and is_put_into(duplicate, kept, affine) else (),
+        transform=tuple(changes.full_size.ravel().tolist()),
         residual=best.residual,
         region=region,
         region_share=share,
@@ -191,29 +188,32 @@ def _hypotheses(first: Keypoints, second: Keypoints) -> Iterator[_Hypothesis]:
                 yield better
 
 
-def _refined(first: Keypoints, second: Keypoints, affine: Affine) -> Affine:
-    """Improve a transform on the grid of the coarser picture."""
-    if abs(np.linalg.det(affine[:, :2])) <= 1:
-        return refined(second.picture, first.picture, affine)
-    return inverse(refined(first.picture, second.picture, inverse(affine)))
-
-
 def _affines(first: Keypoints, second: Keypoints) -> Iterator[Affine]:
     frame = frame_affine(first, second)
     if frame is not None:
         yield frame
     matched = matched_affine(first, second)
     if matched is not None:
-        better = _refined(first, second, matched)
+        if _second_is_grid(matched):
+            better = refined(second.picture, first.picture, matched)
+        else:
+            better = inverse(refined(first.picture, second.picture, inverse(matched)))
         if frame is None and is_frame(better, first, second):
             yield whole_affine(first, second)  # keypoints are off by a little
         yield better
 
 
+def _second_is_grid(affine: Affine) -> bool:
+    """Tell on which of the two pictures the other one is laid: on the coarser one."""
+    return abs(float(np.linalg.det(affine[:, :2]))) <= 1
+
+
 def _test(first: Keypoints, second: Keypoints, affine: Affine) -> _Hypothesis | None:
-    second_is_grid = abs(np.linalg.det(affine[:, :2])) <= 1
-    grid, source, to_grid = (second, first, affine) if second_is_grid else (first, second, inverse(affine))
-    comparison = compare(grid.picture, source.picture, to_grid)
+    second_is_grid = _second_is_grid(affine)
+    if second_is_grid:
+        comparison = compare(second.picture, first.picture, affine)
+    else:
+        comparison = compare(first.picture, second.picture, inverse(affine))
     if comparison is None:
         return None
     same = is_frame(affine, first, second)
@@ -224,18 +224,14 @@ def _region(
     hypothesis: _Hypothesis, kept: Keypoints, grid: Keypoints, to_kept: Affine
 ) -> tuple[tuple[float, float, float, float], float]:
     """Return the box around what differs, and its area without the gaps, as shares of the kept picture."""
-    differs = hypothesis.differs
-    rows, columns = np.nonzero(differs)
+    rows, columns = np.nonzero(hypothesis.differs)
+    affine = np.eye(2, 3) if grid is kept else to_kept
     corners = np.array(
         [(x, y) for x in (columns.min(), columns.max() + 1) for y in (rows.min(), rows.max() + 1)], dtype=float
     )
-    corners *= STEP
-    scale = 1.0
-    if grid is not kept:
-        corners = corners @ to_kept[:, :2].T + to_kept[:, 2]
-        scale = abs(float(np.linalg.det(to_kept[:, :2])))
+    corners = STEP * corners @ affine[:, :2].T + affine[:, 2]
     height, width = kept.picture.shape[:2]
     corners = np.clip(corners / (width, height), 0, 1)
-    (left, top), (right, bottom) = corners.min(axis=0), corners.max(axis=0)
-    box = (float(left), float(top), float(right - left), float(bottom - top))
-    return box, min(1.0, len(rows) * STEP**2 * scale / (width * height))
+    (left, top), (right, bottom) = corners.min(axis=0).tolist(), corners.max(axis=0).tolist()
+    area = len(rows) * STEP**2 * abs(float(np.linalg.det(affine[:, :2])))
+    return (left, top, right - left, bottom - top), min(1.0, area / (width * height))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -12,11 +11,9 @@ from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
 from clip_client.dedup.aligned import Alignment
 from clip_client.dedup.alignment.align import align
-from clip_client.dedup.alignment.full_size_check import FileFacts, FullPhoto, check_at_full_size
+from clip_client.dedup.alignment.full_size_check import check_at_full_size, full_photo, in_srgb
 from clip_client.dedup.alignment.geometry import frame_affine
 from clip_client.dedup.alignment.keypoints import (
     ALGORITHM,
@@ -32,10 +29,11 @@ from clip_client.dedup.files.reading import PLAIN_READER, read_file
 from clip_client.dedup.types import FailedFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from PIL import Image
 
+    from clip_client.dedup.alignment.full_size_check import FullPhoto
     from clip_client.dedup.features.preview import DecodedPhoto
     from clip_client.dedup.files.reading import PhotoReader, ReadFile
     from clip_client.dedup.store.blob_table import Spool
@@ -47,9 +45,9 @@ _REMEMBERED: Final = 64
 """Photos whose keypoints stay in memory: about 1 MB each, with the small picture and the unit vectors."""
 _AT_FULL_SIZE: Final = 2
 """Photos that stay in memory at full size: 300 MB for 100 megapixels."""
-_CHECKS: Final = "full-size-2"
+_CHECKS: Final = "full-size-3"
 """Version of :func:`check_at_full_size`: change it with anything that changes what that says."""
-_OUTCOMES: Final = f"{ALGORITHM}-align-1-{_CHECKS}"
+_OUTCOMES: Final = f"{ALGORITHM}-align-2-{_CHECKS}"
 """Version of all that :meth:`Aligner.align` computes, and its name in a store; keys are the hashes of two contents."""
 _NEEDED: Final = PICTURE_SIDE, PICTURE_SIDE
 """The least size (height, width) of a scaled decode."""
@@ -109,17 +107,18 @@ class Aligner:
         """
         unknown = [pair for pair in pairs if self._key(*pair) not in self._outcomes]
         new = [sha256 for sha256 in dict.fromkeys(chain.from_iterable(unknown)) if sha256 not in self._table]
-        on_progress(0, len(new))
-        for done, some in _batches(new):
+        for start in range(0, len(new), _AT_ONCE):
+            on_progress(start, len(new))
+            some = new[start : start + _AT_ONCE]
             made = zip(some, self._pool.map(self._make, some), strict=True)
             self._table.put((sha256, one.to_bytes()) for sha256, one in made if one is not None)
-            on_progress(done, len(new))
+        on_progress(len(new), len(new))
         self.made += len(new)
-        needed = dict.fromkeys(chain.from_iterable(pair for pair in unknown if self._needs_keypoints(*pair)))
-        for _, some in _batches([*needed]):
-            photos = {sha256: photo for sha256 in some if (photo := self._keypoints(sha256)) is not None}
-            without = {sha256: photo for sha256, photo in photos.items() if photo.found is None}
-            list(self._pool.map(lambda photo: photo.positions, without.values()))
+        needed = list(dict.fromkeys(chain.from_iterable(pair for pair in unknown if self._needs_keypoints(*pair))))
+        for start in range(0, len(needed), _AT_ONCE):
+            known = self._known(needed[start : start + _AT_ONCE])
+            without = {sha256: photo for sha256, photo in known.items() if photo.found is None}
+            list(self._pool.map(lambda photo: photo.keypoints(), without.values()))
             self._keep(without)
 
     def align(self, kept: str, duplicates: Sequence[str]) -> list[Alignment | None]:
@@ -135,28 +134,19 @@ class Aligner:
         if new:
             self.aligned += len(new)
             found.update(zip(new, self._align(kept, new), strict=True))
-            self._outcomes.put(
-                (keys[sha256], self._row(kept, sha256, found[sha256]))
-                for sha256 in new
-                if self._is_final(kept, sha256, found[sha256])
-            )
+            final = [sha256 for sha256 in new if self._is_final(kept, sha256, found[sha256])]
+            self._outcomes.put((keys[sha256], self._row(kept, sha256, found[sha256])) for sha256 in final)
         return [found[sha256] for sha256 in duplicates]
 
     def _align(self, kept: str, duplicates: Sequence[str]) -> list[Alignment | None]:
-        # The database serves one thread at a time.
-        onto, *photos = (self._keypoints(sha256) for sha256 in (kept, *duplicates))
-        if onto is None:
-            return [None] * len(photos)
-        both = {
-            sha256: one for sha256, one in zip((kept, *duplicates), (onto, *photos), strict=True) if one is not None
-        }
-        without = [sha256 for sha256, one in both.items() if one.found is None]
-        found = list(self._pool.map(lambda photo: None if photo is None else align(photo, onto), photos))
-        self._keep({sha256: both[sha256] for sha256 in without})
+        known = self._known([kept, *duplicates])  # here, because the database serves one thread at a time
+        if kept not in known:
+            return [None] * len(duplicates)
+        without = {sha256: photo for sha256, photo in known.items() if photo.found is None}
+        found = list(self._pool.map(lambda one: align(known[one], known[kept]) if one in known else None, duplicates))
+        self._keep(without)
         return [
-            self._checked(kept, sha256, one)
-            if one is not None and loses_nothing(one) and one.kept_scale > _SMALLER
-            else one
+            self._checked(kept, sha256, one) if one is not None and _may_move(one) else one
             for sha256, one in zip(duplicates, found, strict=True)
         ]
 
@@ -167,7 +157,7 @@ class Aligner:
             self._full_size.cache_clear()  # what cannot be read now may be readable later
             return replace(alignment, doubts=(_UNREAD,))
         is_source = self._is_source(kept, duplicate)
-        return check_at_full_size(*in_common_colours(whole, copy), alignment, is_source=is_source, each=self._pool.map)
+        return check_at_full_size(whole, copy, alignment, is_source=is_source, each=self._pool.map)
 
     def _key(self, kept: str, duplicate: str) -> str:
         is_source = self._is_source(kept, duplicate)
@@ -196,6 +186,10 @@ class Aligner:
         one, other = self._keypoints(first), self._keypoints(second)
         return one is not None and other is not None and frame_affine(one, other) is None
 
+    def _known(self, contents: Sequence[str]) -> dict[str, Keypoints]:
+        """Return what the alignment needs of those that can be verified."""
+        return {sha256: photo for sha256 in contents if (photo := self._keypoints(sha256)) is not None}
+
     def _keep(self, photos: Mapping[str, Keypoints]) -> None:
         """Write those of some photos without keypoints that have got them."""
         self._table.put((sha256, photo.to_bytes()) for sha256, photo in photos.items() if photo.found is not None)
@@ -221,7 +215,8 @@ class Aligner:
         path = self._paths[sha256]
         if sha256 in self._pictures and not is_raw(path):
             return Keypoints.from_bytes(self._pictures[sha256])
-        return keypoints_of(path, sha256, self._read)
+        data = _image_file(path, sha256, self._read)
+        return None if data is None else keypoints_in(data)
 
 
 def keep_small_picture(spool: Spool, sha256: str, decoded: DecodedPhoto) -> None:
@@ -235,42 +230,33 @@ def keep_small_picture(spool: Spool, sha256: str, decoded: DecodedPhoto) -> None
             spool.put(sha256, made.to_bytes())
 
 
-def _batches(contents: Sequence[str]) -> Iterator[tuple[int, Sequence[str]]]:
-    """Yield how many are done after each batch, and the batch."""
-    for start in range(0, len(contents), _AT_ONCE):
-        some = contents[start : start + _AT_ONCE]
-        yield start + len(some), some
+def prove_files(kept: str, duplicate: str) -> str:
+    """Align two files by their paths; return the tier by which ``kept`` holds all that ``duplicate`` shows.
 
-
-def prove_files(kept: str, duplicate: str) -> Alignment | None:
-    """Align two files by their paths; return how ``duplicate`` lies on ``kept`` if that holds all that it shows.
-
-    That is proved at full size, as in a search, but without what a search knows of cameras. None if it is not proved,
+    That is proved at full size, as in a search, but without what a search knows of cameras. Empty if it is not proved,
     if a file cannot be read or aligned, such as one without texture, and for RAW files without a preview. Files of the
     same bytes or pixels need no such proof.
     """
-    photos = []
+    files = []
     for path in (kept, duplicate):
         found = read_file(path)
         if isinstance(found, FailedFile):
-            return None
-        data = _picture_in(path, found[1])
-        points, photo = keypoints_in(data), full_photo(data)
-        if points is None or photo is None:
-            return None
-        photos.append((points, photo))
-    (onto, whole), (points, copy) = photos
-    alignment = align(points, onto)
-    if alignment is None or not loses_nothing(alignment) or alignment.kept_scale <= _SMALLER:
-        return None
-    checked = check_at_full_size(*in_common_colours(whole, copy), alignment)
-    return checked if loses_nothing(checked) else None
+            return ""
+        files.append(_picture_in(path, found[1]))
+    onto, points = (keypoints_in(data) for data in files)
+    alignment = None if onto is None or points is None else align(points, onto)
+    if alignment is None or not _may_move(alignment):
+        return ""
+    whole, copy = (full_photo(data) for data in files)
+    if whole is None or copy is None:
+        return ""
+    checked = check_at_full_size(whole, copy, alignment)
+    return checked.tier if loses_nothing(checked) else ""
 
 
-def keypoints_of(path: str, sha256: str, read: ReadFile) -> Keypoints | None:
-    """Return the keypoints of a photo, of a RAW file those of its preview; None if the file has changed or gone."""
-    data = _image_file(path, sha256, read)
-    return None if data is None else keypoints_in(data)
+def _may_move(alignment: Alignment) -> bool:
+    """Tell whether a check at full size must decide."""
+    return loses_nothing(alignment) and alignment.kept_scale > _SMALLER
 
 
 def keypoints_in(data: bytes) -> Keypoints | None:
@@ -288,31 +274,6 @@ def _keypoints_of_picture(picture: Image.Image, data: bytes) -> Keypoints:
 
     scaled = picture.info.get(SCALE_INFO)
     return extract_keypoints(_as_shown(picture, data), picture.size if scaled is None else scaled.size)
-
-
-def full_photo(data: bytes) -> FullPhoto | None:
-    """Decode an encoded photo at full size, in the colours of its file; None if it cannot be decoded."""
-    from preprocess_ensemble.imaging.decode import DecodeError, decode
-
-    try:
-        image = decode(data)
-    except DecodeError:
-        return None
-    return FullPhoto(pixels=np.asarray(image.convert("RGB")), facts=FileFacts.read(data))
-
-
-def in_common_colours(kept: FullPhoto, duplicate: FullPhoto) -> tuple[FullPhoto, FullPhoto]:
-    """Return both in sRGB if their colour profiles differ, so that colours can be compared."""
-    if kept.facts.profile == duplicate.facts.profile:
-        return kept, duplicate
-    return _in_srgb(kept), _in_srgb(duplicate)
-
-
-def _in_srgb(photo: FullPhoto) -> FullPhoto:
-    from PIL import Image
-
-    image = _converted(Image.fromarray(photo.pixels), photo.facts.profile)
-    return photo if image is None else replace(photo, pixels=np.asarray(image))
 
 
 def _image_file(path: str, sha256: str, read: ReadFile) -> bytes | None:
@@ -337,16 +298,4 @@ def _as_shown(image: Image.Image, data: bytes) -> Image.Image:
     if profile:
         image = image.copy()
         image.thumbnail((2 * PICTURE_SIDE, 2 * PICTURE_SIDE))
-    return _converted(image, profile or b"") or image.convert("RGB")
-
-
-def _converted(image: Image.Image, profile: bytes) -> Image.Image | None:
-    """Return a picture in sRGB; None without a profile, or with a damaged one, which counts as none in most viewers."""
-    from PIL import ImageCms
-
-    if not profile:
-        return None
-    with suppress(Exception):
-        own = ImageCms.ImageCmsProfile(io.BytesIO(profile))
-        return ImageCms.profileToProfile(image, own, ImageCms.createProfile("sRGB"), outputMode="RGB")
-    return None
+    return in_srgb(image, profile or b"")

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import cv2
 import numpy as np
 
 from clip_client.dedup.aligned import RESOLUTION
-from clip_client.dedup.alignment.geometry import inverse
+from clip_client.dedup.alignment.geometry import corners_of, inverse
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from clip_client.dedup.alignment.comparison import Comparison
     from clip_client.dedup.alignment.geometry import Affine
     from clip_client.dedup.alignment.keypoints import Keypoints
@@ -33,192 +30,128 @@ _WEAKENED: Final = 1.6
 photo at a quarter of its brightness has a quarter of the levels."""
 _LEAST_COLOUR: Final = 1.0
 """Levels: less colour is noise."""
-_SIDES: Final = ("left", "top", "right", "bottom")
 
 
-class Overlap:
-    """What each of two photos shows of the other. All shares are between 0 and 1."""
+class Changes:
+    """What was done to a kept photo to get its duplicate. All shares are between 0 and 1."""
 
-    def __init__(self, duplicate: Keypoints, kept: Keypoints, to_kept: Affine) -> None:
-        """``to_kept`` leads from the duplicate's small picture to the kept photo's."""
-        self._duplicate, self._kept, self._to_kept = duplicate, kept, to_kept
-
-    @cached_property
-    def outside_kept(self) -> float:
+    def __init__(
+        self, duplicate: Keypoints, kept: Keypoints, to_kept: Affine, seen: Comparison, *, duplicate_is_grid: bool
+    ) -> None:
+        """``to_kept`` leads from the duplicate's small picture to the kept photo's, and ``seen`` compares the two."""
+        to_duplicate = inverse(to_kept)
+        self.kept_margins = _margins(duplicate, kept, to_kept)
+        """What of the kept photo lies beyond the duplicate's corners at each of the four sides, as shares; or less than
+        0 if the duplicate goes on there."""
+        self.duplicate_margins = _margins(kept, duplicate, to_duplicate)
+        """What of the duplicate lies beyond the kept photo, likewise."""
+        self.outside_kept = _content_outside(duplicate, kept, to_kept)
         """Share of the duplicate that has content and lies outside the kept photo."""
-        return _content_outside(self._duplicate, self._kept, self._to_kept)
-
-    @cached_property
-    def outside_duplicate(self) -> float:
+        self.outside_duplicate = _content_outside(kept, duplicate, to_duplicate)
         """Share of the kept photo that has content and lies outside the duplicate."""
-        return _content_outside(self._kept, self._duplicate, inverse(self._to_kept))
-
-    @cached_property
-    def full_size(self) -> tuple[float, float, float, float, float, float]:
-        """Rows of the transform from the duplicate's pixels to the kept photo's at full size."""
-        (from_x, from_y), (to_x, to_y) = (
-            (photo.width / photo.picture.shape[1], photo.height / photo.picture.shape[0])
-            for photo in (self._duplicate, self._kept)
+        enlarged, reduced = (
+            np.diag([photo.width / photo.picture.shape[1], photo.height / photo.picture.shape[0]])
+            for photo in (kept, duplicate)
         )
-        a, b, c, d, e, f = self._to_kept.ravel().tolist()
-        return (a * to_x / from_x, b * to_x / from_y, c * to_x, d * to_y / from_x, e * to_y / from_y, f * to_y)
-
-    @cached_property
-    def linear(self) -> NDArray[np.float64]:
-        """(2, 2): kept pixels for each pixel of the duplicate, at full size."""
-        a, b, _, d, e, _ = self.full_size
-        return np.array([[a, b], [d, e]])
-
-    @cached_property
-    def scale(self) -> float:
-        """Pixels of the duplicate for each pixel of the kept photo, along a line."""
-        return float(1 / np.sqrt(abs(np.linalg.det(self.linear))))
-
-    @cached_property
-    def kept_margins(self) -> tuple[float, float, float, float]:
-        """What of the kept photo lies beyond the duplicate's corners at each of the four sides, as shares; or less
-        than 0 if the duplicate goes on there."""
-        return _margins(self._duplicate, self._kept, self._to_kept)
-
-    @cached_property
-    def duplicate_margins(self) -> tuple[float, float, float, float]:
-        """What of the duplicate lies beyond the kept photo, as in :attr:`kept_margins`."""
-        return _margins(self._kept, self._duplicate, inverse(self._to_kept))
+        self.full_size: Affine = enlarged @ to_kept
+        """The transform from the duplicate's pixels to the kept photo's at full size."""
+        self.full_size[:, :2] /= reduced.diagonal()
+        self._scale = float(1 / np.sqrt(abs(np.linalg.det(self.full_size[:, :2]))))
+        self._seen = seen
+        self._own, self._of_kept = seen.grading.tones[:: 1 if duplicate_is_grid else -1]
+        self._kept_cut_off = seen.cut_off[1 if duplicate_is_grid else 0]
+        self._duplicate_is_softer = (seen.blur > 0) == duplicate_is_grid
 
     @property
     def kept_goes_on(self) -> bool:
         """True if the kept photo shows something beyond the duplicate's edges."""
         return min(self.duplicate_margins) < -_BEYOND
 
+    def words(self) -> tuple[str, ...]:
+        """Say what was done."""
+        detail = ("blurred" if self._duplicate_is_softer else "sharpened") if self._seen.blur else ""
+        words = self._turn(), self._crop(), self._border(), self._shape(), *self._colours(), detail, self._size()
+        return tuple(filter(None, words))
 
-def changes_of(overlap: Overlap, seen: Comparison, *, duplicate_is_grid: bool) -> tuple[str, ...]:
-    """Return what was done to the kept photo to get the duplicate."""
-    return tuple(
-        filter(
-            None,
-            (
-                _turn(overlap),
-                _crop(overlap),
-                _border(overlap),
-                _shape(overlap),
-                *_colours(seen, duplicate_is_grid),
-                _detail(seen, duplicate_is_grid),
-                _size(overlap),
-            ),
-        )
-    )
+    def lost(self) -> tuple[str, ...]:
+        """Say what only the duplicate has."""
+        own, of_kept = self._own, self._of_kept
+        left, top, right, bottom = (max(0.0, share) for share in self.duplicate_margins)
+        has_colour = own.colour > _WEAKENED * max(_LEAST_COLOUR, of_kept.colour)
+        lost = {
+            f"{1 - (1 - left - right) * (1 - top - bottom):.0%} of the picture": self.outside_kept > _LEAST_SHARE / 2,
+            f"{self._scale:.2g} {RESOLUTION}": self._scale > 1.03,
+            "colour": has_colour or of_kept.lacks_colours_of(own),
+            "tonal range": own.contrast > _WEAKENED * of_kept.contrast,
+            "detail in light or dark parts": self._kept_cut_off > _LEAST_SHARE,
+            "sharpness": self._seen.blur and not self._duplicate_is_softer,
+        }
+        return tuple(what for what, is_lost in lost.items() if is_lost)
 
+    def _turn(self) -> str:
+        linear = self.full_size[:, :2]
+        mirrored = np.linalg.det(linear) < 0
+        if mirrored:
+            linear = np.diag([-1.0, 1.0]) @ linear
+        angle = np.arctan2(linear[0, 1] - linear[1, 0], linear[0, 0] + linear[1, 1])
+        degrees = round(float(np.degrees(angle)), 1) % 360
+        if mirrored and round(degrees) == 180:
+            return "mirrored top to bottom"
+        turned = ""
+        if 0.3 < degrees < 359.7:
+            way, by = ("to the right", degrees) if degrees <= 180 else ("to the left", 360 - degrees)
+            turned = f"rotated by {by:.3g} degrees" + ("" if round(by) == 180 else f" {way}")
+        return " and ".join(filter(None, ("mirrored" if mirrored else "", turned)))
 
-def lost_in(overlap: Overlap, seen: Comparison, *, duplicate_is_grid: bool) -> tuple[str, ...]:
-    """Return what only the duplicate has."""
-    grid, moved = seen.grading.tones
-    own, of_kept = (grid, moved) if duplicate_is_grid else (moved, grid)
-    lost = []
-    if overlap.outside_kept > _LEAST_SHARE / 2:
-        left, top, right, bottom = (max(0.0, share) for share in overlap.duplicate_margins)
-        lost.append(f"{1 - (1 - left - right) * (1 - top - bottom):.0%} of the picture")
-    if overlap.scale > 1.03:
-        lost.append(f"{overlap.scale:.2g} {RESOLUTION}")
-    if of_kept.lacks_colours_of(own) or own.colour > _WEAKENED * max(_LEAST_COLOUR, of_kept.colour):
-        lost.append("colour")
-    if own.contrast > _WEAKENED * of_kept.contrast:
-        lost.append("tonal range")
-    if seen.cut_off[1 if duplicate_is_grid else 0] > _LEAST_SHARE:
-        lost.append("detail in light or dark parts")
-    if (seen.blur > 0) != duplicate_is_grid and seen.blur:
-        lost.append("sharpness")
-    return tuple(lost)
+    def _crop(self) -> str:
+        left, top, right, bottom = shares = [max(0.0, share) for share in self.kept_margins]
+        if max(shares) < _LEAST_CROP:
+            return ""
+        sides = zip(shares, ("left", "top", "right", "bottom"), strict=True)
+        cut = (f"{share:.0%} off the {side}" for share, side in sides if share >= _LEAST_SHARE)
+        return ", ".join((f"cropped to {(1 - left - right) * (1 - top - bottom):.0%}", *cut))
 
+    def _border(self) -> str:
+        if self.outside_kept >= _LEAST_SHARE / 2:
+            return f"showing {self.outside_kept:.0%} more"
+        return "with a border" if max(self.duplicate_margins) >= _LEAST_SHARE else ""
 
-def _turn(overlap: Overlap) -> str:
-    linear = overlap.linear
-    mirrored = np.linalg.det(linear) < 0
-    if mirrored:
-        linear = np.diag([-1.0, 1.0]) @ linear
-    degrees = round(float(np.degrees(np.arctan2(linear[0, 1] - linear[1, 0], linear[0, 0] + linear[1, 1]))), 1) % 360
-    if mirrored and round(degrees) == 180:
-        return "mirrored top to bottom"
-    turned = ""
-    if 0.3 < degrees < 359.7:
-        way, by = ("to the right", degrees) if degrees <= 180 else ("to the left", 360 - degrees)
-        turned = f"rotated by {by:.3g} degrees" + ("" if round(by) == 180 else f" {way}")
-    return " and ".join(filter(None, ("mirrored" if mirrored else "", turned)))
+    def _shape(self) -> str:
+        across, down = 1 / np.linalg.norm(self.full_size[:, :2], axis=0)
+        share, side = (down / across, "height") if down < across else (across / down, "width")
+        return "" if abs(across / down - 1) < 0.02 else f"squashed to {share:.0%} of its {side}"
 
+    def _colours(self) -> list[str]:
+        own, of_kept, grading = self._own, self._of_kept, self._seen.grading
+        if grading.is_none:
+            return []
+        words = []
+        if abs(own.brightness - of_kept.brightness) > 3:
+            words.append("brighter" if own.brightness > of_kept.brightness else "darker")
+        contrast = own.contrast / max(1.0, of_kept.contrast)
+        if abs(contrast - 1) > 0.08:
+            words.append("with more contrast" if contrast > 1 else "with less contrast")
+        if own.lacks_colours_of(of_kept):
+            words.append("black and white")
+        elif of_kept.lacks_colours_of(own):
+            words.append("in colour")
+        elif grading.tint > 3:
+            strength = own.colour / max(1.0, of_kept.colour)
+            how = "stronger" if strength > 1.15 else "weaker" if strength < 0.87 else "other"
+            words.append(f"with {how} colours")
+        return words or ["with slightly other colours"]
 
-def _crop(overlap: Overlap) -> str:
-    left, top, right, bottom = shares = [max(0.0, share) for share in overlap.kept_margins]
-    if max(shares) < _LEAST_CROP:
-        return ""
-    cut = (f"{share:.0%} off the {side}" for side, share in zip(_SIDES, shares, strict=True) if share >= _LEAST_SHARE)
-    return ", ".join((f"cropped to {(1 - left - right) * (1 - top - bottom):.0%}", *cut))
-
-
-def _border(overlap: Overlap) -> str:
-    return (
-        "with a border"
-        if max(overlap.duplicate_margins) >= _LEAST_SHARE and overlap.outside_kept < _LEAST_SHARE / 2
-        else (f"showing {overlap.outside_kept:.0%} more" if overlap.outside_kept >= _LEAST_SHARE / 2 else "")
-    )
-
-
-def _shape(overlap: Overlap) -> str:
-    across, down = 1 / np.linalg.norm(overlap.linear, axis=0)
-    if abs(across / down - 1) < 0.02:
-        return ""
-    return (
-        f"squashed to {down / across:.0%} of its height"
-        if down < across
-        else f"squashed to {across / down:.0%} of its width"
-    )
-
-
-def _colours(seen: Comparison, duplicate_is_grid: bool) -> tuple[str, ...]:
-    if seen.grading.is_none:
-        return ()
-    grid, moved = seen.grading.tones
-    own, of_kept = (grid, moved) if duplicate_is_grid else (moved, grid)
-    words = []
-    if abs(own.brightness - of_kept.brightness) > 3:
-        words.append("brighter" if own.brightness > of_kept.brightness else "darker")
-    contrast = own.contrast / max(1.0, of_kept.contrast)
-    if abs(contrast - 1) > 0.08:
-        words.append("with more contrast" if contrast > 1 else "with less contrast")
-    if own.lacks_colours_of(of_kept):
-        words.append("black and white")
-    elif of_kept.lacks_colours_of(own):
-        words.append("in colour")
-    elif seen.grading.tint > 3:
-        strength = own.colour / max(1.0, of_kept.colour)
-        words.append(
-            "with stronger colours"
-            if strength > 1.15
-            else "with weaker colours"
-            if strength < 0.87
-            else "with other colours"
-        )
-    return tuple(words) or ("with slightly other colours",)
-
-
-def _detail(seen: Comparison, duplicate_is_grid: bool) -> str:
-    if not seen.blur:
-        return ""
-    return "blurred" if (seen.blur > 0) == duplicate_is_grid else "sharpened"
-
-
-def _size(overlap: Overlap) -> str:
-    scale = overlap.scale
-    if abs(scale - 1) < 0.02:
-        return ""
-    for value, word in ((0.5, "half the size"), (0.25, "a quarter of the size"), (2.0, "twice the size")):
-        if abs(scale / value - 1) < 0.02:
-            return word
-    return f"{scale:.0%} of the size"
+    def _size(self) -> str:
+        if abs(self._scale - 1) < 0.02:
+            return ""
+        for value, word in ((0.5, "half the size"), (0.25, "a quarter of the size"), (2.0, "twice the size")):
+            if abs(self._scale / value - 1) < 0.02:
+                return word
+        return f"{self._scale:.0%} of the size"
 
 
 def _margins(of: Keypoints, on: Keypoints, to: Affine) -> tuple[float, float, float, float]:
-    height, width = of.picture.shape[:2]
-    corners = np.array([[0, 0], [width, 0], [0, height], [width, height]]) @ to[:, :2].T + to[:, 2]
-    corners /= on.picture.shape[1::-1]
+    corners = corners_of(to, of.picture.shape[1::-1]) / on.picture.shape[1::-1]
     (left, top), (right, bottom) = corners.min(axis=0).tolist(), corners.max(axis=0).tolist()
     return left, top, 1 - right, 1 - bottom
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 import cv2
 import numpy as np
 
-from clip_client.dedup.alignment.geometry import FRAME_TOLERANCE
-from clip_client.dedup.alignment.grading import Grading, cut_off, grading_of, regrade
+from clip_client.dedup.alignment.geometry import FRAME_TOLERANCE, after, between_middles
+from clip_client.dedup.alignment.grading import Grading, cut_off, grading_of, regrading
 from clip_client.dedup.alignment.motion import STEP, Windows, find_motion, sampled
 
 if TYPE_CHECKING:
@@ -107,9 +107,9 @@ def compare(grid: Pixels, source: Pixels, to_grid: Affine) -> Comparison | None:
             for tones, share in zip(grading.tones, cut, strict=True)
         ]
         if ranks[0] < ranks[1]:
-            fixed = regrade(fixed, moved, inside, is_grey=grid_is_grey)
+            fixed = regrading(fixed, moved, inside, is_grey=grid_is_grey)(fixed)
         else:
-            moved = regrade(moved, fixed, inside, is_grey=moved_is_grey)
+            moved = regrading(moved, fixed, inside, is_grey=moved_is_grey)(moved)
     lumas = [np.asarray(cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY), np.uint8) for picture in (fixed, moved)]
     smooth = [_smooth(luma, _SMOOTHING) for luma in lumas]
     grain = _grain(lumas, smooth, windows)
@@ -117,7 +117,7 @@ def compare(grid: Pixels, source: Pixels, to_grid: Affine) -> Comparison | None:
     across, other_across, down, other_down = (_slope(luma, axis) for axis in (0, 1) for luma in (one, other))
     one, other = sampled(one), sampled(other)
     error = one - other
-    motion = find_motion(error, (across + other_across) / 2, (down + other_down) / 2, windows)
+    move, drift, moves = find_motion(error, (across + other_across) / 2, (down + other_down) / 2, windows)
     least_slope = np.minimum(across * across + down * down, other_across * other_across + other_down * other_down)
     squared, slope, mean, other_mean, square, other_square, product = windows.means(
         error * error, least_slope, one, other, one * one, other * other, one * other
@@ -132,9 +132,9 @@ def compare(grid: Pixels, source: Pixels, to_grid: Affine) -> Comparison | None:
         inside=windows.valid,
         excess=squared / explained,
         tinge=np.hypot(*(one - other for one, other in zip(*chroma, strict=True))),
-        moves=motion.moves,
-        drift=motion.drift,
-        to_grid=_after(motion.affine, to_grid),
+        moves=moves,
+        drift=drift,
+        to_grid=after(move, to_grid),
         correlation=(product - mean * other_mean) / np.sqrt(np.maximum(variance * other_variance, 1)),
         textured=windows.valid & (np.maximum(variance, other_variance) > _TEXTURE),
         noise=noise,
@@ -161,15 +161,10 @@ def refined(grid: Pixels, source: Pixels, to_grid: Affine) -> Affine:
         other = (other - other_brightness) * np.float32(contrast / max(1.0, other_contrast)) + brightness
         middle = (one + other) / 2
         windows = Windows(sampled(inside))
-        better = find_motion(sampled(one - other), _slope(middle, 0), _slope(middle, 1), windows).affine
+        better, _, _ = find_motion(sampled(one - other), _slope(middle, 0), _slope(middle, 1), windows)
         better[:, 2] /= scale
-        to_grid = _after(better, to_grid)
+        to_grid = after(better, to_grid)
     return to_grid
-
-
-def _after(second: Affine, first: Affine) -> Affine:
-    """Return the transform that does the ``first`` one, then the ``second``."""
-    return np.column_stack([second[:, :2] @ first[:, :2], second[:, :2] @ first[:, 2] + second[:, 2]])
 
 
 def _warp(source: Pixels, to_grid: Affine, size: tuple[int, int]) -> tuple[Pixels, Mask]:
@@ -179,12 +174,7 @@ def _warp(source: Pixels, to_grid: Affine, size: tuple[int, int]) -> tuple[Pixel
     scale = np.sqrt(abs(np.linalg.det(to_grid[:, :2])))
     if scale < 0.98:
         source = np.asarray(cv2.GaussianBlur(source, (0, 0), 0.5 * np.sqrt(1 / scale**2 - 1)), np.uint8)
-    turned = _turned(source, to_grid, size)
-    if turned is not None:  # nothing lies between rows and columns
-        moved = cv2.resize(turned, size, interpolation=cv2.INTER_CUBIC)
-        return np.asarray(moved, np.uint8), np.ones(moved.shape[:2], np.bool_)
-    centred = to_grid.copy()  # OpenCV counts from the middle of the first pixel
-    centred[:, 2] += to_grid[:, :2].sum(axis=1) / 2 - 0.5
+    centred = between_middles(to_grid)
     moved = cv2.warpAffine(source, centred, size, flags=cv2.INTER_CUBIC, borderMode=cv2.BORDER_REPLICATE)
     return np.asarray(moved, np.uint8), _overlap(source, to_grid, size)
 
@@ -211,21 +201,6 @@ def _overlap(source: Pixels, to_grid: Affine, size: tuple[int, int]) -> Mask:
     inside[:top] = inside[size[1] - bottom :] = 0
     inside[:, :left] = inside[:, size[0] - right :] = 0
     return inside > 0
-
-
-def _turned(source: Pixels, to_grid: Affine, size: tuple[int, int]) -> Pixels | None:
-    """Return the whole picture, turned and mirrored as on the grid; None if it does not lie on the whole grid."""
-    linear = to_grid[:, :2]
-    if linear[0, 0] == 0:
-        source, linear = source.transpose(1, 0, 2), linear[:, ::-1]
-    if linear[0, 1] or linear[1, 0]:
-        return None
-    mirrored = linear.diagonal() < 0
-    if not np.allclose(linear.diagonal() * source.shape[1::-1], np.where(mirrored, -1, 1) * size) or not np.allclose(
-        to_grid[:, 2], mirrored * size
-    ):
-        return None
-    return np.ascontiguousarray(source[:: -1 if mirrored[1] else 1, :: -1 if mirrored[0] else 1])
 
 
 def _smooth(values: Pixels | Floats, deviation: float) -> Floats:

@@ -6,9 +6,9 @@ alike, so the pair itself says what is normal: a changed digit is an outlier amo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
 from itertools import product
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import cv2
 import numpy as np
@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float32]
     Mask = NDArray[np.bool_]
-    Map = Callable[[Callable[[Box], "_Maps"], Iterable[Box]], Iterable["_Maps"]]
+    Map = Callable[[Callable[[Box], "_Tile"], Iterable[Box]], Iterable["_Tile"]]
+    Region = tuple[tuple[float, float, float, float], float]
+    """Left, top, width and height of the box around what differs, and its area without the gaps, as shares of the kept
+    photo."""
 
 TILE: Final = 512
 """Pixels of the duplicate, side of a tile."""
@@ -70,35 +73,22 @@ _FEWEST_SHARPER: Final = (4, 0.03)
 """Places, and share of those with detail, in which the duplicate is sharper: as the other half of a focus stack."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Maps:
-    """What one tile shows, by level and plane."""
+class _Tile(NamedTuple):
+    """How the two photos differ in one tile."""
 
-    difference: list[Floats]
-    """Largest squared difference of each place."""
-    busyness: list[Floats]
-    """Mean squared slope of each place that both photos have."""
+    levels: list[tuple[Floats, Floats]]
+    """For each of :data:`_LEVELS`: largest squared difference of each place, and mean squared slope that both have."""
     lacks: Mask
     """(rows, columns): places in which only the duplicate has fine detail."""
     detailed: int
     """Places with fine detail."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Difference:
-    """What two photos do not share."""
-
-    region: tuple[float, float, float, float]
-    """Left, top, width and height of the box around it, as shares of the kept photo."""
-    share: float
-    """Of the kept photo, without the gaps."""
-
-
 class Differences:
     """Where two photos that lie on each other differ."""
 
     def __init__(self, overlay: Overlay) -> None:
-        self._overlay = overlay
+        self.overlay = overlay
         sampled = [(overlay.laid(box)[0], overlay.part(box)) for box in overlay.samples]
         moved, fixed = (np.concatenate(parts) for parts in zip(*sampled, strict=True))
         everywhere = np.ones(moved.shape[:2], np.bool_)
@@ -120,64 +110,58 @@ class Differences:
         gains = [_gain(moved, fixed) for moved, fixed in self._chromas]
         return any(gain is not None and abs(gain - 1) > _MOST_GAIN for gain in gains)
 
-    def outliers(self, each: Map = map) -> Difference | None:
+    def outliers(self, each: Map = map) -> Region | None:
         """Return what compression and resizing do not explain; None if they explain all. ``each`` maps over tiles."""
-        inside = self._overlay.inside()
-        boxes = list(tiles(inside))
-        maps = list(each(self._compare, boxes))
+        boxes = list(tiles(self.overlay.inside()))
+        compared = list(each(self._compare, boxes))
         limits = [
-            _expected(
-                np.concatenate([one.difference[number].ravel() for one in maps]),
-                np.concatenate([one.busyness[number].ravel() for one in maps]),
-            )
-            for number in range(len(maps[0].difference))
+            _expected(*(np.concatenate([values.ravel() for values in part]) for part in zip(*level, strict=True)))
+            for level in zip(*(tile.levels for tile in compared), strict=True)
         ]
-        lacking = sum(int(one.lacks.sum()) for one in maps)
         fewest, share = _FEWEST_SHARPER
-        lacks = lacking >= max(fewest, share * sum(one.detailed for one in maps))
+        is_sharper = sum(int(tile.lacks.sum()) for tile in compared) >= max(
+            fewest, share * sum(tile.detailed for tile in compared)
+        )
         places: list[Box] = []
-        for box, one in zip(boxes, maps, strict=True):
-            for number, (difference, busyness) in enumerate(zip(one.difference, one.busyness, strict=True)):
-                limit = limits[number]
+        for box, tile in zip(boxes, compared, strict=True):
+            for (plane, level), limit, (difference, busyness) in zip(_LEVELS, limits, tile.levels, strict=True):
                 if limit is not None:
-                    plane, level = _LEVELS[number]
                     most = _MOST_COLOUR if plane else _MOST[level]
                     places += _boxes(difference > most * limit(busyness), 4 << level, box)
-            if lacks:
-                places += _boxes(one.lacks, _CELL, box)
-        return self._around(places) if places else None
+            if is_sharper:
+                places += _boxes(tile.lacks, _CELL, box)
+        return self._around(places)
 
-    def differing_pixels(self) -> Difference | None:
+    def differing_pixels(self) -> Region | None:
         """Return the box around all pixels that differ at all; None if none does. Both photos have the same size."""
         places = []
-        for box in tiles(self._overlay.inside()):
-            places += _boxes((self._overlay.laid(box)[0] != self._overlay.part(box)).any(axis=2), 1, box)
-        return self._around(places) if places else None
+        for box in tiles(self.overlay.inside()):
+            places += _boxes((self.overlay.laid(box)[0] != self.overlay.part(box)).any(axis=2), 1, box)
+        return self._around(places)
 
     def laid(self, box: Box) -> Pixels:
         """Return the kept photo in ``box`` with the tones of the duplicate, RGB (h, w, 3)."""
-        return self._tones(self._overlay.laid(box)[0])
+        return self._tones(self.overlay.laid(box)[0])
 
-    def _around(self, places: list[Box]) -> Difference:
+    def _around(self, places: list[Box]) -> Region | None:
+        if not places:
+            return None
         ends = np.array(places)
         around = Box(*ends[:, :2].min(axis=0).tolist(), *ends[:, 2:].max(axis=0).tolist())
-        covered = np.zeros(
-            (-(-self._overlay.duplicate.shape[0] // 16), -(-self._overlay.duplicate.shape[1] // 16)), np.bool_
-        )
+        height, width = self.overlay.duplicate.shape[:2]
+        covered = np.zeros((-(-height // 16), -(-width // 16)), np.bool_)
         for left, top, right, bottom in places:
             covered[top // 16 : -(-bottom // 16), left // 16 : -(-right // 16)] = True
-        width, height = self._overlay.kept_size
-        area = int(covered.sum()) * 256 * self._overlay.scale**2
-        return Difference(region=self._overlay.to_kept_shares(around), share=min(1.0, area / (width * height)))
+        area = int(covered.sum()) * 256 * self.overlay.scale**2
+        return self.overlay.to_kept_shares(around), min(1.0, area / math.prod(self.overlay.kept_size))
 
-    def _compare(self, box: Box) -> _Maps:
-        inside = self._overlay.inside()
+    def _compare(self, box: Box) -> _Tile:
+        inside = self.overlay.inside()
         wide = Box(
-            max(inside.left, box.left - _MARGIN), max(inside.top, box.top - _MARGIN),
-            min(inside.right, box.right + _MARGIN), min(inside.bottom, box.bottom + _MARGIN),
-        )  # fmt: skip
-        moved, covered = self._overlay.laid(wide)
-        own = self._overlay.part(wide)
+            *np.maximum(inside[:2], np.subtract(box[:2], _MARGIN)).tolist(),
+            *np.minimum(inside[2:], np.add(box[2:], _MARGIN)).tolist(),
+        )
+        own, (moved, covered) = self.overlay.part(wide), self.overlay.laid(wide)
         moved = self._tones(moved)
         unseen = np.zeros(own.shape[:2], np.bool_) if covered is None else ~covered
         if not self.grading.is_none:  # no curve gives back what was cut off
@@ -185,26 +169,24 @@ class Differences:
             unseen |= is_cut & (cv2.absdiff(own, moved).max(axis=2) < _CUT_OFF)
         if unseen.any():
             moved = np.where(unseen[..., None], own, moved)
-        planes = [
-            (_filtered(one, weights), other)
-            for one, other, weights in zip(_planes(moved), _planes(own), self._filters, strict=True)
+        planes = list(zip(_planes(moved), _planes(own), strict=True))
+        luma, *chromas = [
+            (_filtered(one, weights), other) for (one, other), weights in zip(planes, self._filters, strict=True)
         ]
-        levels = _pyramids(planes)
-        start = box.left - wide.left, box.top - wide.top
-        differences, busyness = [], []
+        pyramids = [[luma], *([chroma, chroma] for chroma in chromas)]  # chroma comes at half size
+        for pyramid in pyramids:
+            while len(pyramid) < 4:
+                pyramid.append((_halved(pyramid[-1][0]), _halved(pyramid[-1][1])))
+        across, down = box.left - wide.left, box.top - wide.top
+        width, height = box.size
+        levels = []
         for plane, level in _LEVELS:
-            one, other = levels[plane][level]
-            difference, busy = _difference(one, other)
-            across, down = (side >> level for side in start)
-            width, height = (side >> level for side in box.size)
-            core = np.s_[down : down + height, across : across + width]
-            differences.append(_pooled(difference[core], np.max))
-            busyness.append(_pooled(busy[core], np.mean))
-        one, other = (
-            _planes(picture)[0][start[1] :, start[0] :][: box.size[1], : box.size[0]] for picture in (moved, own)
-        )
-        lacks, detailed = _lacks(one, other)
-        return _Maps(difference=differences, busyness=busyness, lacks=lacks, detailed=detailed)
+            left, top = across >> level, down >> level
+            core = np.s_[top : top + (height >> level), left : left + (width >> level)]
+            difference, busy = _difference(*pyramids[plane][level])
+            levels.append((_pooled(difference[core], np.max), _pooled(busy[core], np.mean)))
+        core = np.s_[down : down + height, across : across + width]
+        return _Tile(levels, *_lacks(*(one[core] for one in planes[0])))
 
 
 _LEVELS: Final = ((0, 0), (0, 1), (0, 2), (0, 3), (1, 1), (1, 2), (2, 1), (2, 2))
@@ -258,17 +240,6 @@ def _gain(one: Floats, other: Floats) -> float | None:
     smooth, goal = smooth - smooth.mean(), goal - goal.mean()
     energy = float(np.square(smooth).mean())
     return float((smooth * goal).mean()) / energy if energy > _LEAST_VARIATION else None
-
-
-def _pyramids(planes: list[tuple[Floats, Floats]]) -> list[list[tuple[Floats, Floats]]]:
-    """Return for each plane the two pictures, halved 0 to 3 times; chroma comes at half size."""
-    luma, *chromas = planes
-    made = [[luma], *([chroma, chroma] for chroma in chromas)]
-    for levels in made:
-        while len(levels) < 4:
-            one, other = levels[-1]
-            levels.append((_halved(one), _halved(other)))
-    return made
 
 
 def _difference(one: Floats, other: Floats) -> tuple[Floats, Floats]:

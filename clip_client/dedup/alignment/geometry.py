@@ -22,7 +22,6 @@ _TOLERANCE: Final = 2.0
 _FEWEST_INLIERS: Final = 8
 FRAME_TOLERANCE: Final = 1.0
 """Pixels of the coarser small picture, by which the sides of one frame may be off."""
-_ITERATIONS: Final = 1000
 _MOST_STRETCH: Final = 2.0
 """Ratio of the scales along two axes above which no photo editor made the transform."""
 _ALIKE: Final = 0.97
@@ -32,10 +31,27 @@ _ALIKE: Final = 0.97
 # keypoint, and its 8 directions counted the other way round.
 _MIRRORED: Final = np.arange(128).reshape(4, 4, 8)[::-1][:, :, -np.arange(8) % 8].ravel()
 
-_QUARTER_TURN: Final = np.array([[0.0, 1.0], [-1.0, 0.0]])
-"""To the left, as :func:`numpy.rot90` turns."""
-_MIRROR: Final = np.diag([-1.0, 1.0])
-_UPRIGHT: Final = np.eye(2)
+
+def inverse(affine: Affine) -> Affine:
+    """Return the transform that leads back."""
+    return np.asarray(cv2.invertAffineTransform(affine), np.float64)
+
+
+def after(second: Affine, first: Affine) -> Affine:
+    """Return the transform that does the ``first`` one, then the ``second``."""
+    return np.column_stack([second[:, :2] @ first[:, :2], second[:, :2] @ first[:, 2] + second[:, 2]])
+
+
+def between_middles(affine: Affine) -> Affine:
+    """Return a transform as OpenCV has it, which counts from the middle of the first pixel."""
+    return np.column_stack([affine[:, :2], affine[:, 2] + affine[:, :2].sum(axis=1) / 2 - 0.5])
+
+
+def corners_of(affine: Affine, size: tuple[int, ...] | NDArray[np.int_]) -> NDArray[np.float64]:
+    """Return where the corners (4, 2) of a picture of that width and height lie: both left ones, then the right."""
+    width, height = size
+    corners = np.array([[0, 0], [0, height], [width, 0], [width, height]])
+    return np.asarray(corners @ affine[:, :2].T + affine[:, 2], np.float64)
 
 
 def frame_affine(first: Keypoints, second: Keypoints) -> Affine | None:
@@ -47,14 +63,15 @@ def frame_affine(first: Keypoints, second: Keypoints) -> Affine | None:
     best = int(correlations.argmax())
     if correlations[best] <= _ALIKE:
         return None
-    turn = np.linalg.matrix_power(_QUARTER_TURN, best % 4)
-    return whole_affine(first, second, turn @ _MIRROR if best >= 4 else turn)
+    turn = np.linalg.matrix_power([[0, 1], [-1, 0]], best % 4)  # to the left, as numpy.rot90 turns
+    return whole_affine(first, second, turn @ np.diag([-1, 1]) if best >= 4 else turn)
 
 
-def whole_affine(first: Keypoints, second: Keypoints, turn: NDArray[np.float64] = _UPRIGHT) -> Affine:
+def whole_affine(first: Keypoints, second: Keypoints, turn: NDArray[np.int_] | None = None) -> Affine:
     """Return the transform of the whole picture of ``first`` onto that of ``second``, after a ``turn`` (2, 2)."""
     (height, width), (to_height, to_width) = first.picture.shape[:2], second.picture.shape[:2]
-    scaled = np.diag([to_width, to_height]) @ turn @ np.diag([1 / width, 1 / height])
+    turned = np.eye(2) if turn is None else turn
+    scaled = np.diag([to_width, to_height]) @ turned @ np.diag([1 / width, 1 / height])
     middles = np.array([width, height]) / 2, np.array([to_width, to_height]) / 2
     return np.column_stack([scaled, middles[1] - scaled @ middles[0]])
 
@@ -68,8 +85,7 @@ def is_frame(affine: Affine, first: Keypoints, second: Keypoints) -> bool:
     if abs(first.width * second.height - second.width * first.height) > max(sums):
         return False
     sizes = [np.array(photo.picture.shape[1::-1]) for photo in (first, second)]
-    corners = np.array([[0, 0], [1, 0], [0, 1], [1, 1]])
-    off = corners * sizes[0] @ affine[:, :2].T + affine[:, 2] - corners * sizes[1]
+    off = corners_of(affine, sizes[0]) - corners_of(np.eye(2, 3), sizes[1])
     return bool(np.abs(off / np.maximum(sizes[1] / sizes[0], 1)).max() < FRAME_TOLERANCE)
 
 
@@ -83,15 +99,10 @@ def matched_affine(first: Keypoints, second: Keypoints) -> Affine | None:
         one, other = _matches(descriptors, second.root_sift)
         if len(one) < _FEWEST_INLIERS:
             continue
-        affine = _estimate(first.positions[one], second.positions[other])
+        affine = _estimate(first.keypoints()[0][one], second.keypoints()[0][other])
         if affine is not None and (np.linalg.det(affine[:, :2]) < 0) == mirrored:
             return affine
     return None
-
-
-def inverse(affine: Affine) -> Affine:
-    """Return the transform that leads back."""
-    return np.asarray(cv2.invertAffineTransform(affine), np.float64)
 
 
 def _matches(first: NDArray[np.float32], second: NDArray[np.float32]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -113,12 +124,7 @@ def _matches(first: NDArray[np.float32], second: NDArray[np.float32]) -> tuple[N
 
 def _estimate(source: NDArray[np.float32], target: NDArray[np.float32]) -> Affine | None:
     affine, inliers = cv2.estimateAffine2D(
-        source,
-        target,
-        method=cv2.USAC_MAGSAC,
-        ransacReprojThreshold=_TOLERANCE,
-        maxIters=_ITERATIONS,
-        confidence=0.999,
+        source, target, None, cv2.USAC_MAGSAC, ransacReprojThreshold=_TOLERANCE, maxIters=1000, confidence=0.999
     )
     if affine is None or int(inliers.sum()) < _FEWEST_INLIERS or not np.isfinite(affine).all():
         return None

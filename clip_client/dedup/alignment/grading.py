@@ -54,18 +54,14 @@ class Tones:
     """Share of the cells that reach black or white in one channel."""
 
     @property
-    def is_grey(self) -> bool:
-        """True for a picture without colours."""
-        return self.colour < _GREY_LEVELS
-
-    @property
     def is_mostly_grey(self) -> bool:
         """True if at most a small part has colours, such as a date on a grey picture."""
         return self.usual_colour < _GREY_LEVELS
 
     def lacks_colours_of(self, other: Tones) -> bool:
         """Tell whether only ``other`` has colours, in a small part or as a whole."""
-        return (self.is_grey and not other.is_grey) or (self.is_mostly_grey and not other.is_mostly_grey)
+        colours = (self.colour, other.colour), (self.usual_colour, other.usual_colour)
+        return any(own < _GREY_LEVELS <= their for own, their in colours)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,11 +106,6 @@ def cut_off(picture: Pixels, other: Pixels, inside: Mask) -> float:
             if len(there) > most * len(levels) and np.diff(np.percentile(there, (5, 95)))[0] > _RANGE:
                 most = len(there) / len(levels)
     return most
-
-
-def regrade(source: Pixels, target: Pixels, inside: Mask, *, is_grey: bool = False) -> Pixels:
-    """Give ``source`` the colours of ``target``, as :func:`regrading` does."""
-    return regrading(source, target, inside, is_grey=is_grey)(source)
 
 
 def regrading(source: Pixels, target: Pixels, inside: Mask, *, is_grey: bool = False) -> Callable[[Pixels], Pixels]:

@@ -11,10 +11,10 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
+import cv2
 import numpy as np
 
 from clip_client.dedup.alignment.differences import tiles
-from clip_client.dedup.alignment.fine_detail import luma_of
 from clip_client.dedup.alignment.overlay import Box
 
 if TYPE_CHECKING:
@@ -23,12 +23,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from clip_client.dedup.alignment.differences import Differences
-    from clip_client.dedup.alignment.overlay import Overlay
+    from clip_client.dedup.alignment.keypoints import Pixels
 
     Floats = NDArray[np.float32]
     Mask = NDArray[np.bool_]
     Values = TypeVar("Values", Floats, Mask)
 
+_WEIGHTS: Final = np.array([[0.299, 0.587, 0.114]], np.float32)
 BLOCK: Final = 8
 """Pixels, side."""
 _ROUNDING: Final = 1.5
@@ -70,6 +71,7 @@ quality is inside, also in a PNG or after it was saved again at quality 100."""
 _STEP_FREQUENCIES: Final = 14
 """Of the lowest frequencies, in which steps are looked for."""
 _MOST_BLOCKS: Final = 3000
+_COSINES: Final = cv2.dct(np.eye(BLOCK, dtype=np.float32), flags=cv2.DCT_ROWS).T
 
 
 class Steps(NamedTuple):
@@ -78,15 +80,6 @@ class Steps(NamedTuple):
     table: Floats
     across: int
     down: int
-
-
-class Blocks(NamedTuple):
-    """The coefficients (N, 8, 8) of the luma in the same blocks of both photos."""
-
-    kept: Floats
-    duplicate: Floats
-    is_whole: tuple[Mask, Mask]
-    """(N,), of each: blocks without black and white."""
 
 
 class Fit(NamedTuple):
@@ -127,7 +120,7 @@ class Fit(NamedTuple):
         return self.beyond <= _BEYOND_LATER and (self.within is None or self.within[1] <= _CLOSE_LATER)
 
 
-def fit(overlay: Overlay, seen: Differences, steps: Steps | None, *, source_is_kept: bool) -> Fit | None:
+def fit(seen: Differences, steps: Steps | None, *, source_is_kept: bool) -> Fit | None:
     """Compare a supposed source with a picture of known steps.
 
     If the kept photo is made smaller, that is done in the way which the steps explain best.
@@ -135,22 +128,21 @@ def fit(overlay: Overlay, seen: Differences, steps: Steps | None, *, source_is_k
     if steps is None:
         return None
     if steps.table.max() > 1:
-        overlay.choose_filter(lambda: _fit(overlay.samples, overlay, seen, steps, source_is_kept=source_is_kept).far)
-    return _fit(tiles(overlay.inside()), overlay, seen, steps, source_is_kept=source_is_kept)
+        seen.overlay.choose_filter(lambda: _fit(seen.overlay.samples, seen, steps, source_is_kept=source_is_kept).far)
+    return _fit(tiles(seen.overlay.inside()), seen, steps, source_is_kept=source_is_kept)
 
 
-def _fit(boxes: Iterable[Box], overlay: Overlay, seen: Differences, steps: Steps, *, source_is_kept: bool) -> Fit:
-    sampled = [_coefficients(box, overlay, seen, steps) for box in overlay.samples]
-    made = np.concatenate([pair[source_is_kept] for pair in sampled]) if sampled else np.zeros((0, 8, 8), np.float32)
-    table = np.maximum(steps.table, _coarser_inside(made))
+def _fit(boxes: Iterable[Box], seen: Differences, steps: Steps, *, source_is_kept: bool) -> Fit:
+    sampled = [_coefficients(box, seen, steps)[source_is_kept] for box in seen.overlay.samples]
+    table = np.maximum(steps.table, _coarser_inside(np.concatenate(sampled)))
     beyond = total = 0.0
     places = 0
     # Up to a quarter, a half and three quarters of half a step, a little more, and all; in all blocks, and whole ones.
     within = np.zeros((2, 5), np.int64)
     for box in boxes:
-        blocks = _coefficients(box, overlay, seen, steps)
-        source, made = (blocks.kept, blocks.duplicate)[:: 1 if source_is_kept else -1]
-        off = np.abs(source - made)
+        kept, duplicate, are_whole = _coefficients(box, seen, steps)
+        made = duplicate if source_is_kept else kept
+        off = np.abs(kept - duplicate)
         off[:, 0, 0] = 0
         places += len(made)
         beyond += float(np.square(np.maximum(off - table / 2 - _ROUNDING, 0)).sum(dtype=np.float64))
@@ -158,7 +150,7 @@ def _fit(boxes: Iterable[Box], overlay: Overlay, seen: Differences, steps: Steps
         stepped = (np.abs(made) > 0.6 * table) & (table >= _LEAST_STEP)
         stepped[:, 0, 0] = False
         limits = (table / 8, table / 4, table * 3 / 8, table / 2 + _ROUNDING_FAR, np.float32(np.inf))
-        in_whole = stepped & blocks.is_whole[source_is_kept][:, None, None]
+        in_whole = stepped & are_whole[source_is_kept][:, None, None]
         within += [[np.count_nonzero(some & (off < limit)) for limit in limits] for some in (stepped, in_whole)]
     has_whole = bool(within[1, -1] >= _FEWEST)
     quarter, half, most, near, counted = within[int(has_whole)].tolist()
@@ -172,33 +164,27 @@ def _fit(boxes: Iterable[Box], overlay: Overlay, seen: Differences, steps: Steps
     )
 
 
-def _coefficients(box: Box, overlay: Overlay, seen: Differences, steps: Steps) -> Blocks:
-    """Return the luma of the kept photo and of the duplicate in whole blocks."""
+def luma_of(picture: Pixels) -> Floats:
+    """Return the luma (h, w) without rounding."""
+    return np.asarray(cv2.transform(picture.astype(np.float32), _WEIGHTS), np.float32)
+
+
+def _coefficients(box: Box, seen: Differences, steps: Steps) -> tuple[Floats, Floats, tuple[Mask, Mask]]:
+    """Return the coefficients (N, 8, 8) of the luma in the same whole blocks of the kept photo and of the duplicate,
+    and, of each, which blocks (N,) have neither black nor white."""
     left, top = box.left + (steps.across - box.left) % BLOCK, box.top + (steps.down - box.top) % BLOCK
     width, height = ((end - start) // BLOCK * BLOCK for start, end in ((left, box.right), (top, box.bottom)))
     if width <= 0 or height <= 0:
         none, nothing = np.zeros((0, BLOCK, BLOCK), np.float32), np.zeros(0, np.bool_)
-        return Blocks(none, none, (nothing, nothing))
+        return none, none, (nothing, nothing)
     within = Box(left, top, left + width, top + height)
-    pictures = seen.laid(within), overlay.part(within)
-    kept, duplicate = (_cosines(luma_of(picture)) for picture in pictures)
-    cut_off = (_blocks_of(((picture == 0) | (picture == 255)).any(axis=2)).any(axis=(1, 2)) for picture in pictures)
-    first, second = cut_off
-    return Blocks(kept, duplicate, (~first, ~second))
-
-
-@cache
-def _cosine_matrix() -> Floats:
-    frequency, place = np.arange(BLOCK)[:, None], np.arange(BLOCK)
-    matrix = np.cos((2 * place + 1) * frequency * np.pi / 16) / 2
-    matrix[0] /= np.sqrt(2)
-    return np.asarray(matrix, np.float32)
-
-
-def _cosines(luma: Floats) -> Floats:
-    """Return the coefficients (N, 8, 8) of each block, as ITU-T T.81, section A.3.3 defines them."""
-    matrix = _cosine_matrix()
-    return np.asarray(matrix @ (_blocks_of(luma) - 128) @ matrix.T, np.float32)
+    pictures = seen.laid(within), seen.overlay.part(within)
+    # As ITU-T T.81, section A.3.3 defines them.
+    kept, duplicate = (
+        np.asarray(_COSINES @ (_blocks_of(luma_of(picture)) - 128) @ _COSINES.T, np.float32) for picture in pictures
+    )
+    cut_off = [_blocks_of(((picture == 0) | (picture == 255)).any(axis=2)).any(axis=(1, 2)) for picture in pictures]
+    return kept, duplicate, (~cut_off[0], ~cut_off[1])
 
 
 def _blocks_of(plane: Values) -> Values:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import struct
-import zlib
+import io
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate, pairwise
 from threading import Lock
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import cv2
 import numpy as np
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
 
     Pixels = NDArray[np.uint8]
 
-ALGORITHM: Final = "sift-5"
+ALGORITHM: Final = "sift-6"
 """Version of :class:`Keypoints`, and its name in a store: change it with anything that changes their values."""
 
 PICTURE_SIDE: Final = 512
@@ -42,17 +40,11 @@ _CONTRAST: Final = 0.02
 _FAINT: Final = 0.002
 """The threshold for photos that have fewer than :data:`_FEW` keypoints at that contrast, such as blurred ones."""
 _FEW: Final = 100
-_HEADER: Final = struct.Struct("<5I")
-"""The checksum of what follows, width and height, the number of keypoints, and the bytes of the JPEG."""
-_NOT_FOUND: Final = 2**32 - 1
-"""The number of keypoints while nobody has looked for them."""
 _LARGEST_BLOCK: Final = 31 * 2**20
 """Bytes; from 32 MiB on glibc learns nothing from a block."""
 _JPEG: Final = (
-    cv2.IMWRITE_JPEG_QUALITY,
-    90,
-    cv2.IMWRITE_JPEG_SAMPLING_FACTOR,
-    cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444,
+    *(cv2.IMWRITE_JPEG_QUALITY, 90),
+    *(cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444),
 )
 """Chroma at full size: a colour that a brighter copy has cut off must not spread over an edge."""
 
@@ -74,7 +66,8 @@ class Keypoints:
     reason: str = ""
     """Why the photo cannot be verified; empty if it can."""
     found: tuple[NDArray[np.float32], NDArray[np.uint8]] | None = None
-    """``positions`` and ``descriptors``; None until they are needed."""
+    """Positions (K, 2), x and y in pixels of the small picture from its top left corner, and descriptors (K, 128), SIFT
+    as OpenCV returns it, rounded. None until they are needed."""
     _finding: Lock = field(default_factory=Lock, repr=False)
     """A photo is aligned with several others at once."""
 
@@ -90,60 +83,49 @@ class Keypoints:
         both = self.thumbnail, self.thumbnail[:, ::-1]
         return np.stack([np.rot90(one, turns).ravel() for one in both for turns in range(4)])
 
-    @property
-    def positions(self) -> NDArray[np.float32]:
-        """(K, 2): x and y in pixels of the small picture, from its top left corner."""
-        return self._find()[0]
-
-    @property
-    def descriptors(self) -> NDArray[np.uint8]:
-        """(K, 128): SIFT descriptors as OpenCV returns them, rounded."""
-        return self._find()[1]
-
-    def _find(self) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
+    def keypoints(self) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
+        """Return :attr:`found`, after a search if need be."""
         with self._finding:
             if self.found is None:
-                self.found = _NONE if self.reason else _find_keypoints(self.picture)
+                self.found = _find_keypoints(self.picture)
             return self.found
 
     @cached_property
     def root_sift(self) -> NDArray[np.float32]:
         """(K, 128): unit rows; the square root of L1-normalised SIFT (Arandjelovic and Zisserman 2012)."""
-        descriptors = self.descriptors.astype(np.float32)
+        descriptors = self.keypoints()[1].astype(np.float32)
         return cast("NDArray[np.float32]", np.sqrt(descriptors / np.maximum(descriptors.sum(axis=1, keepdims=True), 1)))
 
     def to_bytes(self) -> bytes:
         """Return what is known as bytes for a cache, 10 to 190 kB; :meth:`from_bytes` reads them."""
-        parts = (self.thumbnail, *(self.found or ()))
-        content = b"".join((*(part.tobytes() for part in parts), self.jpeg, self.reason.encode()))
-        count = _NOT_FOUND if self.found is None else len(self.found[0])
-        sizes = self.width, self.height, count, len(self.jpeg)
-        return _HEADER.pack(zlib.crc32(content), *sizes) + content
+        parts: dict[str, NDArray[Any]] = {
+            "size": np.array([self.width, self.height]),
+            "jpeg": np.frombuffer(self.jpeg, np.uint8),
+            "thumbnail": self.thumbnail,
+            "reason": np.array(self.reason),
+        }
+        if self.found is not None:
+            parts["positions"], parts["descriptors"] = self.found
+        file = io.BytesIO()
+        np.savez(file, **parts)
+        return file.getvalue()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Keypoints:
         """Read what :meth:`to_bytes` returned. Raises ValueError for anything else."""
-        content = memoryview(data)[_HEADER.size :]
-        if len(data) < _HEADER.size or zlib.crc32(content) != int.from_bytes(data[:4], "little"):
-            raise ValueError("These bytes are no keypoints; remove them from the store.")
-        _, width, height, count, jpeg_size = _HEADER.unpack_from(data)
-        is_found, count = count != _NOT_FOUND, count % _NOT_FOUND
-        sizes = 4 * 16 * 16, 4 * 2 * count, 128 * count, jpeg_size
-        ends = [0, *accumulate(sizes)]
-        thumbnail, positions, descriptors, jpeg = (content[start:end] for start, end in pairwise(ends))
-        return cls(
-            width=width,
-            height=height,
-            jpeg=bytes(jpeg),
-            thumbnail=np.frombuffer(thumbnail, np.float32).reshape(16, 16),
-            reason=bytes(content[ends[-1] :]).decode(),
-            found=(
-                np.frombuffer(positions, np.float32).reshape(count, 2),
-                np.frombuffer(descriptors, np.uint8).reshape(count, 128),
+        try:
+            parts = dict(np.load(io.BytesIO(data)))  # a ZIP archive, with a checksum of each part
+            width, height = parts["size"].tolist()
+            return cls(
+                width=width,
+                height=height,
+                jpeg=parts["jpeg"].tobytes(),
+                thumbnail=parts["thumbnail"],
+                reason=str(parts["reason"]),
+                found=(parts["positions"], parts["descriptors"]) if "positions" in parts else None,
             )
-            if is_found
-            else None,
-        )
+        except Exception as error:  # NumPy may raise anything for damaged bytes
+            raise ValueError("These bytes are no keypoints; remove them from the store.") from error
 
 
 def extract_keypoints(picture: Image.Image | Pixels, full_size: tuple[int, int]) -> Keypoints:
@@ -171,7 +153,7 @@ def _find_keypoints(picture: Pixels) -> tuple[NDArray[np.float32], NDArray[np.ui
     if len(found) < _FEW:
         found, descriptors = _detect(grey, _FAINT)
     if not found:
-        return _NONE
+        return np.empty((0, 2), np.float32), np.empty((0, 128), np.uint8)
     # OpenCV counts from the middle of the first pixel, which moves if the picture is scaled.
     scale = np.array([picture.shape[1] / grey.shape[1], picture.shape[0] / grey.shape[0]], np.float32)
     positions = (np.asarray(cv2.KeyPoint.convert(found), np.float32) + np.float32(0.5)) * scale
@@ -194,9 +176,6 @@ def _texture(luma: Pixels) -> float:
     fine = cv2.GaussianBlur(half, (0, 0), 0.7) - cv2.GaussianBlur(half, (0, 0), 3)
     squares = max(1, luma.shape[1] // 16), max(1, luma.shape[0] // 16)
     return float((cv2.resize(fine * fine, squares, interpolation=cv2.INTER_AREA) > _DETAIL**2).mean())
-
-
-_NONE: Final = np.empty((0, 2), np.float32), np.empty((0, 128), np.uint8)
 
 
 @contextmanager

@@ -6,11 +6,12 @@ a window, so that it shows far below the noise (Lucas and Kanade 1981).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import cv2
 import numpy as np
+
+from clip_client.dedup.alignment.geometry import corners_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -75,20 +76,12 @@ class Windows:
         return np.asarray(cv2.blur(cells, (side, side), borderType=cv2.BORDER_REFLECT), np.float32)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Motion:
-    """The shift of each window, and what of it no affine transform explains."""
+def find_motion(error: Floats, across: Floats, down: Floats, windows: Windows) -> tuple[Affine, float, Mask]:
+    """Explain the difference of two lumas by their mean slopes, in levels per pixel; all are samples (h, w).
 
-    affine: Affine
-    """From where the second picture's content is to where the first has it, pixels."""
-    drift: float
-    """Pixels by which that transform moves the corners of the pictures, at most."""
-    moves: Mask
-    """(rows, columns): windows that moved on their own."""
-
-
-def find_motion(error: Floats, across: Floats, down: Floats, windows: Windows) -> Motion:
-    """Explain the difference of two lumas by their mean slopes, in levels per pixel; all are samples (h, w)."""
+    Return the transform from where the second picture's content is to where the first has it, in pixels; by how many
+    pixels it moves the corners, at most; and the windows (rows, columns) that moved on their own.
+    """
     xx, xy, yy, xe, ye, ee = windows.means(
         across * across, across * down, down * down, across * error, down * error, error * error, side=_SIDE
     )
@@ -99,11 +92,10 @@ def find_motion(error: Floats, across: Floats, down: Floats, windows: Windows) -
     explained = xx * shift_x**2 + 2 * xy * shift_x * shift_y + yy * shift_y**2
     left = np.maximum(ee - explained, _LEAST_NOISE)
     significant = explained * _INDEPENDENT > _SIGNIFICANCE * left
-    height, width = (length * STEP for length in xx.shape)
-    corners = np.array([[0, 0], [width, 0], [0, height], [width, height]])
-    drift = float(np.hypot(*(corners @ affine[:, :2].T + affine[:, 2] - corners).T).max())
+    size = xx.shape[1] * STEP, xx.shape[0] * STEP
+    drift = float(np.hypot(*(corners_of(affine, size) - corners_of(np.eye(2, 3), size)).T).max())
     moves = usable & significant & (np.hypot(shift_x, shift_y) > _LEAST_SHIFT)
-    return Motion(affine=affine, drift=drift, moves=moves)
+    return affine, drift, moves
 
 
 def _solve(xx: Floats, xy: Floats, yy: Floats, xe: Floats, ye: Floats) -> tuple[Floats, Floats]:

@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 from PIL import Image
 
-from clip_client.dedup.alignment.geometry import inverse
+from clip_client.dedup.alignment.geometry import after, between_middles, corners_of, inverse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -131,21 +131,20 @@ class Overlay:
     def inside(self) -> Box:
         """Return the box around what both show."""
         height, width = self.duplicate.shape[:2]
-        back = inverse(self._affine)
-        right, bottom = self.kept_size
-        corners = np.array([[0, 0], [right, 0], [0, bottom], [right, bottom]]) @ back[:, :2].T + back[:, 2]
+        corners = corners_of(inverse(self._affine), self.kept_size)
         (left, top), (right, bottom) = np.ceil(corners.min(axis=0) - 0.01), np.floor(corners.max(axis=0) + 0.01)
         return Box(max(0, int(left)), max(0, int(top)), min(width, int(right)), min(height, int(bottom)))
 
     def laid(self, box: Box) -> tuple[Pixels, Mask | None]:
         """Return what the kept photo shows in ``box``, RGB (h, w, 3), and which pixels it covers; None for all."""
-        start = self._affine[:, :2] @ box[:2] + self._affine[:, 2]
         if self._aligned:
-            end = self._affine[:, :2] @ box[2:] + self._affine[:, 2]
+            start, end = self._on_kept(box)
             (left, top), (right, bottom) = np.maximum(start, 0), np.minimum(end, self.kept_size)
             return np.asarray(self._image.resize(box.size, self._filter, (left, top, right, bottom))), None
         width, height = box.size
-        corners = np.array([[0, 0], [width, 0], [0, height], [width, height]]) @ self._affine[:, :2].T + start
+        linear = self._affine[:, :2]
+        to_kept = np.column_stack([linear, linear @ box[:2] + self._affine[:, 2]])  # counted from the box
+        corners = corners_of(to_kept, box.size)
         margin = 4 + 2 * self.scale
         low = np.maximum(np.floor(corners.min(axis=0) - margin), 0).astype(int)
         high = np.minimum(np.ceil(corners.max(axis=0) + margin), self.kept_size).astype(int)
@@ -155,49 +154,34 @@ class Overlay:
         exists = np.full(part.shape[:2], 255, np.uint8)
         if self.scale > 1.02:
             part = np.asarray(cv2.GaussianBlur(part, (0, 0), 0.5 * np.sqrt(self.scale**2 - 1)), np.uint8)
-        centred = np.column_stack([self._affine[:, :2], start - low])
-        centred[:, 2] += self._affine[:, :2].sum(axis=1) / 2 - 0.5  # OpenCV counts from the middle of the first pixel
-        flags = cv2.INTER_CUBIC | cv2.WARP_INVERSE_MAP
-        moved = cv2.warpAffine(part, centred, (width, height), flags=flags, borderMode=cv2.BORDER_REPLICATE)
-        covered = cv2.warpAffine(exists, centred, (width, height), flags=cv2.INTER_NEAREST | cv2.WARP_INVERSE_MAP)
-        return np.asarray(moved, np.uint8), cv2.erode(covered, np.ones((5, 5))) > 0
-
-    def at_kept_size(self, box: Box, side: int) -> list[Pixels]:
-        """Return ``side`` x ``side`` pixels of the kept photo around the middle of ``box``, and the duplicate enlarged
-        to that, in two ways; empty if one does not go as far."""
-        middle = self._affine[:, :2] @ (np.add(box[:2], box[2:]) / 2) + self._affine[:, 2]
-        left, top = (round(float(at)) - side // 2 for at in middle)
-        if min(left, top) < 0 or left + side > self._kept.shape[1] or top + side > self._kept.shape[0]:
-            return []
-        back = inverse(self._affine)
-        ends = np.array([[left, top], [left + side, top], [left, top + side], [left + side, top + side]])
-        corners = ends @ back[:, :2].T + back[:, 2]
-        if (corners < -1).any() or (corners > np.array(self.duplicate.shape[1::-1]) + 1).any():
-            return []
-        low = np.maximum(np.floor(corners.min(axis=0)).astype(int) - 3, 0)
-        high = np.ceil(corners.max(axis=0)).astype(int) + 3
-        part = self.duplicate[low[1] : high[1], low[0] : high[0]]
-        centred = back.copy()  # OpenCV counts from the middle of the first pixel
-        centred[:, 2] += back[:, :2] @ (left + 0.5, top + 0.5) - 0.5 - low
-        enlarged = [
+        to_kept[:, 2] -= low
+        moved, covered = (
             cv2.warpAffine(
-                part, centred, (side, side), flags=way | cv2.WARP_INVERSE_MAP, borderMode=cv2.BORDER_REPLICATE
+                picture, between_middles(to_kept), box.size, flags=way | cv2.WARP_INVERSE_MAP, borderMode=edge
             )
-            for way in (cv2.INTER_LINEAR, cv2.INTER_CUBIC)
-        ]
-        return [self._kept[top : top + side, left : left + side], *(np.asarray(one, np.uint8) for one in enlarged)]
+            for picture, way, edge in (
+                (part, cv2.INTER_CUBIC, cv2.BORDER_REPLICATE),
+                (exists, cv2.INTER_NEAREST, cv2.BORDER_CONSTANT),
+            )
+        )
+        return np.asarray(moved, np.uint8), cv2.erode(covered, np.ones((5, 5))) > 0
 
     def to_kept_shares(self, box: Box) -> tuple[float, float, float, float]:
         """Return left, top, width and height of a box as shares of the upright kept photo."""
-        ends = np.array([[box.left, box.top], [box.right, box.bottom]]) @ self._affine[:, :2].T + self._affine[:, 2]
-        shares = np.clip(ends / self.kept_size, 0, 1)
-        for axis in range(2):
-            if self.flips[axis]:
-                shares[:, axis] = 1 - shares[:, axis]
+        shares = np.clip(self._on_kept(box) / self.kept_size, 0, 1)
+        shares = np.where(self.flips, 1 - shares, shares)
         if self.is_swapped:
             shares = shares[:, ::-1]
         (left, top), (right, bottom) = shares.min(axis=0).tolist(), shares.max(axis=0).tolist()
         return left, top, right - left, bottom - top
+
+    def part(self, box: Box) -> Pixels:
+        """Return what the duplicate shows in ``box``, RGB (h, w, 3)."""
+        return self.duplicate[box.top : box.bottom, box.left : box.right]
+
+    def _on_kept(self, box: Box) -> NDArray[np.float64]:
+        """Return where the first and the last corner (2, 2) of a box lie on the kept photo."""
+        return np.asarray(np.reshape(box, (2, 2)) @ self._affine[:, :2].T + self._affine[:, 2], np.float64)
 
     def _choose_samples(self) -> list[Box]:
         """Return the place with the most texture in each part of what both show."""
@@ -218,10 +202,6 @@ class Overlay:
                 at_y = top + int(np.clip((rows[0] + y) * 4 - side // 2, 0, bottom - top - side))
                 samples.append(Box(at_x, at_y, at_x + side, at_y + side))
         return list(dict.fromkeys(samples))
-
-    def part(self, box: Box) -> Pixels:
-        """Return what the duplicate shows in ``box``, RGB (h, w, 3)."""
-        return self.duplicate[box.top : box.bottom, box.left : box.right]
 
     def _lumas(self, box: Box) -> tuple[Floats, Floats, Mask | None]:
         moved, covered = self.laid(box)
@@ -251,7 +231,9 @@ class Overlay:
         for smoothing in _SMOOTHINGS:
             self._move(self._step(smoothing))
         refined = self._affine
-        for simple in self._simpler(refined):
+        whole = np.column_stack([np.eye(2), np.rint(refined[:, 2])])
+        upright = np.column_stack([np.diag(refined.diagonal()), refined[:, 2]])
+        for simple in (whole, upright):
             if self._off(simple, refined) < _EXACT:
                 self._affine, self._aligned = simple, self._is_aligned(simple)
                 break
@@ -260,8 +242,7 @@ class Overlay:
 
     def _move(self, by: Affine) -> None:
         """Let each pixel of the duplicate lie where the one displaced ``by`` did."""
-        linear = self._affine[:, :2]
-        self._affine = np.column_stack([linear + linear @ by[:, :2], self._affine[:, 2] + linear @ by[:, 2]])
+        self._affine = after(self._affine, by + np.eye(2, 3))
         self._aligned = self._is_aligned(self._affine)
 
     def _step(self, smoothing: float) -> Affine:
@@ -295,16 +276,9 @@ class Overlay:
         found[:, 2] -= found[:, :2] @ middle
         return np.asarray(found)
 
-    def _simpler(self, affine: Affine) -> list[Affine]:
-        upright = np.column_stack([np.diag(affine.diagonal()), affine[:, 2]])
-        whole = np.column_stack([np.eye(2), np.rint(affine[:, 2])])
-        return [whole, upright]
-
     def _off(self, one: Affine, other: Affine) -> float:
         """Return by how many pixels of the duplicate two transforms differ at its corners, at most."""
-        height, width = self.duplicate.shape[:2]
-        corners = np.array([[0, 0, 1], [width, 0, 1], [0, height, 1], [width, height, 1]])
-        return float(np.abs(corners @ (one - other).T).max() / self.scale)
+        return float(np.abs(corners_of(one - other, self.duplicate.shape[1::-1])).max() / self.scale)
 
     def _is_aligned(self, affine: Affine) -> bool:
         """Tell whether rows of one photo are rows of the other."""

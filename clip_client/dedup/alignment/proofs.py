@@ -3,12 +3,10 @@
 The best photo comes first, and everything that may show the same is aligned with it: the photos that it is paired with,
 those that its proved copies are paired with, and so on. So a cluster of 20,000 copies takes 20,000 alignments. If the
 best file is probably made from another photo, such as a bordered copy, that one is in turn aligned with everything.
-At last, what stays is aligned with a few of the photos that move.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -28,8 +26,6 @@ THRESHOLDS: Final = "thresholds"
 """The source of a pair of a photo and the kept one of its group, if no filter paired them."""
 _MOST_PROOFS: Final = 16
 """A row that cannot move by as many proofs is aligned with no more rows than it is paired with."""
-_MOST_DETOURS: Final = 16
-"""Rows that move and that a row which stays is aligned with, in :meth:`Proofs.prove_by_moved`."""
 
 
 class Proof(NamedTuple):
@@ -57,8 +53,6 @@ class Proofs:
         """Row -> its place in the order of the last :meth:`prove`."""
         self._of: defaultdict[int, dict[int, Proof]] = defaultdict(dict)
         """Row -> the row that shows the same -> the proof."""
-        self._by_moved: dict[int, Proof] = {}
-        """Row -> a row that it can move for, maybe a worse one, and that moves for one better than both."""
         self._tried: set[tuple[int, int]] = set()
         self.aligned: Counter[str] = Counter()
         """Source of candidate pairs -> number of alignments that were tried because of it."""
@@ -71,15 +65,13 @@ class Proofs:
 
     def best(self, row: int) -> Proof | None:
         """Return a proof of a row by a better one: one by which it can move, if there is one; of several, the most
-        certain, and of these that with the best photo. A row that can move for no better one may have a proof of
-        :meth:`prove_by_moved`."""
+        certain, and of these that with the best photo."""
 
         def rank(proof: Proof) -> tuple[bool, int, int]:
             tier = TIERS.index(proof.alignment.tier)
             return not loses_nothing(proof.alignment), tier, self._place.get(proof.kept, len(self._place))
 
-        best = min(self._by_better_rows(row), key=rank, default=None)
-        return best if best is not None and loses_nothing(best.alignment) else self._by_moved.get(row, best)
+        return min(self._by_better_rows(row), key=rank, default=None)
 
     def between(self, row: int, kept: int) -> Alignment | None:
         """Return the alignment of a row with ``kept``, if they were aligned and show the same."""
@@ -115,7 +107,6 @@ class Proofs:
         one stays, so everything else that stays is aligned with it, too, if it may show the same.
         """
         self._place = {row: number for number, row in enumerate(best_first)}
-        self._by_moved = {}
         for done, kept in enumerate(best_first):
             on_progress(done, len(best_first))
             if self._is_re_encoded(kept):
@@ -132,29 +123,6 @@ class Proofs:
                 copies = self.align(kept, {row: found[row] for row in sorted(found, key=self._place.__getitem__)})
                 frontier = copies if stays else []
         on_progress(len(best_first), len(best_first))
-
-    def prove_by_moved(self, paired: Mapping[int, Mapping[int, str]]) -> None:
-        """Align each row that can move for no better one with rows that can, after :meth:`prove`.
-
-        Two edited copies of one photo may differ too much for a proof. If the photo itself moves for one of them, the
-        other one loses nothing either: what it shows is in the photo, and that is in what stays.
-        """
-        for row in sorted(self._place, key=self._place.__getitem__):
-            if not self._stays(row):
-                continue
-            untried = [
-                other
-                for other in paired.get(row, ())
-                if self._moves_for_better(other, row)
-                and (other, row) not in self._tried
-                and self._may_be_proved(other, row)
-            ]
-            for other in sorted(untried, key=lambda other: self._likeness(other, row))[:_MOST_DETOURS]:
-                self.align(other, {row: paired[row][other]})
-                proof = self._of[row].get(other)
-                if proof is not None and loses_nothing(proof.alignment):
-                    self._by_moved[row] = proof
-                    break
 
     def doubted(self) -> dict[int, str]:
         """Return the rows that can move for one that comes after them and that cannot move for them -> why."""
@@ -185,28 +153,6 @@ class Proofs:
         if is_paired:
             return not self._is_re_encoded(row)
         return self._stays(row) and len(self._of.get(row, ())) < _MOST_PROOFS
-
-    def _moves_for_better(self, other: int, row: int) -> bool:
-        """Tell whether ``other`` moves for one that is better than ``row``, and that ``row`` may be a copy of."""
-        stays = self._stays_for(other)
-        return self._is_before(stays, row) and self._may_be_copies(stays, row)
-
-    def _may_be_proved(self, kept: int, row: int) -> bool:
-        """Tell whether the alignment of the two in the other direction proved something, or was not tried."""
-        return self.between(kept, row) is not None or (row, kept) not in self._tried
-
-    def _likeness(self, kept: int, row: int) -> tuple[float, int]:
-        """Sort by what the alignment in the other direction left over, then the better row first."""
-        known = self.between(kept, row)
-        return math.inf if known is None else known.residual, self._place[kept]
-
-    def _stays_for(self, row: int) -> int:
-        """Return the best of the better rows that ``row`` moves for, one after another; itself if it stays."""
-        while not self._stays(row):
-            proof = self.best(row)
-            assert proof is not None
-            row = proof.kept
-        return row
 
     def _stays(self, row: int) -> bool:
         """Tell whether there is no better row that ``row`` could move for."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import cv2
 import numpy as np
 
-from clip_client.dedup.alignment.geometry import inverse
+from clip_client.dedup.alignment.geometry import between_middles, inverse
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -45,7 +45,7 @@ def is_put_into(duplicate: Keypoints, kept: Keypoints, to_kept: Affine) -> bool:
         return True
     # What lies around the upper edge of the duplicate, then around the others, each turned to the top.
     upright = np.diag([width, height]) @ np.diag(1 / np.array(duplicate.picture.shape[1::-1])) @ inverse(to_kept)
-    upright[:, 2] += _REACH + upright[:, :2].sum(axis=1) / 2 - 0.5  # OpenCV counts from the middle of the first pixel
+    upright = between_middles(upright) + np.array([0, 0, _REACH])
     exists = np.full(kept.picture.shape[:2], 255, np.uint8)
     for _ in range(4):
         strip = (width + 2 * _REACH, 3 * _REACH)

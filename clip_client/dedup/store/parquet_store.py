@@ -336,7 +336,9 @@ class ParquetStore:
 
     def remove_abandoned(self, older_than_s: float = 0.0) -> None:
         """Remove the unfinished files of killed processes. Without a time no other process may be writing."""
-        for part in self.folder.glob("*.part" if self.layout.is_cache else "part-*.part"):
+        # A cluster's workers, which write into folders of vectors, too, name them .part-00000-KEY.parquet.HEX.part.
+        patterns = ("*.part",) if self.layout.is_cache else ("part-*.part", ".part-*.parquet.*.part")
+        for part in (part for pattern in patterns for part in self.folder.glob(pattern)):
             with contextlib.suppress(OSError):
                 if time.time() - part.stat().st_mtime >= older_than_s:
                     part.unlink()

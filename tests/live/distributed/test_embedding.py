@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import shutil
 import subprocess
 import sys
+import tarfile
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -29,12 +31,13 @@ from clip_client.distributed import DistributedError, embed_dataset, embed_parti
 from preprocess_ensemble.testing.sample_photos import coarse_noise
 from preprocess_ensemble.testing.server import QUIET, serving
 from tests.fixtures.images.scenes import resized, scene
-from tests.fixtures.ray_cluster import RAY_WARNINGS, DeadlyPartition, Gate, GatedPartition, connected, two_nodes
+from tests.fixtures.ray_cluster import RAY_WARNINGS, Gate, connected, deadly_partition, gated_partition, two_nodes
 from tests.fixtures.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from clip_client.distributed import EmbeddingSummary
     from preprocess_ensemble.testing.server import Server
 
 pytestmark = pytest.mark.filterwarnings(*RAY_WARNINGS)
@@ -100,7 +103,8 @@ def assert_each_once(output: Path, folders: Sequence[Path]) -> None:
 def test_a_killed_node_and_a_killed_server_lose_and_double_nothing(
     cluster: Any, server: Server, tiny_repository: Path, folders: list[Path], gate: Gate, tmp_path: Path
 ) -> None:
-    partitions = [GatedPartition(folder=folder, gate=gate) for folder in folders]
+    partitions = [gated_partition(folder, gate) for folder in folders]
+    shown: list[int] = []
     (node,) = cluster.worker_nodes
     with serving(tiny_repository, *QUIET) as doomed, ThreadPoolExecutor(1) as thread:
 
@@ -118,10 +122,15 @@ def test_a_killed_node_and_a_killed_server_lose_and_double_nothing(
 
         breaking = thread.submit(break_things)
         summary = embed_partitions(
-            partitions, [doomed.grpc_url, server.grpc_url], output=tmp_path / "output", workers=2
+            partitions,
+            [doomed.grpc_url, server.grpc_url],
+            output=tmp_path / "output",
+            workers=2,
+            on_progress=lambda done, total: shown.append(done),
         )
         breaking.result()
     assert (summary.partitions, summary.images, summary.failed) == (_PARTITIONS, _PARTITIONS * _IMAGES, _PARTITIONS)
+    assert shown[-1] == max(shown) == summary.images
     assert_each_once(tmp_path / "output", folders)
 
 
@@ -137,7 +146,7 @@ def test_a_killed_driver_continues_with_what_is_not_finished(
     cluster: Any, server: Server, folders: list[Path], gate: Gate, tmp_path: Path
 ) -> None:
     output = tmp_path / "output"
-    partitions = [GatedPartition(folder=folder, gate=replace(gate, free=2)) for folder in folders]
+    partitions = [gated_partition(folder, replace(gate, free=2)) for folder in folders]
     arguments = pickle.dumps((partitions, server.grpc_url, str(output), cluster.address)).hex()
     log = tmp_path / "driver.log"
 
@@ -171,15 +180,44 @@ def test_a_partition_that_kills_its_workers_is_named_and_the_others_are_finished
     cluster: Any, server: Server, folders: list[Path], tmp_path: Path
 ) -> None:
     output = tmp_path / "output"
-    partitions = [GatedPartition(folder=folders[0]), DeadlyPartition(folder=folders[1], output=output)]
-    with pytest.raises(DistributedError, match=rf"{folders[1]}: 3 workers died .* the last 2 .* finished partitions"):
+    partitions = [gated_partition(folders[0]), deadly_partition(folders[1], output)]
+    with pytest.raises(
+        DistributedError, match=rf"^{folders[1]}: 3 workers died .* nothing else ran; .* all other partitions are"
+    ):
         embed_partitions(partitions, server.grpc_url, output=output, workers=1)
     assert_each_once(output, folders[:1])
 
 
-def test_either_engine_continues_the_folder_of_the_other(
-    cluster: Any, server: Server, folders: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_damaged_tar_is_named_when_the_rest_is_done_and_nothing_else_is_printed(
+    server: Server, folders: list[Path], tmp_path: Path
 ) -> None:
+    for number, folder in enumerate(folders[:3]):
+        with tarfile.open(tmp_path / f"{number}.tar", "w") as tar:
+            tar.add(folder, f"{number}")
+    damaged = tmp_path / "0.tar"
+    damaged.write_bytes(damaged.read_bytes()[:3_000])  # in the middle of a photo
+    command = [sys.executable, "-m", "clip_client", "embed", "--engine", "ray", "--source", "webdataset", "--quiet"]
+    arguments = ["--url", server.grpc_url, "--output", str(tmp_path / "out"), str(tmp_path)]
+    # Ray starts on this machine, in a process of its own.
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, ""), done.stderr
+    assert re.fullmatch(rf"clip-client: {damaged} cannot be read as a tar file: [^\n]*\n", done.stderr)
+    assert pq.read_table(tmp_path / "out").num_rows == 2 * _IMAGES
+
+
+def test_either_engine_continues_the_folder_of_the_other(
+    cluster: Any,
+    server: Server,
+    folders: list[Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def embed_as_a_worker_dies(*arguments: Any, **settings: Any) -> EmbeddingSummary:
+        sys.stdout.write("(raylet) A worker died.")  # as a thread of Ray does
+        return embed_partitions(*arguments, **settings)
+
+    monkeypatch.setattr("clip_client.distributed.embed_partitions", embed_as_a_worker_dies)
     output, first = tmp_path / "output", folders[0]
     here = ["embed", "--url", server.grpc_url, "--output", str(output), "--json"]
     assert main([*here, str(first)]) == 0

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -26,7 +27,7 @@ from clip_client.dedup import find_duplicates as find_on_this_machine
 from clip_client.dedup.store.decisions import DIFFERENT
 from clip_client.dedup.types import EDITED, EXACT, RE_ENCODED, SAME_PIXELS
 from clip_client.distributed import DistributedError, embed_partitions, find_duplicates, images_below
-from clip_client.distributed.cluster import cluster
+from clip_client.distributed.cluster import cluster, in_tasks
 from tests.fixtures.embedded_rows import write_vectors
 from tests.fixtures.images.scenes import resized, scene
 from tests.fixtures.ray_cluster import RAY_WARNINGS
@@ -192,6 +193,9 @@ def test_cells_find_the_pairs_and_a_killed_driver_continues_at_the_finished_cell
     assert 0 < len(grouped) < len(written_in(tmp_path / "groups"))
     assert grouped.items() < written_in(tmp_path / "groups").items()
     assert summary.grouped == pq.read_table(tmp_path / "groups").num_rows
+    finished = written_in(tmp_path / "groups")
+    assert find_duplicates(embedded, **options, on_progress=lambda what, *_: pytest.fail(what)) == summary  # at once
+    assert written_in(tmp_path / "groups") == finished
 
     expected, found = pairs_in(groups), pairs_in(groups_in(tmp_path))
     assert len(expected & found) >= 0.995 * len(expected)
@@ -282,3 +286,28 @@ def test_what_a_task_refuses_ends_the_search_with_the_name_of_the_file(embedded:
     path.write_bytes(data)
     with pytest.raises(DistributedError, match=r"part-00002\.parquet cannot be read"):
         find_duplicates(folder, output=tmp_path / "output", threshold=THRESHOLD)
+
+
+def test_a_task_that_kills_each_worker_ends_the_search() -> None:
+    def die() -> None:
+        signal.raise_signal(signal.SIGKILL)
+
+    with pytest.raises(DistributedError, match="3 workers died with one task"):
+        list(in_tasks(die, [()]))
+
+
+@pytest.mark.parametrize(("deaths", "workers"), [(2, None), (0, 1)])
+def test_a_task_runs_alone_if_its_worker_has_died_twice_or_one_may_run(
+    deaths: int, workers: int | None, tmp_path: Path
+) -> None:
+    def run(name: str) -> str:
+        before = len(list(tmp_path.glob(f"{name}*")))
+        (tmp_path / f"{name}{before}").touch()
+        if before < deaths:
+            signal.raise_signal(signal.SIGKILL)
+        (tmp_path / "running").touch(exist_ok=False)
+        time.sleep(0.3)
+        (tmp_path / "running").unlink()
+        return name
+
+    assert dict(in_tasks(run, [("a",), ("b",)], workers=workers)) == {0: "a", 1: "b"}

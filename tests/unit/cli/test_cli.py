@@ -11,8 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from clip_client._vectors.file_version import FileVersion
-from clip_client._vectors.vector_file import npz_file, parquet_file, vector_row
+from clip_client._vectors.vector_file import FileVersion, npz_file, parquet_file, vector_row
 from clip_client.cli import errors
 from clip_client.cli.main import main
 from clip_client.cli.output.output_file import replacing

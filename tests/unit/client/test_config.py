@@ -69,7 +69,7 @@ def test_a_password_in_a_url_is_refused_and_not_repeated() -> None:
     assert "hunter2" not in str(caught.value)
 
 
-@settings(deadline=None, max_examples=200, derandomize=True)
+@settings(deadline=None, max_examples=100, derandomize=True)
 @given(st.text(max_size=40))
 def test_any_text_is_an_address_or_a_value_error(text: str) -> None:
     try:

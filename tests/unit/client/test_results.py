@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from clip_client import ClipClient, EmbeddedItem, EmbeddingBatch, ImageError
+from clip_client import ClipClient, DeadlineExceeded, EmbeddedItem, EmbeddingBatch, ImageError
+from clip_client._results import Collector
 from clip_client.testing import FakeTriton, InMemoryTransports, Reply
 from tests.fixtures.models.model_info import model_info
 
@@ -41,6 +42,14 @@ async def test_embed_keeps_paths_and_drops_images(tmp_path: Path) -> None:
         found = await clip.embed([b"0", b"1", path])
     assert found.sources == (None, None, str(path))
     assert list(found.errors) == [1]
+
+
+def test_a_late_image_is_named() -> None:
+    collector = Collector(2, expected=2)
+    collector.add(0, None, np.ones(2, np.float32))
+    collector.add(1, "b.jpg", DeadlineExceeded("late", request_id="r"))
+    error = collector.batch(model_info()).errors[1]
+    assert (error.code, error.index, error.source, error.request_id) == ("TIMEOUT", 1, "b.jpg", "r")
 
 
 def test_arrow_has_one_row_for_each_image() -> None:

@@ -12,9 +12,9 @@ import pytest
 from clip_client.dedup.compare.similarity_join import alike_links
 from clip_client.dedup.compare.union_find import UnionFind
 from clip_client.distributed import DistributedError
-from clip_client.distributed.buckets import bucket_sizes, read_buckets, write_buckets
 from clip_client.distributed.cell_join import alike_pairs_on, cell_blocks, hash_parts
 from clip_client.distributed.component_groups import join_while_small
+from clip_client.distributed.shuffle import bucket_sizes, read_buckets, write_buckets
 from clip_client.distributed.storage import Location
 from tests.fixtures.vectors import clusters
 

@@ -7,15 +7,14 @@ import os
 import subprocess
 import sys
 import uuid
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 from clip_client import VectorsError
-from clip_client._vectors.file_model import FileModel
-from clip_client._vectors.file_version import FileVersion
-from clip_client._vectors.vector_file import vector_row
+from clip_client._vectors.vector_file import FileModel, FileVersion, vector_row
 from clip_client._vectors.vector_folder import VectorFolder
 from clip_client.distributed import DistributedError, image_files
 from clip_client.distributed.partition_folder import PartitionFolder
@@ -39,10 +38,8 @@ def partitions(*names: str) -> list[Partition]:
 
 
 def write(folder: PartitionFolder, partition: Partition, number: int, *values: float) -> None:
-    file = folder.open_file(partition, number)
-    version = FileVersion(path=partition.name)
-    file.write([vector_row(version, np.array(values, np.float32))])
-    file.commit()
+    with folder.writing(partition, number) as add:
+        add([vector_row(FileVersion(path=partition.name), np.array(values, np.float32))])
 
 
 @pytest.fixture(params=["disk", "memory"])
@@ -74,9 +71,9 @@ def test_the_later_run_counts_for_a_local_reader_whatever_its_key(tmp_path: Path
     (a,) = partitions("a")
     for number in range(8):  # the keys of the files are in no order
         version = FileVersion(path="/photos/a", size_bytes=number)
-        file = folder.open_file(image_files([f"/photos/{number}"])[0], number)
-        file.write([vector_row(version, np.array([number, 0], np.float32))])
-        file.commit()
+        (partition,) = partitions(f"{number}")
+        with folder.writing(partition, number) as add:
+            add([vector_row(version, np.array([number, 0], np.float32))])
     (batch,) = VectorFolder(tmp_path, MODEL).batches()
     assert batch.vectors.tolist() == [[7, 0]]
     local = VectorFolder(tmp_path, MODEL)
@@ -89,11 +86,10 @@ def test_the_later_run_counts_for_a_local_reader_whatever_its_key(tmp_path: Path
 def test_a_file_appears_when_it_is_complete(address: str) -> None:
     folder, (a,) = folder_at(address), partitions("a")
     plan = folder.plan([a])
-    file = folder.open_file(a, plan.number)
-    file.write([vector_row(FileVersion(path="a"), np.array([1, 0], np.float32))])
-    assert len(folder.plan([a]).partitions) == 1
-    error = OSError("stop")
-    file.abort(error)
+    with suppress(KeyboardInterrupt), folder.writing(a, plan.number) as add:
+        add([vector_row(FileVersion(path="a"), np.array([1, 0], np.float32))])
+        assert len(folder.plan([a]).partitions) == 1
+        raise KeyboardInterrupt
     assert [info.base_name for info in folder.location.files(recursive=True)] == ["_manifest.json"]
 
 

@@ -25,7 +25,7 @@ def content(partitions: list[Partition]) -> dict[str, bytes]:
     """Name -> bytes of every image, read as a worker does: from a copy of the partition."""
     copies: list[Partition] = pickle.loads(pickle.dumps(partitions))
     images = [image for partition in copies for image in partition.images()]
-    found = {image.file.path: image.read() for image in images}
+    found = {image.file.path: image.read()[0] for image in images}
     assert len(found) == len(images)
     return found
 
@@ -98,7 +98,7 @@ def test_an_address_that_makes_no_sense_costs_its_own_row_only(tmp_path: Path) -
     pq.write_table(pa.table({"url": ["nonsense://bucket/a.jpg", str(tmp_path / "a.jpg")]}), tmp_path / "urls.parquet")
     (partition,) = parquet_images(tmp_path / "urls.parquet", column="url")
     bad, good = partition.images()
-    assert good.read() == b"good"
+    assert good.read()[0] == b"good"
     with pytest.raises(DistributedError, match=r"nonsense://bucket/a\.jpg cannot be opened"):
         bad.read()
 

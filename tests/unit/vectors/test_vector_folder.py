@@ -11,8 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from clip_client import VectorsError
-from clip_client._vectors.file_version import FileVersion
-from clip_client._vectors.vector_file import vector_row
+from clip_client._vectors.vector_file import FileVersion, vector_row
 from clip_client._vectors.vector_folder import VectorFolder, is_vector_folder
 from clip_client.cli.errors import CommandFailed
 from clip_client.cli.output.output_file import locked
@@ -115,14 +114,6 @@ def test_the_last_row_of_a_path_counts(tmp_path: Path) -> None:
     write(tmp_path, good("/a"), good("/b"), bad("/c"))
     write(tmp_path, good("/a", mtime_ns=2, element=1), bad("/b", mtime_ns=2), good("/c", element=2))
     assert vectors_in(tmp_path) == {"/a": [0, 1, 0, 0], "/c": [0, 0, 1, 0]}
-
-
-def test_another_vector_id_is_refused(tmp_path: Path) -> None:
-    write(tmp_path, good("/a"))
-    opened(tmp_path)
-    with pytest.raises(VectorsError, match=r"holds vectors of m\|p\|original, which must not be compared .* other"):
-        opened(tmp_path, model_id="other")
-    assert names(tmp_path) == ["part-00000.parquet"]
 
 
 def test_a_file_without_vectors_is_one_sentence(tmp_path: Path) -> None:

@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from PIL import Image
 
 from clip_client.cli.main import main
-from clip_client.dedup import Alignment, Store
+from clip_client.dedup import Store
 from clip_client.dedup.actions.apply import apply
+from clip_client.dedup.alignment import aligner
 from clip_client.dedup.proving_again import prove_again
-from clip_client.dedup.types import ALTERED, EDITED, EXACT, RE_ENCODED, SAME_PIXELS, SIMILAR
+from clip_client.dedup.types import EDITED, EXACT, RE_ENCODED, SAME_PIXELS, SIMILAR
 from tests.fixtures.albums import member, planned, report
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 COPIES = ("same bytes.png", "same pixels.bmp", "another pixel.bmp")
-
-
-def aligned(tier: str = RE_ENCODED, **more: Any) -> Alignment:
-    given: dict[str, Any] = {"changes": (), "lost": (), "residual": 0.0, "region": None, "region_share": 0.0, **more}
-    return Alignment(tier=tier, transform=(1, 0, 0, 0, 1, 0), **given)
 
 
 @pytest.fixture
@@ -94,28 +91,22 @@ def test_suspects_are_not_chosen_by_path(tmp_path: Path, capsys: pytest.CaptureF
     assert "leave out the PATH" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("alignment", "tier"),
-    [
-        (aligned(), RE_ENCODED),
-        (aligned(EDITED), EDITED),
-        (aligned(ALTERED), ""),
-        (aligned(lost=("colour",)), ""),
-        (aligned(doubts=("it has noise that the other one lacks",)), ""),
-        (None, ""),
-    ],
-)
-def test_an_alignment_proves_only_what_loses_nothing(photos: Path, alignment: Alignment | None, tier: str) -> None:
+@pytest.mark.parametrize("tier", [RE_ENCODED, EDITED, ""])
+def test_files_are_aligned_if_neither_bytes_nor_pixels_prove_anything(
+    tier: str, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[tuple[str, ...]] = []
 
-    def align(*paths: str) -> Alignment | None:
+    def prove_files(*paths: str) -> str:
         asked.append(paths)
-        return alignment
+        return tier
 
+    monkeypatch.setattr(aligner, "prove_files", prove_files)
     kept, *copies = (str(photos / name) for name in ("kept.png", *COPIES))
-    assert [prove_again(kept, copy, align=align) for copy in copies] == [EXACT, SAME_PIXELS, tier]
-    assert asked == [(kept, copies[2])], "only what is not proved by its bytes or pixels"
-    assert prove_again(kept, copies[2]) == ""
+    assert [prove_again(kept, copy) for copy in copies] == [EXACT, SAME_PIXELS, tier]
+    assert asked == [(kept, copies[2])]
+    monkeypatch.setitem(sys.modules, "clip_client.dedup.alignment.aligner", None)
+    assert prove_again(kept, copies[2]) == "", "without OpenCV"
 
 
 def test_files_without_pixels_or_bytes_prove_nothing(photos: Path) -> None:
@@ -123,4 +114,4 @@ def test_files_without_pixels_or_bytes_prove_nothing(photos: Path) -> None:
         (photos / name).write_bytes(b"" if name == "empty.jpg" else name.encode())
     for pair in (("text.jpg", "other.jpg"), ("empty.jpg", "empty.jpg"), ("gone.jpg", "kept.png")):
         kept, copy = (str(photos / name) for name in pair)
-        assert prove_again(kept, copy, align=lambda _kept, _moved: None) == ""
+        assert prove_again(kept, copy) == ""

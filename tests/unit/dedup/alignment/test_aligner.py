@@ -1,4 +1,4 @@
-"""Aligning photos by their files and a store."""
+"""Aligning photos by their files and a store, and what the store keeps of one photo."""
 
 from __future__ import annotations
 
@@ -6,8 +6,13 @@ import hashlib
 import io
 from typing import TYPE_CHECKING, Any
 
+import cv2
+import numpy as np
+import pytest
+
 from clip_client.dedup import find_duplicates
 from clip_client.dedup.alignment.aligner import Aligner, keep_small_picture, keypoints_in
+from clip_client.dedup.alignment.keypoints import Keypoints, extract_keypoints, opencv_for_many
 from clip_client.dedup.features.preview import DecodedPhoto
 from clip_client.dedup.store.blob_table import Spool
 from clip_client.dedup.store.store import Store
@@ -16,9 +21,9 @@ from preprocess_ensemble.imaging import decode as decoding
 from tests.fixtures.images.scenes import resized, scene
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
-    import pytest
     from PIL import Image
 
 
@@ -117,3 +122,40 @@ def test_what_other_versions_made_is_removed_and_refusals_are_kept(tmp_path: Pat
     left = {path.name.partition(".")[0] for path in (tmp_path / "store" / "keypoints").iterdir()}
     assert len(left) == 2
     assert not left & {"sift-4", "full-size-1"}
+
+
+def test_bytes_hold_everything() -> None:
+    made = extract_keypoints(scene(1, (900, 600)), (3600, 2400))
+    data = made.to_bytes()
+    read = Keypoints.from_bytes(data)
+    assert (read.width, read.height, read.jpeg, read.reason) == (3600, 2400, made.jpeg, "")
+    assert read.picture.shape == (341, 512, 3)
+    np.testing.assert_array_equal(read.thumbnail, made.thumbnail)
+    np.testing.assert_array_equal(read.keypoints()[0], made.keypoints()[0])
+    np.testing.assert_array_equal(read.keypoints()[1], made.keypoints()[1])
+    assert made.keypoints()[0].dtype == np.float32
+    assert len(made.keypoints()[0]) <= 500
+    assert len(data) < 200_000
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: b"PK\x03\x04 but not really",
+        lambda data: data[:-1],
+        lambda data: data[:5000] + bytes([data[5000] ^ 1]) + data[5001:],
+        lambda data: b"",
+    ],
+    ids=["others", "cut off", "one bit", "none"],
+)
+def test_other_bytes_are_refused(damage: Callable[[bytes], bytes]) -> None:
+    data = extract_keypoints(scene(1), (300, 200)).to_bytes()
+    with pytest.raises(ValueError, match="no keypoints"):
+        Keypoints.from_bytes(damage(data))
+
+
+def test_opencv_uses_one_thread_inside_and_its_own_number_outside() -> None:
+    before = cv2.getNumThreads()
+    with opencv_for_many():
+        assert cv2.getNumThreads() == 1
+    assert cv2.getNumThreads() == before

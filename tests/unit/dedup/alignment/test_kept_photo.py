@@ -6,14 +6,14 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageOps
+from PIL import Image, ImageDraw, ImageEnhance, ImageOps
 
 from clip_client.dedup import Store
 from clip_client.dedup.aligned import LACKS_DETAIL
-from clip_client.dedup.types import EDITED, SAFE_TIERS, SAME_PIXELS
+from clip_client.dedup.types import EDITED, SAFE_TIERS
 from tests.fixtures.albums import planned
 from tests.fixtures.images.camera_files import exif
 from tests.fixtures.images.scenes import cropped, noisy, resized, scene
@@ -52,7 +52,7 @@ def in_an_album(picture: Image.Image) -> Image.Image:
 
 
 PUT_INTO = "The kept photo may be made from it: it shows the picture inside a border, a screenshot or the like"
-ENLARGED = "The kept photo may be made from it: it has more pixels, but no finer detail."
+ENLARGED = "The kept photo may be made from it: it has more pixels, but no proof of finer detail."
 
 
 @pytest.mark.parametrize(
@@ -86,35 +86,11 @@ def test_a_photo_never_moves_for_what_may_be_made_from_it(
     assert [move.duplicate.path for move in plan.moves] == ([] if reason else [str(tmp_path / "small.jpg")])
 
 
-@pytest.mark.parametrize("suffix", ["png", "tiff"])
-def test_a_jpeg_is_kept_rather_than_an_older_conversion_of_its_pixels(suffix: str, tmp_path: Path) -> None:
-    scene(0).save(tmp_path / "sent.jpg", quality=90)
-    with Image.open(tmp_path / "sent.jpg") as sent:
-        sent.save(tmp_path / f"converted.{suffix}")
-    os.utime(tmp_path / f"converted.{suffix}", (0, 0))
-    report = search(tmp_path)
-    assert by_name(report)[f"converted.{suffix}"].tier == SAME_PIXELS
-    assert moved(report, tmp_path) == {"converted": "sent"}
-    # A lossless source is no conversion of the JPEG that was made from it.
-    scene(0).save(tmp_path / "source.png")
-    os.utime(tmp_path / "source.png", (0, 0))
-    assert search([tmp_path / "source.png", tmp_path / "sent.jpg"]).groups[0].keep.endswith("source.png")
-
-
-def test_of_two_alike_contents_the_one_with_a_backup_is_kept(tmp_path: Path) -> None:
-    for number in range(2):
-        noisy(scene(0), 2, number).save(tmp_path / f"{number}.jpg", quality=90)
-        os.utime(tmp_path / f"{number}.jpg", (number, number))
-    assert search(tmp_path, alike=DUPLICATES).groups[0].keep == str(tmp_path / "0.jpg"), "the older one"
-    shutil.copy2(tmp_path / "1.jpg", tmp_path / "backup.jpg")
-    assert search(tmp_path, alike=DUPLICATES).groups[0].keep == str(tmp_path / "1.jpg")
-
-
 @pytest.fixture(scope="module")
 def family(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A picture and nine copies of it, of which three are larger files; of two, no one can tell what came first."""
     folder = tmp_path_factory.mktemp("family")
-    original = scene(0, (640, 480))
+    original = scene(0, (480, 360))
     made = {
         "original": original,
         "enlarged": resized(original, 2),
@@ -145,9 +121,9 @@ def test_the_original_stays_although_enlarged_noisy_and_bordered_copies_are_larg
     members = {name.partition(".")[0]: member for name, member in by_name(report).items()}
     assert Path(group.keep).stem == "enlarged"  # it has the most pixels, but nothing moves for it
     assert {name for name, member in members.items() if member.doubt} == {"bordered"}
-    assert moved(report, family) == {"half": "enlarged", "sent": "original", "sent again": "original"}
+    assert moved(report, family) == {"sent": "original", "sent again": "original"}
     edited = dict.fromkeys(["bordered", "cropped", "sent", "sent again"], "original")
-    assert moved(report, family, EDITED) == edited | {"half": "enlarged"}
+    assert moved(report, family, EDITED) == edited
     skip = {Path(one.photo.path).stem: one.reason for one in planned(report, [family]).skipped}
     assert skip["original"] == ENLARGED
     check(json.loads(report.to_json()))
@@ -216,29 +192,3 @@ def test_a_cameras_file_is_kept_although_it_could_move_for_a_larger_picture(tmp_
     report = search(tmp_path, alike=DUPLICATES)
     assert (Path(report.groups[0].keep).name, moved(report, tmp_path, EDITED)) == ("camera.jpg", {})
     assert not by_name(report)["camera.jpg"].doubt
-
-
-def with_another_digit(picture: Image.Image) -> Image.Image:
-    ImageDraw.Draw(picture).text((700, 500), "8", fill="black", font_size=16)
-    return picture
-
-
-VERSIONS: dict[str, tuple[Change, dict[str, Any]]] = {
-    "another digit": (with_another_digit, {"quality": 85}),
-    "smoothed": (lambda picture: picture.filter(ImageFilter.MedianFilter(3)), {"quality": 98}),
-    "sharpened": (lambda picture: picture.filter(ImageFilter.UnsharpMask(2, 80, 0)), {"quality": 96}),
-    "regraded": (lambda picture: ImageEnhance.Brightness(picture).enhance(1.1), {"quality": 96}),
-    "mirrored": (lambda picture: ImageOps.mirror(resized(picture, 1.2)), {"quality": 95}),
-    "saved again": (same, {"quality": 97}),
-}
-
-
-@pytest.mark.parametrize("name", VERSIONS)
-def test_an_original_never_moves_for_a_version_of_it(name: str, tmp_path: Path) -> None:
-    page = noisy(scene(0, (960, 720)), 3, seed=1)
-    ImageDraw.Draw(page).text((700, 500), "3", fill="black", font_size=16)
-    page.save(tmp_path / "original.jpg", quality=90)
-    with Image.open(tmp_path / "original.jpg") as original:
-        change, options = VERSIONS[name]
-        change(original.copy()).save(tmp_path / "version.jpg", **options)
-    assert "original" not in moved(search(tmp_path, alike=DUPLICATES), tmp_path, EDITED)

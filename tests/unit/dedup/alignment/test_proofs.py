@@ -128,49 +128,6 @@ def test_a_doubt_alone_does_not_replace_a_row() -> None:
     assert proofs.doubted() == {}
 
 
-def test_an_edited_copy_moves_for_its_source_if_that_moves_for_a_better_photo() -> None:
-    pictures = Pictures({(0, 1): ALTERED, (0, 2): EDITED, (1, 2): EDITED, (2, 1): EDITED})
-    proofs = Proofs(pictures.align)
-    pairs = paired([(0, 1), (0, 2), (1, 2)])
-    proofs.prove(pairs, range(3))
-    proofs.prove_by_moved(pairs)
-    assert [proof and proof.kept for proof in map(proofs.best, range(3))] == [None, 2, 0]
-
-
-def test_a_row_does_not_move_for_a_copy_of_what_it_may_be_no_copy_of() -> None:
-    pictures = Pictures({(0, 2): EDITED, (2, 1): EDITED, (1, 2): EDITED})
-    proofs = Proofs(pictures.align, lambda first, second: {first, second} != {0, 1})
-    pairs = paired([(0, 2), (1, 2)])
-    proofs.prove(pairs, range(3))
-    proofs.prove_by_moved(pairs)
-    assert proofs.best(1) is None
-
-
-def test_a_row_is_also_tried_with_a_re_encoded_copy_of_what_it_could_not_be_proved_against() -> None:
-    pictures = Pictures({(0, 1): RE_ENCODED, (0, 2): ALTERED, (1, 2): EDITED})
-    proofs = Proofs(pictures.align)
-    pairs = paired([(0, 1), (0, 2), (1, 2)])
-    proofs.prove(pairs, range(3))
-    assert (1, 2) not in pictures.asked
-    proofs.prove_by_moved(pairs)
-    assert [proof and proof.kept for proof in map(proofs.best, range(3))] == [None, 0, 1]
-
-
-def test_a_row_does_not_move_for_one_that_moves_for_it_or_would_lose_something_or_stays() -> None:
-    for tiers in (
-        {(0, 1): EDITED, (1, 0): EDITED},
-        {(0, 1): ALTERED, (0, 2): EDITED, (1, 2): EDITED, (2, 1): ALTERED},
-        {(0, 1): ALTERED, (0, 2): EDITED, (1, 2): EDITED, (2, 1): DOUBTFUL + EDITED},
-        {(0, 1): ALTERED, (0, 2): ALTERED, (1, 2): ALTERED, (2, 1): EDITED},
-    ):
-        proofs = Proofs(Pictures(tiers).align)
-        pairs = paired([(0, 1), (0, 2), (1, 2)])
-        proofs.prove(pairs, range(3))
-        before = [proofs.best(row) for row in range(3)]
-        proofs.prove_by_moved(pairs)
-        assert [proofs.best(row) for row in range(3)] == before
-
-
 def test_rows_that_can_move_for_none_are_aligned_a_limited_number_of_times() -> None:
     count = 200
     pictures = Pictures({(one, row): DOUBTFUL + EDITED for one in range(count) for row in range(one + 1, count)})
@@ -210,26 +167,3 @@ def test_proofs_do_not_depend_on_the_order_of_pairs_and_never_point_to_a_worse_p
     assert found[0] == found[1]
     for row, proof in enumerate(found[0]):
         assert proof is None or order.index(proof.kept) < order.index(row)
-
-
-@settings(max_examples=200, deadline=None, derandomize=True)
-@given(
-    tiers=st.dictionaries(
-        st.tuples(st.integers(0, 6), st.integers(0, 6)),
-        st.sampled_from([RE_ENCODED, EDITED, ALTERED, DOUBTFUL + EDITED]),
-        max_size=30,
-    )
-)
-def test_whatever_moves_for_a_worse_one_comes_to_one_that_stays_and_is_better(
-    tiers: dict[tuple[int, int], str],
-) -> None:
-    proofs, pairs = Proofs(Pictures(tiers).align), paired([(one, row) for row in range(7) for one in range(row)])
-    proofs.prove(pairs, range(7))
-    proofs.prove_by_moved(pairs)
-    for first in range(7):
-        row, way = first, [first]
-        while (proof := proofs.best(row)) is not None:
-            row = proof.kept
-            assert row not in way
-            way.append(row)
-        assert row <= first

@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import random
-import re
-import shutil
 import sys
-import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from PIL import Image, ImageDraw, ImageEnhance, ImageOps
 
-from clip_client.cli.commands.dedup_apply import apply_report
 from clip_client.cli.main import main
-from clip_client.cli.options.dedup import ActionOptions
 from clip_client.dedup import Store
 from clip_client.dedup.types import ALTERED, BURST, EDITED, EXACT, RE_ENCODED, SAFE_TIERS, SAME_PIXELS
-from tests.fixtures.albums import planned, snapshot, without_access
+from tests.fixtures.albums import planned
 from tests.fixtures.images.camera_files import exif
 from tests.fixtures.images.scenes import cropped, noisy, resized, scene
 from tests.fixtures.report_schema import check
 from tests.unit.dedup.alignment.searches import DUPLICATES, UNLIKE, by_name, search
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pytest.fixture(scope="module")
@@ -47,12 +34,6 @@ def album(tmp_path_factory: pytest.TempPathFactory) -> Path:
     resized(marked, 0.6).save(folder / "marked small.jpg", quality=85)
     scene(1).save(folder / "another.png")
     return folder
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    with Store(tmp_path_factory.mktemp("store")) as opened:
-        yield opened
 
 
 def test_copies_are_proved_and_named_although_no_threshold_links_them(album: Path, tmp_path: Path) -> None:
@@ -166,32 +147,3 @@ def test_a_crop_and_its_copies_follow_the_picture_that_they_are_of(tmp_path: Pat
     bmp_first = {members[name].copy_tier for name in ("b crop.png", "c same pixels.bmp")}
     assert bmp_first == {"", SAME_PIXELS}  # the better of the two is a copy of the original only
     assert members["d small crop.jpg"].copy_tier == RE_ENCODED
-
-
-@settings(max_examples=5, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    names=st.sets(
-        st.sampled_from(["original.png", "small.jpg", "mirrored.jpg", "marked.png", "marked small.jpg"]), min_size=3
-    ),
-    tiers=st.sampled_from([(), (EDITED,), (EXACT, RE_ENCODED, EDITED)]),
-)
-def test_dry_run_apply_and_undo_agree(names: set[str], tiers: tuple[str, ...], album: Path, store: Store) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
-        for name in names:
-            shutil.copy2(album / name, root / name)
-        before = snapshot(root)
-        report = search(root, store=store)
-        dry, done, undone = (io.StringIO() for _ in range(3))
-        with contextlib.redirect_stdout(dry):
-            assert apply_report(report, [folder], store, ActionOptions(tiers=tiers, dry_run=True)) == 0
-        assert snapshot(root) == before
-        with contextlib.redirect_stdout(done):
-            assert apply_report(report, [folder], store, ActionOptions(tiers=tiers, apply=True)) == 0
-        announced = re.findall(r"would move: (.*?); kept: (.*)", dry.getvalue())
-        assert {path for path, _ in announced} == {str(root / name) for name in names if not (root / name).exists()}
-        assert all(Path(kept).exists() for _, kept in announced)
-        assert f"{len(announced)} photo" in done.getvalue()
-        with contextlib.redirect_stdout(undone):
-            assert main(["undo", "--store", str(store.directory)]) == 0
-        assert without_access(snapshot(root)) == without_access(before)

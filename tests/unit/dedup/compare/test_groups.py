@@ -96,7 +96,6 @@ def groups(
         )
         paired = {row: dict.fromkeys(set(range(count)) - {row}, "vectors") for row in range(count)}
         proofs.prove(paired, range(count))
-        proofs.prove_by_moved(paired)
         comparison = replace(comparison, proofs=proofs)
     return make_groups(comparison, thresholds)
 
@@ -303,14 +302,3 @@ def test_what_people_decided_to_be_different_shares_no_group() -> None:
     # The sets hold row numbers, whatever the order in which the photos are preferred.
     (group,) = groups(photos(1, 2, 3), [A, A, A], cannot_link=[[0, 2]])
     assert paths(group) == ["c.jpg", "b.jpg"]
-
-
-def test_a_decision_may_leave_a_group_that_keeps_the_worse_photo() -> None:
-    """B and D are copies of A, and C of D. If B and D are declared different, D stands alone with C."""
-    proved = [(0, 1), (0, 3), (3, 2), (2, 3)]
-    (whole,) = groups(photos(7, 6, 5, 4), [NOTHING] * 4, edited=proved)
-    assert paths(whole) == ["a.jpg", "b.jpg", "d.jpg", "c.jpg"]
-    assert whole.reason == "largest file: 7 B, next 6 B"
-    rest = groups(photos(7, 6, 5, 4), [NOTHING] * 4, edited=proved, cannot_link=[[1, 3]])[-1]
-    assert paths(rest) == ["d.jpg", "c.jpg"]
-    assert rest.reason == "a better one was proved to be a copy of it"

@@ -181,7 +181,6 @@ def test_whatever_is_kept_copies_lead_to_it_by_proofs(
     proofs = Proofs(align, comparison.may_share)
     paired = {row: dict.fromkeys(set(range(len(files))) - {row}, "vectors") for row in range(len(files))}
     proofs.prove(paired, range(len(files)))
-    proofs.prove_by_moved(paired)
     of_picture = {file[0].path: picture for file, picture in zip(files, pictures, strict=True)}
     for group in make_groups(replace(comparison, proofs=proofs), THRESHOLDS):
         order = [f"path={'abcdefg'[row]}.jpg" for row in wanted]

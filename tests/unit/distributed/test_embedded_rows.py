@@ -8,10 +8,22 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from clip_client._vectors.file_model import FileModel
+from clip_client._vectors.vector_file import FileModel
+from clip_client.dedup.compare.keep_rules import DEFAULT_RULES
+from clip_client.dedup.compare.thresholds import thresholds_for
+from clip_client.dedup.grouping import OFF, GroupRules
+from clip_client.dedup.store.parquet_store import table_of
 from clip_client.distributed import DistributedError
-from clip_client.distributed.chunks import chunks_of, embedded_files, inspect_files, one_model, vectors_in
-from clip_client.distributed.contents import Facts, read_facts
+from clip_client.distributed.component_groups import group_photos
+from clip_client.distributed.embedded_rows import (
+    chunks_of,
+    embedded_files,
+    first_with_content,
+    inspect_files,
+    read_facts,
+    vectors_in,
+)
+from clip_client.distributed.partition_folder import embedded_schema
 from clip_client.distributed.storage import Location
 from tests.fixtures.embedded_rows import MODEL, embedded_row, write_embedded, write_vectors
 from tests.fixtures.vectors import clusters
@@ -19,12 +31,21 @@ from tests.fixtures.vectors import clusters
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from numpy.typing import NDArray
+
+    from clip_client.distributed.embedded_rows import EmbeddedFile
+
 VECTORS = clusters(seed=0, count=300, size=1, spread=0)
+
+
+def inspected(folder: Path) -> list[EmbeddedFile]:
+    place = Location.of(folder)
+    return inspect_files([place.at(info.path) for info in embedded_files(place)])
 
 
 def test_chunks_hold_each_row_once_and_in_order(tmp_path: Path) -> None:
     write_vectors(tmp_path, VECTORS, partitions=2)  # 150 rows each, in row groups of 64, 64 and 22
-    chunks = chunks_of(inspect_files(embedded_files(Location.of(tmp_path))), 100)
+    chunks = chunks_of(inspected(tmp_path), 100)
     assert [(chunk.first_row, chunk.rows) for chunk in chunks] == [(0, 64), (64, 86), (150, 64), (214, 86)]
     read = np.concatenate([vectors_in(chunk.read(["vector"])) for chunk in chunks])
     np.testing.assert_array_equal(read, VECTORS)
@@ -33,7 +54,7 @@ def test_chunks_hold_each_row_once_and_in_order(tmp_path: Path) -> None:
 def test_runs_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     for name in ("part-100000.parquet", "part-00002.parquet", "part-99999-" + 32 * "0" + ".parquet"):
         write_embedded(tmp_path / name, [])
-    names = [place.path.rpartition("/")[2] for place in embedded_files(Location.of(tmp_path))]
+    names = [info.base_name for info in embedded_files(Location.of(tmp_path))]
     assert [int(name[5:-8].partition("-")[0]) for name in names] == [2, 99999, 100000]
 
 
@@ -67,7 +88,7 @@ def test_bad_input_is_named(tmp_path: Path, damage: Any, reason: str) -> None:
     write_vectors(tmp_path, VECTORS, partitions=2)
     damage(tmp_path / "part-00001.parquet")
     with pytest.raises(DistributedError, match=rf"part-00001\.parquet {reason}"):
-        one_model(inspect_files(embedded_files(Location.of(tmp_path))))
+        inspected(tmp_path)
 
 
 def test_a_folder_without_vectors_is_named(tmp_path: Path) -> None:
@@ -77,15 +98,15 @@ def test_a_folder_without_vectors_is_named(tmp_path: Path) -> None:
 
 def test_a_file_that_is_damaged_meanwhile_is_named(tmp_path: Path) -> None:
     write_vectors(tmp_path, VECTORS, partitions=1)
-    (chunk,) = chunks_of(inspect_files(embedded_files(Location.of(tmp_path))), 1000)
+    (chunk,) = chunks_of(inspected(tmp_path), 1000)
     (tmp_path / "part-00000.parquet").unlink()
     with pytest.raises(DistributedError, match=r"part-00000\.parquet cannot be read"):
         read_facts(chunk, 1.0, 1.0)
 
 
-def facts_of(rows: list[dict[str, Any]], folder: Path) -> Facts:
+def facts_of(rows: list[dict[str, Any]], folder: Path) -> NDArray[Any]:
     write_embedded(folder / "part-00000.parquet", rows)
-    (chunk,) = chunks_of(inspect_files(embedded_files(Location.of(folder))), 1000)
+    (chunk,) = chunks_of(inspected(folder), 1000)
     return read_facts(chunk, 0.0, 0.0)[0]
 
 
@@ -96,23 +117,40 @@ def test_a_content_is_represented_by_a_row_with_a_picture(tmp_path: Path) -> Non
     lost = {**embedded_row("/lost", nothing, b""), "error_code": "UNREADABLE", "error": "It is gone.", "sha256": None}
     flat = embedded_row("/flat", vector, b"flat", is_flat=True)
     facts = facts_of([failed, embedded_row("/a", vector, b"same"), text, lost, flat], tmp_path)
-    assert facts.first_with_content().tolist() == [1, 1, -1, -1, 4]
-    assert facts.is_picture.tolist() == [False, True, False, False, False]
+    assert first_with_content(facts).tolist() == [1, 1, -1, -1, 4]
+    assert facts["is_picture"].tolist() == [False, True, False, False, False]
 
 
 def test_of_two_rows_of_one_path_the_later_counts(tmp_path: Path) -> None:
     rows = [embedded_row(path, VECTORS[0], content) for path, content in (("/a", b"1"), ("/b", b"1"), ("/a", b"2"))]
-    assert facts_of(rows, tmp_path).first_with_content().tolist() == [-1, 1, 2]
+    assert first_with_content(facts_of(rows, tmp_path)).tolist() == [-1, 1, 2]
 
 
 def test_a_sample_is_drawn_by_content(tmp_path: Path) -> None:
     rows = [embedded_row(f"/{number}", vector, b"%d" % (number % 150)) for number, vector in enumerate(VECTORS)]
     write_embedded(tmp_path / "part-00000.parquet", rows)
-    (chunk,) = chunks_of(inspect_files(embedded_files(Location.of(tmp_path))), 1000)
+    (chunk,) = chunks_of(inspected(tmp_path), 1000)
     _, sample = read_facts(chunk, 0.5, 0.2)
     # The sample of a random draw of 150 has these sizes with a probability of more than 0.999.
-    assert 2 * 50 < sample.is_for_cells.sum() < 2 * 100
-    assert 2 * 10 < sample.is_for_recall.sum() < 2 * 50
-    first = sample.rows[sample.rows < 150]
-    assert sample.rows.tolist() == [*first, *first + 150]
-    np.testing.assert_array_equal(sample.vectors, VECTORS[sample.rows])
+    assert 2 * 50 < sample["for_cells"].sum() < 2 * 100
+    assert 2 * 10 < sample["for_recall"].sum() < 2 * 50
+    first = sample["row"][sample["row"] < 150]
+    assert sample["row"].tolist() == [*first, *first + 150]
+    np.testing.assert_array_equal(sample["vector"], VECTORS[sample["row"]])
+
+
+def test_of_a_content_that_failed_once_the_row_with_the_vector_counts() -> None:
+    """The failed row comes first: one of the workers could not read its copy."""
+    one, nothing = VECTORS[0], np.full_like(VECTORS[0], np.nan)
+    failed = {**embedded_row("/failed.jpg", nothing, b"same"), "error_code": "INTERNAL", "error": "It failed."}
+    rows = [failed, embedded_row("/same.jpg", one, b"same"), embedded_row("/alike.jpg", one, b"alike")]
+    rules = GroupRules(
+        thresholds=thresholds_for("m/trained@1", 0.9),
+        hash_bits=-1,
+        keep=DEFAULT_RULES,
+        references=(),
+        decisions=(),
+        verify=OFF,
+    )
+    (group,) = group_photos(table_of(rows, embedded_schema(MODEL, features=True)), rules).groups
+    assert {member.path for member in group.members} == {"/failed.jpg", "/same.jpg", "/alike.jpg"}

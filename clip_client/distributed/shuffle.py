@@ -1,19 +1,16 @@
 """The shuffle: files whose rows are sorted by bucket, so that a worker reads one bucket out of each.
 
-A file is in Arrow's IPC format, with a record batch for each bucket. Files, unlike objects in Ray's memory, outlive a
-worker and the driver, and their number does not grow with the number of buckets.
+A file is in Arrow's IPC format, with a record batch for each bucket. Files outlive a worker and the driver, and their
+number does not grow with the number of buckets. ``Dataset.groupby`` would hold each vector in the object store, once
+for each of its cells, and begin again when the driver has died.
 """
 
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-
-from clip_client.distributed.cluster import DistributedError
-from preprocess_ensemble.errors import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -22,6 +19,7 @@ if TYPE_CHECKING:
 
     from clip_client.distributed.storage import Location
 
+RUN_AGAIN: Final = "remove it and run again"
 _SIZES: Final = b"bucket_rows"
 
 
@@ -37,19 +35,18 @@ def write_buckets(
     order = np.argsort(buckets, kind="stable")
     sizes = np.bincount(buckets, minlength=count)
     schema = table.schema.with_metadata({_SIZES: json.dumps(sizes.tolist())})
-    try:
-        with place.replacing() as file, pa.ipc.new_file(file, schema) as writer:
-            for own in np.split(rows[order], np.cumsum(sizes)[:-1]):
-                columns = [column.combine_chunks() for column in table.take(own).columns]
-                writer.write_batch(pa.record_batch(columns, schema=schema))
-    except OSError as error:
-        raise DistributedError(f"{place} cannot be written: {first_line(error)}") from error
+    with place.written() as file, pa.ipc.new_file(file, schema) as writer:
+        for own in np.split(rows[order], np.cumsum(sizes)[:-1]):
+            columns = [column.combine_chunks() for column in table.take(own).columns]
+            writer.write_batch(pa.record_batch(columns, schema=schema))
     return sizes
 
 
 def bucket_sizes(place: Location) -> NDArray[np.int64]:
     """Return what :func:`write_buckets` returned for this file; raises DistributedError."""
-    with _opened(place) as reader:
+    import pyarrow as pa
+
+    with place.opened(RUN_AGAIN) as file, pa.ipc.open_file(file) as reader:
         return np.array(json.loads(reader.schema.metadata[_SIZES]), dtype=np.int64)
 
 
@@ -62,20 +59,9 @@ def read_buckets(places: Iterable[Location], first: int, end: int) -> Iterator[A
 
     parts: list[list[Any]] = [[] for _ in range(first, end)]
     for place in places:
-        with _opened(place) as reader:
+        with place.opened(RUN_AGAIN) as file, pa.ipc.open_file(file) as reader:
             for bucket, own in enumerate(parts, first):
                 own.append(reader.get_batch(bucket))
     parts.reverse()
     while parts:
         yield pa.Table.from_batches(parts.pop()).combine_chunks()
-
-
-@contextmanager
-def _opened(place: Location) -> Iterator[Any]:
-    import pyarrow as pa
-
-    try:
-        with place.filesystem.open_input_file(place.path) as file, pa.ipc.open_file(file) as reader:
-            yield reader
-    except (OSError, pa.ArrowException) as error:
-        raise DistributedError(f"{place} cannot be read ({first_line(error)}); remove it and run again") from error

@@ -1,0 +1,233 @@
+"""The rows that :func:`.embed_partitions` wrote: chunks that fit into a worker, and what is known of each row.
+
+The number of a row is its place among the rows of all files, which ``ray.data.read_parquet`` does not keep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from clip_client._errors import VectorsError
+from clip_client._vectors.vector_file import FileModel
+from clip_client.dedup.features.image_features import ALGORITHM
+from clip_client.distributed.cluster import DistributedError
+from clip_client.distributed.partition_folder import PART_FILE, embedded_schema
+from clip_client.distributed.storage import FOOTERS_AT_ONCE
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from clip_client.distributed.storage import Location
+
+    Indices = NDArray[np.intp]
+
+VECTOR: Final = "vector"
+_EMBED_AGAIN: Final = "remove it and embed its photos again"
+
+FACTS: Final = np.dtype(
+    [
+        ("content", "S16"),  # the first 16 bytes of the SHA-256
+        ("path", "S16"),  # a hash of 16 bytes
+        ("hash", "u8"),  # the perceptual hash
+        ("inner_hash", "u8"),  # that of what lies within a plain border; 0 if there is none
+        ("is_image", "?"),  # False for what could not be read and for what is no image
+        ("is_picture", "?"),  # vector and hash say what it shows: it was embedded and is not of nearly one colour
+        ("moment", "u8"),  # equal for photos that one camera took at the same time; 0 if the time is not known
+        ("flat_size", "u8"),  # equal for pictures of one size and nearly one colour; 0 for all others
+    ]
+)
+"""What the driver holds of each row: which content it has, and by what it can be compared."""
+
+_COLUMNS: Final = (
+    *("path_bytes", VECTOR, "error_code", "sha256", "perceptual_hash", "inner_hash", "is_flat", "code"),
+    *("width", "height", "camera", "taken_ms"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbeddedFile:
+    """A Parquet file of one partition."""
+
+    place: Location
+    model: FileModel
+    group_rows: tuple[int, ...]
+    """Rows of each row group."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chunk:
+    """Consecutive rows of the folder, which a worker reads at once."""
+
+    number: int
+    first_row: int
+    """Its number among the rows of all files."""
+    rows: int
+    pieces: tuple[tuple[Location, tuple[int, ...]], ...]
+    """Files, and the row groups that belong to the chunk."""
+
+    @property
+    def row_slice(self) -> slice:
+        """Its rows among those of all files."""
+        return slice(self.first_row, self.first_row + self.rows)
+
+    def read(self, columns: Sequence[str] | None = None) -> Any:
+        """Return the rows as a ``pyarrow.Table`` of one piece; raises DistributedError, which names the file."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        tables = []
+        for place, groups in self.pieces:
+            with place.opened(_EMBED_AGAIN) as file, pq.ParquetFile(file) as parquet:
+                tables.append(parquet.read_row_groups(list(groups), columns=columns))
+        return pa.concat_tables(tables).replace_schema_metadata().combine_chunks()
+
+
+def embedded_files(folder: Location) -> list[Any]:
+    """Return the ``pyarrow.fs.FileInfo`` of each file of vectors in ``folder``, those of earlier runs first.
+
+    Raises DistributedError.
+    """
+    found = [
+        (int(match[1]), info.path, info)
+        for info in folder.files(recursive=False)
+        if (match := PART_FILE.fullmatch(info.base_name))
+    ]
+    if not found:
+        raise DistributedError(f"{folder} holds no vectors: no file is called part-NUMBER.parquet")
+    return [info for *_, info in sorted(found, key=lambda one: one[:2])]
+
+
+def inspect_files(places: Sequence[Location]) -> list[EmbeddedFile]:
+    """Read what the files say about themselves.
+
+    Raises DistributedError, which names a file that cannot be read, lacks the columns of a search, or has vectors of
+    another model than the first.
+    """
+    with ThreadPoolExecutor(FOOTERS_AT_ONCE) as pool:
+        first, *others = pool.map(_inspect, places)
+    for file in others:
+        if file.model.vector_id != first.model.vector_id:
+            raise DistributedError(
+                f"{file.place} holds vectors of {file.model.vector_id}, which must not be compared with those of "
+                f"{first.model.vector_id} in {first.place}; keep them in two folders"
+            )
+    return [first, *others]
+
+
+def _inspect(place: Location) -> EmbeddedFile:
+    import pyarrow.parquet as pq
+
+    with place.opened(_EMBED_AGAIN) as file, pq.ParquetFile(file) as parquet:
+        schema, metadata = parquet.schema_arrow, parquet.metadata
+        rows = tuple(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))
+    about = schema.metadata or {}
+    try:
+        model = FileModel.of(place, about)
+    except VectorsError as error:
+        raise DistributedError(str(error)) from None
+    missing = [name for name in embedded_schema(model, features=True).names if name not in schema.names]
+    if missing:
+        raise DistributedError(
+            f"{place} has no column {missing[0]!r}, which a search for duplicates needs; embed its photos with "
+            "features=True"
+        )
+    if about.get(b"algorithm") != ALGORITHM.encode():
+        raise DistributedError(f"{place} holds features of another version of this program; embed its photos again")
+    return EmbeddedFile(place=place, model=model, group_rows=rows)
+
+
+def chunks_of(files: Iterable[EmbeddedFile], most_rows: int) -> list[Chunk]:
+    """Divide the rows of ``files`` into chunks of at most ``most_rows``, or of one row group if that has more."""
+    chunks: list[Chunk] = []
+    pieces: dict[int, tuple[Location, list[int]]] = {}
+    rows = first_row = 0
+
+    def close() -> None:
+        nonlocal rows, first_row
+        if rows:
+            frozen = tuple((place, tuple(groups)) for place, groups in pieces.values())
+            chunks.append(Chunk(number=len(chunks), first_row=first_row, rows=rows, pieces=frozen))
+            first_row += rows
+        pieces.clear()
+        rows = 0
+
+    for number, file in enumerate(files):
+        for group, size in enumerate(file.group_rows):
+            if rows + size > most_rows:
+                close()
+            pieces.setdefault(number, (file.place, []))[1].append(group)
+            rows += size
+    close()
+    return chunks
+
+
+def read_facts(chunk: Chunk, cells_share: float, recall_share: float) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return :data:`FACTS` about the rows of a chunk, (R,), and a sample of those with a picture, (S,).
+
+    The sample has the fields ``row``, ``vector``, ``for_cells`` and ``for_recall``. Rows are drawn for the cells and
+    for the recall with these shares, 0 to 1, by content, so that copies are drawn together. Raises DistributedError.
+    """
+    table = chunk.read(_COLUMNS)
+    vectors = vectors_in(table)
+    digests, errors, codes, flat, paths, cameras, taken = (
+        table.column(name).to_pylist()
+        for name in ("sha256", "error_code", "code", "is_flat", "path_bytes", "camera", "taken_ms")
+    )
+    facts = np.zeros(len(table), FACTS)
+    is_embedded = np.array([not error and not code for error, code in zip(errors, codes, strict=True)], dtype=bool)
+    is_flat = np.array([one is not False for one in flat], dtype=bool)
+    facts["content"] = [(digest or b"")[:16] for digest in digests]
+    facts["path"] = [blake2b(path, digest_size=16).digest() for path in paths]
+    facts["hash"], facts["inner_hash"], width, height = (
+        np.asarray(table.column(name).fill_null(0).to_numpy(), np.uint64)
+        for name in ("perceptual_hash", "inner_hash", "width", "height")
+    )
+    facts["is_image"] = [bool(one) and error != "NOT_AN_IMAGE" for one, error in zip(digests, errors, strict=True)]
+    facts["is_picture"] = is_embedded & ~is_flat & np.isfinite(vectors.sum(axis=1))
+    facts["moment"] = [
+        0 if ms is None else int.from_bytes(blake2b(f"{ms} {camera}".encode(), digest_size=8).digest(), "big")
+        for camera, ms in zip(cameras, taken, strict=True)
+    ]
+    facts["flat_size"] = np.where(is_embedded & is_flat, width << np.uint64(32) | height, np.uint64(0))
+    numbers = np.array([digest or bytes(32) for digest in digests], dtype="V32").view(np.uint64).reshape(-1, 4)
+    for_cells, for_recall = (
+        facts["is_picture"] & (numbers[:, column] < share * 2.0**64)
+        for column, share in enumerate((cells_share, recall_share))
+    )
+    rows = np.flatnonzero(for_cells | for_recall)
+    kinds = [("row", np.intp), ("vector", np.float32, vectors.shape[1]), ("for_cells", "?"), ("for_recall", "?")]
+    sample = np.zeros(len(rows), kinds)
+    columns = (rows + chunk.first_row, vectors[rows], for_cells[rows], for_recall[rows])
+    for name, column in zip(sample.dtype.names or (), columns, strict=True):
+        sample[name] = column
+    return facts, sample
+
+
+def first_with_content(facts: NDArray[Any]) -> Indices:
+    """Return (R,), the row that stands for each row's content; -1 for no image, or if a later row has its path.
+
+    This is one with a picture, if the content has any.
+    """
+    _, last = np.unique(facts["path"][::-1], return_index=True)
+    counts = np.zeros(len(facts), dtype=bool)
+    counts[len(facts) - 1 - last] = True
+    counts &= facts["is_image"]
+    rows = np.concatenate([np.flatnonzero(counts & facts["is_picture"]), np.flatnonzero(counts & ~facts["is_picture"])])
+    firsts = np.full(len(facts), -1)
+    _, first, which = np.unique(facts["content"][rows], return_index=True, return_inverse=True)
+    firsts[rows] = rows[first][which]
+    return firsts
+
+
+def vectors_in(table: Any) -> NDArray[np.float32]:
+    """Return the column of vectors as (N, D) float32, read-only."""
+    column = table.column(VECTOR)
+    dimension = column.type.list_size
+    vectors: NDArray[np.float32] = column.combine_chunks().flatten().to_numpy().reshape(-1, dimension)
+    return vectors
