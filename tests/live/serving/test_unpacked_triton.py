@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.fixtures.server import QUIET, free_port, serving
 from clip_client import SyncClipClient
 from clip_client.cli.doctor.machine_checks import check_machine
-from preprocess_ensemble.testing.server import QUIET, free_port, serving
 from preprocess_ensemble.tritonserver import find_triton
 
 
