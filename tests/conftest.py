@@ -68,7 +68,7 @@ os.environ["RAY_worker_niceness"] = "0"
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hide the developer's own settings."""
-    for name in ("CLIP_URL", "CLIP_MODEL", "CLIP_STORE", "CLIP_TOKEN"):
+    for name in ("CLIP_URL", "CLIP_MODEL", "CLIP_STORE", "CLIP_TOKEN", "CLIP_TRITON"):
         monkeypatch.delenv(name, raising=False)
 
 

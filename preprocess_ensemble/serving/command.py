@@ -19,7 +19,7 @@ from preprocess_ensemble.runtimes.precision import PRECISION_VARIABLE, PRECISION
 from preprocess_ensemble.serving.config import ServeConfig
 from preprocess_ensemble.serving.first_export import Stopped, export_if_missing, stop_signals
 from preprocess_ensemble.serving.health_endpoint import serve_health
-from preprocess_ensemble.serving.launcher import NVIDIA_SERVER, check_packages
+from preprocess_ensemble.serving.launcher import check_packages
 from preprocess_ensemble.serving.logs import JsonFormatter, append_output_to, print_line
 from preprocess_ensemble.serving.preflight import check_ports, check_repository
 from preprocess_ensemble.serving.supervisor import Supervisor
@@ -27,6 +27,7 @@ from preprocess_ensemble.serving.tensorrt import PRECISIONS as TENSORRT_PRECISIO
 from preprocess_ensemble.serving.tensorrt import check_tensorrt, default_cache
 from preprocess_ensemble.serving.tls import ServerTls
 from preprocess_ensemble.serving.triton_backend import Probe, TritonBackend
+from preprocess_ensemble.tritonserver import TRITON_VARIABLE, cpp_backend, find_triton
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``clip-serve``; return 0 after a requested stop and 1 after a failure. Misuse exits with 2."""
     parser = _parser()
     options = vars(parser.parse_args(arguments))
+    if triton := options.pop("triton"):
+        os.environ[TRITON_VARIABLE] = str(triton)  # for the launcher, too
     tls = ServerTls(**{field.name: options.pop(field.name) for field in fields(ServerTls)})
     config = ServeConfig(**options, tls=tls if tls.certificate else None)
     if mistake := _mistake(config, tls):
@@ -44,6 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(handlers=[output], level=logging.WARNING)
     try:
         check_packages()
+        find_triton()
         check_ports(config.addresses)
         if config.tensorrt:
             check_tensorrt()
@@ -84,6 +88,8 @@ def _parser() -> argparse.ArgumentParser:
     model = "export this model with clip-export first, unless the repository has it; the weights are downloaded"
     add("--model", metavar="M", help=model)
     add("--pretrained", metavar="TAG|PATH|random[:SEED]", help="weights of --model (default: those of clip-export)")
+    triton = f"an unpacked /opt/tritonserver of NVIDIA to run (default: {TRITON_VARIABLE}, else an installed one)"
+    add("--triton", type=Path, metavar="DIR", help=triton)
     host = "address to listen on (default: %(default)s, which is this machine only)"
     add("--host", default=ServeConfig.host, help=host)
     http_host = "address for --http-port; --host does not change it (default: %(default)s)"
@@ -162,7 +168,7 @@ def _mistake(config: ServeConfig, tls: ServerTls) -> str:
             f"--precision is for CPUs: use --tensorrt {' or --tensorrt '.join(TENSORRT_PRECISIONS)}",
         ),
         (
-            config.precision == "bf16" and NVIDIA_SERVER.is_file(),
+            config.precision == "bf16" and cpp_backend() is not None,
             "--precision bf16 needs the Triton that pip installs: this one has the C++ ONNX Runtime backend",
         ),
     )

@@ -1,8 +1,8 @@
-"""Starts ``tritonserver``: NVIDIA's if it is installed, otherwise the one in the ``nvidia-pytriton`` wheel.
+"""Starts ``tritonserver``: NVIDIA's if ``CLIP_TRITON`` names one or it is installed, else the one that pip installs.
 
-The wheel's binary does not run by itself. It needs the wheel's libraries, a backend directory with the Python backend
-and the stub for the running Python, and this environment's ``python3`` first on ``PATH``, because the stub embeds that
-one. The launcher arranges this and then becomes the server: same PID, all arguments passed on.
+Outside of NVIDIA's container the binary does not run by itself. It needs its libraries, a backend directory with the
+Python backend and the stub for the running Python, and this environment's ``python3`` first on ``PATH``, because the
+stub embeds that one. The launcher arranges this and then becomes the server: same PID, all arguments passed on.
 
 pip installs this module as the command ``tritonserver``.
 """
@@ -11,18 +11,14 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import importlib.metadata
 import importlib.util
 import os
-import platform
 import shutil
 import signal
 import site
 import sys
-import sysconfig
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -30,22 +26,13 @@ from platformdirs import user_cache_path
 
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.serving.cleanup import end_orphaned_stubs, region_prefix, remove_stale_regions
-
-NVIDIA_SERVER: Final = Path("/opt/tritonserver/bin/tritonserver")
-"""The server in NVIDIA's container."""
+from preprocess_ensemble.tritonserver import Triton, cpp_backend, find_triton, library_path
 
 PACKAGE_ROOT: Final = Path(__file__).resolve().parents[2]
 """The folder that Python must search for this package."""
 
 PARENT_VARIABLE: Final = "CLIP_TRITON_PARENT_PID"
 """Environment variable with the PID of the server's parent; the kernel kills the server when that process ends."""
-
-_PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
-_LAST_PYTHON: Final = (3, 12)
-"""The extra ``server`` leaves the wheel out for later ones: it pins NumPy 1, which has no wheels for them."""
-
-_MIN_GLIBC: Final = (2, 35)
-"""From the wheel's tag, ``manylinux_2_35_x86_64``."""
 
 _PR_SET_PDEATHSIG: Final = 1
 """From ``linux/prctl.h``."""
@@ -59,86 +46,21 @@ __all__ = ("TritonPythonModel",)
 '''
 
 
-@dataclass(frozen=True, kw_only=True)
-class Wheel:
-    """An installed ``nvidia-pytriton``: ``server`` is its tritonserver folder, ``libraries`` has its shared objects."""
-
-    version: str
-    server: Path
-    libraries: Path
-
-    @property
-    def binary(self) -> Path:
-        """The server itself."""
-        return self.server / "bin" / "tritonserver"
-
-    @property
-    def stub(self) -> Path:
-        """The stub process for the running version of Python."""
-        return self.server / "python_backend_stubs" / _PYTHON / "triton_python_backend_stub"
-
-
 def check_packages() -> None:
     """Raise ``ReportedError`` if a Python package is missing that the server needs on every machine."""
     if importlib.util.find_spec("psutil") is None:
         raise ReportedError("The server needs psutil, which is not installed: run `pip install 'clip-triton[server]'`.")
 
 
-def find_wheel() -> Wheel:
-    """Locate the pip-installed server for this version of Python.
+def backend_directory(triton: Triton) -> Path:
+    """Return a directory with the server's Python backend and this package's ``onnxruntime``; create it on first use.
 
-    Raises ``ReportedError`` if it cannot run on this machine, or if the wheel is missing or incomplete.
-    """
-    _check_platform()
-    # Importing pytriton would take a second.
-    spec = importlib.util.find_spec("pytriton")
-    if spec is None or not spec.submodule_search_locations:
-        if sys.version_info[:2] > _LAST_PYTHON:
-            raise ReportedError(
-                f"The tritonserver that pip installs needs Python 3.11 or 3.12, and this is Python "
-                f"{platform.python_version()}, for which `pip install 'clip-triton[server]'` leaves it out: create the "
-                "environment with one of those, or use NVIDIA's Triton container."
-            )
-        raise ReportedError(
-            "No tritonserver is installed: run `pip install 'clip-triton[server]'`, or use NVIDIA's Triton container."
-        )
-    package = Path(spec.submodule_search_locations[0]).resolve()
-    version = importlib.metadata.version("nvidia-pytriton")
-    wheel = Wheel(version=version, server=package / "tritonserver", libraries=package.parent / "nvidia_pytriton.libs")
-    if not wheel.binary.is_file() or not wheel.stub.is_file():
-        raise ReportedError(
-            f"nvidia-pytriton {version} has no tritonserver, or no Python backend stub for Python {_PYTHON}: run "
-            "`pip install --force-reinstall 'nvidia-pytriton>=0.7,<0.8'` with Python 3.11 or 3.12."
-        )
-    return wheel
-
-
-def _check_platform() -> None:
-    """Raise ``ReportedError`` unless the wheel's binary runs on this machine."""
-    system, machine = platform.system(), platform.machine()
-    if (system, machine) != ("Linux", "x86_64"):
-        raise ReportedError(
-            f"The pip-installed tritonserver runs on Linux x86-64 only, not on {system} {machine}: "
-            "use NVIDIA's Triton container or a server on another machine."
-        )
-    name, version = platform.libc_ver()
-    if name != "glibc" or tuple(int(part) for part in version.split(".")[:2]) < _MIN_GLIBC:
-        found = f"glibc {version}" if name == "glibc" else "another C library"
-        raise ReportedError(
-            f"The pip-installed tritonserver needs glibc 2.35 or newer and this system has {found}: "
-            "use Debian 12, Ubuntu 22.04 or newer, or NVIDIA's Triton container."
-        )
-
-
-def backend_directory(wheel: Wheel) -> Path:
-    """Return the backend directory for this wheel and this Python; create it on first use.
-
-    Its name holds a digest of its contents, so each wheel and Python has its own directory. It is in the environment,
+    Its name holds a digest of its contents, so each server and Python has its own directory. It is in the environment,
     or in the user's cache if the environment is read-only. Raises ``ReportedError`` if neither can be written.
     """
-    sources = (wheel.stub, wheel.server / "backends" / "python" / "libtriton_python.so")
+    sources = (triton.stub, triton.server / "backends" / "python" / "libtriton_python.so")
     versions = (f"{source} {source.stat().st_size}" for source in sources)
-    recipe = "\n".join((wheel.version, *versions, _ONNXRUNTIME_MODEL))
+    recipe = "\n".join((triton.version, *versions, _ONNXRUNTIME_MODEL))
     name = f"backends-{hashlib.sha256(recipe.encode()).hexdigest()[:16]}"
     places = (Path(sys.prefix, "lib", "clip-triton"), user_cache_path("clip-triton", appauthor=False))
     failures = []
@@ -146,21 +68,21 @@ def backend_directory(wheel: Wheel) -> Path:
         (place / name for place in places), key=Path.is_dir, reverse=True
     ):  # one that exists is complete
         try:
-            return directory if directory.is_dir() else _build(wheel, directory)
+            return directory if directory.is_dir() else _build(triton, directory)
         except OSError as error:
             failures.append(f"{directory.parent} ({error.strerror or error})")
     raise ReportedError(f"Triton's backend directory could not be written: make one of these writable: {failures}.")
 
 
-def _build(wheel: Wheel, directory: Path) -> Path:
+def _build(triton: Triton, directory: Path) -> Path:
     directory.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".backends-", dir=directory.parent, ignore_cleanup_errors=True) as folder:
         work = Path(folder, "backends")
         # Copies: Triton rejects a Python-based backend whose library is a link out of its directory, and pip does not
         # guarantee the executable bit that the stub needs.
         python = work / "python"
-        shutil.copytree(wheel.server / "backends" / "python", python, ignore=shutil.ignore_patterns("__pycache__"))
-        shutil.copyfile(wheel.stub, python / wheel.stub.name).chmod(0o755)
+        shutil.copytree(triton.server / "backends" / "python", python, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copyfile(triton.stub, python / triton.stub.name).chmod(0o755)
         (work / "onnxruntime").mkdir()
         (work / "onnxruntime" / "model.py").write_text(_ONNXRUNTIME_MODEL, encoding="utf-8")
         try:
@@ -190,43 +112,17 @@ def server_command(
     if PACKAGE_ROOT not in (Path(folder).resolve() for folder in site.getsitepackages()):
         env = with_package(env)
     extra = []
-    binary = NVIDIA_SERVER
-    if not binary.is_file():
-        wheel = find_wheel()
-        binary = wheel.binary
-        if (folder := libpython_folder(env.get("LD_LIBRARY_PATH", ""))) is not None:
-            _prepend(env, "LD_LIBRARY_PATH", folder)
-        _prepend(env, "LD_LIBRARY_PATH", wheel.libraries)
+    triton = find_triton(env)
+    if triton.libraries is not None:
+        env["LD_LIBRARY_PATH"] = library_path(triton, env.get("LD_LIBRARY_PATH", ""))
         if not is_given("--backend-directory"):
-            extra.append(f"--backend-directory={backend_directory(wheel)}")
+            backends = backend_directory(triton) if cpp_backend(env) is None else triton.server / "backends"
+            extra.append(f"--backend-directory={backends}")
         if not is_given("--cache-directory"):
-            extra.append(f"--cache-directory={wheel.server / 'caches'}")
+            extra.append(f"--cache-directory={triton.server / 'caches'}")
     if not is_given("shm-region-prefix-name="):
         extra.append(f"--backend-config=python,shm-region-prefix-name={region_prefix(pid)}")
-    return (str(binary), *extra, *arguments), env
-
-
-def libpython_folder(search_path: str) -> Path | None:
-    """Return the folder of the running Python's shared library, which the stub links; None if the linker finds it.
-
-    ``search_path`` is the value of ``LD_LIBRARY_PATH``. Raises ``ReportedError`` if the library is not installed:
-    Triton would wait for its stub without limit.
-    """
-    name = f"libpython{_PYTHON}.so.1.0"
-    own = Path(sysconfig.get_config_var("LIBDIR") or "")
-    if (own / name).is_file():
-        # pyenv, uv and conda install it beside their Python, where the linker does not search.
-        return own
-    if any((Path(folder) / name).is_file() for folder in search_path.split(os.pathsep) if folder):
-        return None
-    try:
-        ctypes.CDLL(name)
-    except OSError:
-        raise ReportedError(
-            f"Triton's Python backend needs {name}, which is not part of this Python: install it (Debian and Ubuntu: "
-            f"`apt-get install libpython{_PYTHON}`), or use a Python built with --enable-shared."
-        ) from None
-    return None
+    return (str(triton.binary), *extra, *arguments), env
 
 
 def with_package(environment: Mapping[str, str]) -> dict[str, str]:

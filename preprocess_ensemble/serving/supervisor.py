@@ -1,14 +1,14 @@
 """Keeps one Triton serving: sends it a canary, an image with a known vector, and restarts it if that fails.
 
-Triton's own health endpoints still say "ready" after a model's process has died, so the supervisor does not ask them.
-The outcome of a probe decides what it does::
+Triton's own health endpoints may still say "ready" after a model's process has died: the server's in every release, a
+model's before release 25.12. So a probe also embeds the canary. Its outcome decides what the supervisor does::
 
     ProbeOutcome  meaning                                         action
     OK            the canary has the right vector                 none
     SHORT         so it has, but a full batch has no memory       none: "degraded"
     SLOW          no answer in time, or rejected because of load  none while the server finishes requests or computes;
                                                                   otherwise "stuck", and a restart after a while
-    BROKEN        an error: dead stub, missing model, wrong       restart at once
+    BROKEN        an error: dead stub, model not ready, wrong     restart at once
                   vector
 
 A server process that has ended is restarted as well. Only starts that fail make the pauses between them grow. A server

@@ -14,7 +14,6 @@ import ctypes.util
 import hashlib
 import importlib.metadata
 import importlib.util
-import os
 import re
 from pathlib import Path
 from typing import Final
@@ -24,12 +23,12 @@ from platformdirs import user_cache_path
 from preprocess_ensemble.contract import ENCODER
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.model_repository.config import ModelConfig, config_text, installed_passport, read_config
-from preprocess_ensemble.serving.launcher import NVIDIA_SERVER
+from preprocess_ensemble.tritonserver import cpp_backend, nvidia_folder, nvidia_version
 
 PRECISIONS: Final = ("fp16", "fp32")
 
 _WORKSPACE_BYTES: Final = 4 * 2**30
-_NVIDIA_PROVIDER: Final = NVIDIA_SERVER.parents[1] / "backends" / "onnxruntime" / "libonnxruntime_providers_tensorrt.so"
+_PROVIDER: Final = "libonnxruntime_providers_tensorrt.so"
 _REMEDY: Final = "start clip-serve without --tensorrt, which runs the model on CUDA or the CPU"
 
 
@@ -105,8 +104,8 @@ def stage_repository(repository: Path, directory: Path, *, cache: Path, precisio
 
 def _runtime() -> str:
     """What an engine depends on besides the model; ONNX Runtime itself distinguishes GPUs."""
-    if NVIDIA_SERVER.is_file():
-        return f"triton {os.environ.get('TRITON_SERVER_VERSION', '')}"
+    if cpp_backend() is not None and (folder := nvidia_folder()) is not None:
+        return f"triton {nvidia_version(folder)}"
     versions = dict.fromkeys(("onnxruntime-gpu", "tensorrt-cu12", "tensorrt-cu13"), "")
     for name in versions:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -125,7 +124,7 @@ def check_tensorrt() -> None:
     if not library.is_file():
         remedy = (
             "use a Triton image whose ONNX Runtime backend has one"
-            if NVIDIA_SERVER.is_file()
+            if cpp_backend() is not None
             else "run `pip uninstall onnxruntime` and `pip install onnxruntime-gpu`"
         )
         raise TensorrtMissing(f"ONNX Runtime has no TensorRT provider ({library}): {remedy}, or {_REMEDY}.")
@@ -152,15 +151,17 @@ def usable_gpus() -> int:
 
 
 def _provider() -> Path:
-    if NVIDIA_SERVER.is_file():
-        return _NVIDIA_PROVIDER
+    if (backend := cpp_backend()) is not None:
+        return backend / _PROVIDER
     # Not imported: that would take most of a second and 100 MB in a process that never runs a model.
     spec = importlib.util.find_spec("onnxruntime")
     package = Path(spec.origin).parent if spec is not None and spec.origin else Path("onnxruntime")
-    return package / "capi" / "libonnxruntime_providers_tensorrt.so"
+    return package / "capi" / _PROVIDER
 
 
 def _loads(library: str) -> bool:
+    if (folder := nvidia_folder()) is not None and (folder / "lib" / library).is_file():
+        return True
     spec = importlib.util.find_spec("tensorrt_libs")
     if spec is not None and spec.origin and (Path(spec.origin).parent / library).is_file():
         return True

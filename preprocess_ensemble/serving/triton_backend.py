@@ -45,6 +45,7 @@ class Step(Enum):
     """The process of a model has ended."""
     HANDSHAKE = "handshake"
     CANARY = "canary"
+    READY = "models ready"
     SHARED_MEMORY = "shared memory"
 
 
@@ -115,8 +116,12 @@ class TritonBackend:
         self._transport = transport_factory(config)(config.endpoints[0], None)
 
     async def probe(self) -> Probe:
-        """Embed the canary once, with one request; only the first probe of a server also asks for its model."""
-        from clip_client import ClipError, DeadlineExceeded, Overloaded, Unavailable
+        """Embed the canary once, with one request, and ask whether all models are ready.
+
+        Since release 25.12 a model whose process has ended is not ready. Only the first probe of a server also asks for
+        its model.
+        """
+        from clip_client import ClipError, DeadlineExceeded, ModelNotReady, Overloaded, Unavailable
         from clip_client._health import check_canary
 
         assert self._transport is not None
@@ -130,6 +135,8 @@ class TritonBackend:
                 self._model = await self._transport.model(timeout_s=timeout_s)
             step = Step.CANARY
             await check_canary(self._transport, self._model, timeout_s=timeout_s)
+            step = Step.READY
+            await self._transport.models_ready(timeout_s=timeout_s)
         except (DeadlineExceeded, Overloaded) as error:
             return Probe(outcome=ProbeOutcome.SLOW, step=step, message=error.message)
         except Unavailable:
@@ -139,7 +146,9 @@ class TritonBackend:
             message = "The process of a model has ended or hangs."
             return Probe(outcome=ProbeOutcome.BROKEN, step=step, message=message)
         except ClipError as error:
-            return Probe(outcome=ProbeOutcome.BROKEN, step=step, message=error.message)
+            ended = isinstance(error, ModelNotReady) and step is not Step.HANDSHAKE
+            message = "A model is not ready any more: its process has ended." if ended else error.message
+            return Probe(outcome=ProbeOutcome.BROKEN, step=step, message=message)
         if shortage := await self._shortage(self._transport, self._model):
             return Probe(outcome=ProbeOutcome.SHORT, step=Step.SHARED_MEMORY, message=shortage, model_id=self._model.id)
         return Probe(outcome=ProbeOutcome.OK, model_id=self._model.id)

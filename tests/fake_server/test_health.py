@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from tritonclient.grpc import service_pb2
 
 from clip_client import ClientConfig, ClipClient, DeadlineExceeded
 from clip_client.cli.doctor.server_checks import check_server
@@ -178,3 +179,18 @@ async def test_doctor_shows_what_the_health_check_found() -> None:
     found = {check.name: check.value for check in checks}
     assert found["model"] == "fake/random:0@00000000"
     assert "right vector" in found["health"]
+
+
+class Newer(FakeTriton):
+    """A release that pip does not have."""
+
+    async def ServerMetadata(self, request: Any, context: Any) -> Any:
+        return service_pb2.ServerMetadataResponse(name="triton", version="2.75.0")
+
+
+async def test_doctor_names_the_holes_of_the_release_that_answers() -> None:
+    async with Newer() as server:
+        checks, _ = await check_server(ClientConfig(urls=(server.url,)), origin="a test", timeout_s=20)
+    found = {check.name: check.value for check in checks}
+    assert found["Triton"] == "2.75.0 (triton)"
+    assert found["known holes"].startswith("very large requests"), "2.51 has three more"

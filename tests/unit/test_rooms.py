@@ -31,6 +31,7 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
         ),
         (),
     ),
+    "tritonserver": (("preprocess_ensemble.tritonserver",), ("contract",)),
     "imaging": (("preprocess_ensemble.imaging",), ("contract",)),
     "model_repository": (("preprocess_ensemble.model_repository",), ("contract", "imaging")),
     "runtimes": (("preprocess_ensemble.runtimes",), ("contract", "imaging", "model_repository")),
@@ -110,12 +111,12 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
         (
             BASE, "contract", "imaging", "model_repository", "runtimes", "transports", "balancing", "server state",
             "client", "vectors", "dedup types", "dedup files", "dedup store", "dedup features", "dedup compare",
-            "dedup search", "dedup actions", "dedup reporting", "review", "distributed",
+            "dedup search", "dedup actions", "dedup reporting", "review", "distributed", "tritonserver",
         ),
     ),
     "serving": (
         ("preprocess_ensemble.serving",),
-        ("contract", "imaging", "model_repository", "runtimes", "transports", "server state", "client"),
+        ("contract", "imaging", "model_repository", "runtimes", "transports", "server state", "client", "tritonserver"),
     ),
 }  # fmt: skip
 

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Final
 
 from clip_client.dedup.text import counted
+from preprocess_ensemble.tritonserver import open_holes
 
 
 class Level(StrEnum):
@@ -41,6 +42,16 @@ class Check:
     level: Level = Level.OK
     remedy: str = ""
     """How to fix it; empty if there is nothing to fix."""
+
+
+def known_holes(about: str, triton_version: str) -> Iterator[Check]:
+    """Name the published holes that this version of Triton is not known to close."""
+    if holes := open_holes(triton_version):
+        remedy = (
+            "trust all who can connect, put Envoy in front, or run a newer release with: clip-serve --triton; see "
+            "docs/security.md"
+        )
+        yield Check(about, "known holes", "; ".join(holes), Level.HINT, remedy)
 
 
 def table_lines(checks: Sequence[Check], *, width: int, colour: bool) -> Iterator[str]:

@@ -13,12 +13,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
-from clip_client.cli.doctor.check import CLIENT, Check, Level
+from clip_client.cli.doctor.check import CLIENT, Check, Level, known_holes
 from clip_client.cli.parser import DISTRIBUTION
 from preprocess_ensemble.cores import usable_cores
+from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.model_repository.location import default_repository, has_model
 from preprocess_ensemble.runtimes.choices import Choices
 from preprocess_ensemble.runtimes.processor import has_bf16
+from preprocess_ensemble.tritonserver import cpp_backend, find_triton, missing_libraries
 
 _NEEDED: Final = ("anyio", "grpcio", "numpy", "pillow", "protobuf", "tritonclient")
 
@@ -41,6 +43,9 @@ _OPTIONAL: Final = (
 _SHARED_MEMORY: Final = Path("/dev/shm")
 _SHARED_MEMORY_BYTES: Final = 256 * 2**20
 """A batch of 32 rows of pixels takes 5 MB, and one large request up to hundreds; Docker gives 64 MiB."""
+
+_NVIDIA_DEVICE: Final = Path("/dev/nvidiactl")
+"""It exists if the driver of a GPU is loaded."""
 
 _PORTS: Final = (("gRPC", 8001), ("metrics", 8002))
 """The default ports of clip-serve and tritonserver."""
@@ -129,12 +134,19 @@ def _shared_memory() -> Iterator[Check]:
 
 
 def _server_parts(server_answers: bool) -> Iterator[Check]:
-    if wheel := _version("nvidia-pytriton"):
-        yield _check("tritonserver", f"from nvidia-pytriton {wheel}")
+    try:
+        triton = find_triton()
+    except ReportedError as error:
+        yield _check("tritonserver", "none that can run here", f"only a server on this machine needs it. {error}")
     else:
-        how = f"{_install('server')} (Linux on x86-64), or use NVIDIA's container"
-        remedy = f"only a server on this machine needs it; {how}"
-        yield _check("tritonserver", "nvidia-pytriton is not installed", remedy)
+        lacking = []
+        if triton.libraries is not None and (backend := cpp_backend()) is not None and _NVIDIA_DEVICE.exists():
+            lacking = missing_libraries(triton, [backend / "libonnxruntime_providers_cuda.so"])
+        remedy = f"the GPU needs {', '.join(lacking)}: copy them from the image into {triton.libraries}"
+        value = f"{triton.version or 'of an unknown version'}, {triton.origin}"
+        yield _check("tritonserver", value, remedy if lacking else "")
+        if not server_answers:
+            yield from known_holes(CLIENT, triton.version)
     if server_answers:
         return
     repository, start = default_repository(), "start it with: clip-serve"

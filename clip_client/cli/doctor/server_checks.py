@@ -9,7 +9,7 @@ from clip_client import ClientConfig, ClipError, ModelInfo
 from clip_client._endpoint import Endpoint, EndpointKind
 from clip_client._health import run_health_checks
 from clip_client._transports.factory import resolve_auto, transport_factory
-from clip_client.cli.doctor.check import SERVER, Check, Level
+from clip_client.cli.doctor.check import SERVER, Check, Level, known_holes
 from preprocess_ensemble import contract
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ async def _check_all(transport: Transport, endpoint: Endpoint, timeout_s: float)
 def _description(server: ServerDescription) -> Iterator[Check]:
     encoder, preprocessor = server.models[contract.ENCODER], server.models[contract.PREPROCESSOR]
     yield Check(SERVER, "Triton", f"{server.version} ({server.name})")
+    yield from known_holes(SERVER, server.version)
     kinds = ", ".join(_KINDS.get(kind, kind) for kind in encoder.kinds) or "not said"
     accelerated = f" with {', '.join(encoder.accelerators)}" if encoder.accelerators else ""
     yield Check(SERVER, "provider", f"{encoder.backend or 'not said'}{accelerated}, on {kinds}")

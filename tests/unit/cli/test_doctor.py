@@ -47,7 +47,6 @@ def test_missing_packages_are_named_with_the_remedy(monkeypatch: pytest.MonkeyPa
         "onnxruntime",
         "onnxruntime-gpu",
         "onnxruntime-openvino",
-        "nvidia-pytriton",
     }
     version = metadata.version
 
@@ -65,7 +64,37 @@ def test_missing_packages_are_named_with_the_remedy(monkeypatch: pytest.MonkeyPa
     assert "'clip-triton[dedup]'" in found["faiss-cpu"].remedy
     assert found["opencv-python-headless"].level is Level.OK
     assert "'clip-triton[local]'" in found["onnxruntime"].remedy
-    assert "'clip-triton[server]'" in found["tritonserver"].remedy
+
+
+def test_the_tritonserver_of_this_machine_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLIP_TRITON", str(tmp_path))
+    assert "is not an unpacked /opt/tritonserver" in machine()["tritonserver"].remedy
+    for name in ("bin/tritonserver", "backends/python/triton_python_backend_stub", "TRITON_VERSION"):
+        (file := tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("2.58.0\n")
+    found = machine()
+    assert found["tritonserver"].value == f"2.58.0, NVIDIA's, in {tmp_path} (CLIP_TRITON)"
+    assert "a classification of a text output ends the server" in found["known holes"].value
+    assert "known holes" not in machine(server_answers=True), "that server's holes count, and are named beside it"
+    (tmp_path / "TRITON_VERSION").write_text("2.75.0\n")
+    assert "classification" not in machine()["known holes"].value
+
+
+def test_a_gpu_needs_its_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLIP_TRITON", str(tmp_path))
+    for name in ("bin/tritonserver", "backends/python/triton_python_backend_stub"):
+        (file := tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    (backend := tmp_path / "backends" / "onnxruntime").mkdir()
+    (backend / "libtriton_onnxruntime.so").touch()
+    needs = {"libonnxruntime_providers_cuda.so": ["libcublas.so.13"]}
+    monkeypatch.setattr(machine_checks, "missing_libraries", lambda _, files: needs[files[0].name])
+    monkeypatch.setattr(machine_checks, "_NVIDIA_DEVICE", tmp_path / "absent")
+    assert machine()["tritonserver"].level is Level.OK
+    monkeypatch.setattr(machine_checks, "_NVIDIA_DEVICE", tmp_path)
+    assert machine()["tritonserver"].remedy == (
+        f"the GPU needs libcublas.so.13: copy them from the image into {tmp_path}/lib"
+    )
 
 
 def test_openvino_is_missed_only_by_a_processor_that_gains_from_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,7 +78,8 @@ async def test_a_check_is_one_request(monkeypatch: pytest.MonkeyPatch, tmp_path:
         right = Probe(outcome=ProbeOutcome.OK, model_id="fake/random:0@00000000")
         assert [await backend.probe() for _ in range(5)] == [right] * 5
         assert [request.images for request in server.requests] == [(PNG_1X1,)] * 5
-        assert (server.handshakes, server.questions) == (1, ["ModelConfig"]), "once for each start of the server"
+        assert (server.handshakes, server.questions.count("ModelConfig")) == (1, 1), "once for each start of the server"
+        assert server.questions.count("ModelReady") == 3 * 5
         await backend.reconnect()
         assert await backend.probe() == right
         assert server.handshakes == 2
@@ -124,6 +125,19 @@ async def test_a_closed_port_is_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_
         await server.stop()
         probe = await backend.probe()
         assert (probe.outcome, probe.step) == (ProbeOutcome.SLOW, Step.CONNECT)
+
+
+async def test_a_model_that_is_not_ready_is_broken_although_the_canary_is_right(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Since release 25.12, a model is not ready after its process has ended; in the Triton of pip it stays ready."""
+    async with Listening() as server, _probing(server, monkeypatch, tmp_path) as backend:
+        server.ready_models.remove("clip_encoder")
+        probe = await backend.probe()
+        assert (probe.outcome, probe.step) == (ProbeOutcome.BROKEN, Step.READY)
+        assert probe.message == "A model is not ready any more: its process has ended."
+        server.ready_models.clear()
+        assert (await backend.probe()).step is Step.CANARY
 
 
 @pytest.mark.usefixtures("no_memory")

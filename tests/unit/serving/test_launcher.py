@@ -10,16 +10,18 @@ import site
 import subprocess
 import sys
 import sysconfig
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from preprocess_ensemble import tritonserver
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.serving import launcher
 from preprocess_ensemble.serving.cleanup import end_orphaned_stubs, region_prefix, remove_stale_regions
-from preprocess_ensemble.serving.launcher import Wheel
+from preprocess_ensemble.tritonserver import Triton
 from tests.paths import ROOT
 
 if TYPE_CHECKING:
@@ -27,10 +29,17 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def wheel(tmp_path: Path) -> Wheel:
+def wheel(tmp_path: Path) -> Triton:
     """A wheel with the layout of nvidia-pytriton, and nothing in its files."""
     server = tmp_path / "site-packages" / "pytriton" / "tritonserver"
-    wheel = Wheel(version="0.7.0", server=server, libraries=tmp_path / "site-packages" / "nvidia_pytriton.libs")
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    wheel = Triton(
+        version="2.51.0",
+        origin="from nvidia-pytriton 0.7.0",
+        server=server,
+        libraries=tmp_path / "site-packages" / "nvidia_pytriton.libs",
+        stub=server / "python_backend_stubs" / python / "triton_python_backend_stub",
+    )
     for file in (
         wheel.binary,
         wheel.stub,
@@ -51,19 +60,19 @@ def prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def command_for(
-    wheel: Wheel, arguments: Sequence[str] = (), environment: Mapping[str, str] | None = None
+    wheel: Triton, arguments: Sequence[str] = (), environment: Mapping[str, str] | None = None
 ) -> tuple[tuple[str, ...], dict[str, str]]:
     """What to execute on a machine without NVIDIA's server, with this wheel instead of the installed one."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(launcher, "NVIDIA_SERVER", Path("/nowhere"))
-        patch.setattr(launcher, "find_wheel", lambda: wheel)
+        patch.setattr(tritonserver, "CONTAINER", Path("/nowhere"))
+        patch.setattr(tritonserver, "_find_wheel", lambda: wheel)
         return launcher.server_command(arguments, environment or {}, pid=os.getpid())
 
 
 def test_the_installed_wheel_is_found_without_importing_it() -> None:
     script = (
-        "import sys; from preprocess_ensemble.serving.launcher import find_wheel; "
-        "print(find_wheel().binary); assert 'pytriton' not in sys.modules"
+        "import sys; from preprocess_ensemble.tritonserver import find_triton; "
+        "print(find_triton().binary); assert 'pytriton' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=False)
     if "No tritonserver is installed" in done.stderr:
@@ -72,7 +81,7 @@ def test_the_installed_wheel_is_found_without_importing_it() -> None:
     assert os.access(done.stdout.strip(), os.X_OK)
 
 
-def test_backend_directory_is_complete_and_reused(wheel: Wheel, prefix: Path) -> None:
+def test_backend_directory_is_complete_and_reused(wheel: Triton, prefix: Path) -> None:
     directory = launcher.backend_directory(wheel)
     assert directory.parent == prefix / "lib" / "clip-triton"
     assert (directory / "python" / "libtriton_python.so").read_text(encoding="utf-8") == "libtriton_python.so"
@@ -86,33 +95,32 @@ def test_backend_directory_is_complete_and_reused(wheel: Wheel, prefix: Path) ->
     assert [path.name for path in directory.parent.iterdir()] == [directory.name], "no work folder is left"
 
 
-def test_another_version_gets_another_backend_directory(wheel: Wheel, prefix: Path) -> None:
-    newer = Wheel(version="0.7.1", server=wheel.server, libraries=wheel.libraries)
-    assert launcher.backend_directory(newer) != launcher.backend_directory(wheel)
+def test_another_version_gets_another_backend_directory(wheel: Triton, prefix: Path) -> None:
+    assert launcher.backend_directory(replace(wheel, version="2.52.0")) != launcher.backend_directory(wheel)
 
 
 def test_of_two_starts_that_build_it_the_slower_takes_what_the_faster_built(
-    wheel: Wheel, prefix: Path, monkeypatch: pytest.MonkeyPatch
+    wheel: Triton, prefix: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build = launcher._build
-    monkeypatch.setattr(launcher, "_build", lambda wheel, directory: build(wheel, build(wheel, directory)))
+    monkeypatch.setattr(launcher, "_build", lambda triton, directory: build(triton, build(triton, directory)))
     assert (launcher.backend_directory(wheel) / "python" / "libtriton_python.so").is_file()
 
 
-def test_a_read_only_environment_uses_the_cache(wheel: Wheel, prefix: Path) -> None:
+def test_a_read_only_environment_uses_the_cache(wheel: Triton, prefix: Path) -> None:
     prefix.write_text("a file, where a folder would be needed", encoding="utf-8")
     directory = launcher.backend_directory(wheel)
     assert directory.parent == prefix.parent / "cache" / "clip-triton"
 
 
-def test_no_place_for_the_backend_directory_is_one_sentence(wheel: Wheel, prefix: Path) -> None:
+def test_no_place_for_the_backend_directory_is_one_sentence(wheel: Triton, prefix: Path) -> None:
     prefix.write_text("", encoding="utf-8")
     (prefix.parent / "cache").write_text("", encoding="utf-8")
     with pytest.raises(ReportedError, match="could not be written"):
         launcher.backend_directory(wheel)
 
 
-def test_command_adds_what_the_user_left_out(wheel: Wheel, prefix: Path) -> None:
+def test_command_adds_what_the_user_left_out(wheel: Triton, prefix: Path) -> None:
     environment = {"PATH": "/bin", "LD_LIBRARY_PATH": "/lib/x", "OTHER": "1"}
     command, changed = command_for(wheel, ["--model-repository", "m"], environment)
     assert command[0] == str(wheel.binary)
@@ -125,7 +133,7 @@ def test_command_adds_what_the_user_left_out(wheel: Wheel, prefix: Path) -> None
     assert changed["OTHER"] == "1"
 
 
-def test_command_keeps_what_the_user_chose(wheel: Wheel) -> None:
+def test_command_keeps_what_the_user_chose(wheel: Triton) -> None:
     mine = [
         "--backend-directory",
         "/b",
@@ -135,18 +143,78 @@ def test_command_keeps_what_the_user_chose(wheel: Wheel) -> None:
     assert command_for(wheel, mine)[0] == (str(wheel.binary), *mine)
 
 
-def test_nvidias_server_is_preferred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    nvidia = tmp_path / "tritonserver"
-    nvidia.touch()
-    monkeypatch.setattr(launcher, "NVIDIA_SERVER", nvidia)
+@pytest.fixture
+def nvidia(tmp_path: Path) -> Path:
+    """A folder with the layout of NVIDIA's /opt/tritonserver, and nothing in its files but the version."""
+    for name in (
+        "bin/tritonserver",
+        "backends/python/libtriton_python.so",
+        "backends/python/triton_python_backend_stub",
+        "backends/onnxruntime/libtriton_onnxruntime.so",
+        "TRITON_VERSION",
+    ):
+        (file := tmp_path / "opt" / name).parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("2.75.0\n", encoding="utf-8")
+    return tmp_path / "opt"
+
+
+def test_the_server_of_nvidias_container_is_preferred_and_left_alone(
+    nvidia: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tritonserver, "CONTAINER", nvidia)
     command, changed = launcher.server_command([], {}, pid=os.getpid())
-    assert command[0] == str(nvidia)
-    assert not any(argument.startswith("--backend-directory") for argument in command)
+    assert command[0] == f"{nvidia}/bin/tritonserver"
+    assert not any(argument.startswith(("--backend-directory", "--cache-directory")) for argument in command)
     assert "LD_LIBRARY_PATH" not in changed
+    assert tritonserver.find_triton({}).version == "2.75.0"
+
+
+def test_an_unpacked_server_runs_with_its_own_parts(
+    wheel: Triton, nvidia: Path, prefix: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = {"CLIP_TRITON": str(nvidia), "LD_LIBRARY_PATH": "/lib/x", "PATH": "/bin:/usr/bin"}
+    command, changed = command_for(wheel, environment=environment)
+    assert command[0] == f"{nvidia}/bin/tritonserver"
+    assert {f"--backend-directory={nvidia}/backends", f"--cache-directory={nvidia}/caches"} < set(command)
+    folders = changed["LD_LIBRARY_PATH"].split(":")
+    assert (folders[0], folders[-1]) == (f"{nvidia}/lib", "/lib/x")
+    assert tritonserver.cpp_backend(environment) == nvidia / "backends" / "onnxruntime"
+
+    (nvidia / "backends" / "onnxruntime" / "libtriton_onnxruntime.so").unlink()
+    built = launcher.backend_directory(tritonserver.find_triton(environment))
+    assert f"--backend-directory={built}" in command_for(wheel, environment=environment)[0]
+    assert tritonserver.cpp_backend(environment) is None
+    assert tritonserver.cpp_backend({}) is None
+
+
+@pytest.mark.parametrize("name", ["bin/tritonserver", "backends/python/triton_python_backend_stub"])
+def test_another_folder_is_no_unpacked_server(nvidia: Path, name: str) -> None:
+    (nvidia / name).unlink()
+    with pytest.raises(ReportedError, match=f"is not an unpacked /opt/tritonserver: it has no {name}"):
+        tritonserver.find_triton({"CLIP_TRITON": str(nvidia)})
+
+
+def test_the_libraries_that_this_system_lacks_are_named(nvidia: Path, tmp_path: Path) -> None:
+    """The words are those of ldd on Debian 12, about a program of Ubuntu 24.04."""
+    (ldd := tmp_path / "ldd").write_text(
+        "#!/bin/sh\n"
+        """echo "$1: /lib/libc.so.6: version \\`GLIBC_2.38' not found (required by $1)" >&2\n"""
+        """echo '\tlibdcgm.so.4 => not found'\necho '\tlibm.so.6 => /lib/libm.so.6 (0x7f)'\n"""
+    )
+    ldd.chmod(0o755)
+    with pytest.raises(ReportedError, match=r"has no GLIBC_2\.38, libdcgm\.so\.4: use the distribution"):
+        tritonserver.find_triton({"CLIP_TRITON": str(nvidia), "PATH": f"{tmp_path}:/bin:/usr/bin"})
+
+
+@pytest.mark.parametrize(
+    ("version", "holes"), [("2.51.0", 4), ("2.59.0", 4), ("2.59.1", 1), ("2.73.0dev", 1), ("3.0.0", 1), ("", 0)]
+)
+def test_a_release_closes_holes(version: str, holes: int) -> None:
+    assert len(tritonserver.open_holes(version)) == holes
 
 
 def test_a_package_that_is_not_installed_reaches_the_stub(
-    wheel: Wheel, prefix: Path, monkeypatch: pytest.MonkeyPatch
+    wheel: Triton, prefix: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(site, "getsitepackages", list)
     _, changed = command_for(wheel, environment={"PYTHONPATH": "/mine"})
@@ -170,7 +238,7 @@ def test_a_platform_that_cannot_run_it(
     monkeypatch.setattr(platform, "machine", lambda: machine)
     monkeypatch.setattr(platform, "libc_ver", lambda: libc)
     with pytest.raises(ReportedError, match=remedy):
-        launcher.find_wheel()
+        tritonserver.find_triton()
 
 
 @pytest.mark.parametrize(("command", "name"), [("command", "clip-serve"), ("launcher", "tritonserver")])
@@ -186,23 +254,23 @@ def test_a_command_of_the_server_names_the_extra_that_is_missing(command: str, n
 
 def test_missing_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    monkeypatch.setattr(launcher, "_LAST_PYTHON", sys.version_info[:2])
+    monkeypatch.setattr(tritonserver, "_LAST_PYTHON", sys.version_info[:2])
     with pytest.raises(ReportedError, match=r"installed: run `pip install 'clip-triton\[server\]'"):
-        launcher.find_wheel()
-    monkeypatch.setattr(launcher, "_LAST_PYTHON", (3, 9))
-    with pytest.raises(ReportedError, match=r"needs Python 3\.10, 3\.11 or 3\.12, and this is Python 3\."):
-        launcher.find_wheel()
+        tritonserver.find_triton()
+    monkeypatch.setattr(tritonserver, "_LAST_PYTHON", (3, 9))
+    with pytest.raises(ReportedError, match=r"needs Python 3\.11 or 3\.12, and this is Python 3\."):
+        tritonserver.find_triton()
 
 
-def test_an_incomplete_wheel_is_refused(wheel: Wheel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_incomplete_wheel_is_refused(wheel: Triton, monkeypatch: pytest.MonkeyPatch) -> None:
     package = SimpleNamespace(submodule_search_locations=[str(wheel.server.parent)])
     monkeypatch.setattr("importlib.util.find_spec", lambda _: package)
     monkeypatch.setattr(importlib.metadata, "version", lambda _: "0.7.0")
-    assert launcher.find_wheel() == wheel
+    assert tritonserver.find_triton() == wheel
     for file in (wheel.stub, wheel.binary):
         file.rename(file.with_name("lost"))
         with pytest.raises(ReportedError, match="no Python backend stub for Python 3"):
-            launcher.find_wheel()
+            tritonserver.find_triton()
         file.with_name("lost").rename(file)
 
 
@@ -272,16 +340,16 @@ def test_the_folder_of_the_shared_python_is_found_or_missing(tmp_path: Path, mon
     name = f"libpython{sys.version_info.major}.{sys.version_info.minor}.so.1.0"
     monkeypatch.setattr(sysconfig, "get_config_var", {"LIBDIR": str(tmp_path)}.get)
     monkeypatch.setattr(ctypes, "CDLL", lambda library: None)
-    assert launcher.libpython_folder("") is None, "the linker finds it"
+    assert tritonserver._libpython_folder("") is None, "the linker finds it"
 
     def not_found(library: str) -> None:
         raise OSError(library)
 
     monkeypatch.setattr(ctypes, "CDLL", not_found)
     with pytest.raises(ReportedError, match=rf"needs {re.escape(name)}.*apt-get install libpython3"):
-        launcher.libpython_folder("/nowhere")
+        tritonserver._libpython_folder("/nowhere")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / name).touch()
-    assert launcher.libpython_folder(f"/nowhere:{tmp_path / 'other'}") is None
+    assert tritonserver._libpython_folder(f"/nowhere:{tmp_path / 'other'}") is None
     (tmp_path / name).touch()
-    assert launcher.libpython_folder("") == tmp_path
+    assert tritonserver._libpython_folder("") == tmp_path

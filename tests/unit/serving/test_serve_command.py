@@ -260,6 +260,9 @@ def test_misuse_exits_with_2(options: list[str], sentence: str, capsys: pytest.C
 def test_the_cpp_backend_has_no_bf16(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "tritonserver").touch()
-    monkeypatch.setattr("preprocess_ensemble.serving.command.NVIDIA_SERVER", tmp_path / "tritonserver")
-    test_misuse_exits_with_2(["--precision=bf16"], "this one has the C++ ONNX Runtime backend", capsys)
+    monkeypatch.setenv("CLIP_TRITON", "/nowhere")
+    (backend := tmp_path / "backends" / "onnxruntime").mkdir(parents=True)
+    (backend / "libtriton_onnxruntime.so").touch()
+    test_misuse_exits_with_2(
+        [f"--triton={tmp_path}", "--precision=bf16"], "this one has the C++ ONNX Runtime backend", capsys
+    )
