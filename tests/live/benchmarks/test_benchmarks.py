@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from benchmarks.experiments.serving.soak import Series, mixed_calls, soak
+from benchmarks.experiments.serving.soak import mixed_calls, soak
 from benchmarks.fixtures.copies.holdout_tools import missing_tools
 from benchmarks.fixtures.server import TINY_CLIP
 from benchmarks.report.command import newest
@@ -146,17 +146,3 @@ async def test_soak(server: Server) -> None:
     processes = ("client", "clip-serve", "tritonserver", "clip_preprocess", "clip_encoder")
     assert all(min(read[f"{name}, memory in MiB"]) > 10 and min(read[f"{name}, open files"]) > 2 for name in processes)
     assert min(read["shared-memory regions"]) > 0
-
-
-@pytest.mark.parametrize(
-    ("values", "exact", "flat"),
-    [
-        ([10.0] * 10 + [60.0] * 90, False, True),  # grows in the first tenth only
-        ([60.0] * 90 + [62.9] * 10, False, True),
-        ([60.0] * 90 + [63.1] * 10, False, False),
-        ([17.0] * 15 + [18.0] * 85, True, True),  # seen in the second tenth
-        ([17.0] * 90 + [18.0] * 10, True, False),
-    ],
-)
-def test_what_a_soak_calls_flat(values: list[float], exact: bool, flat: bool) -> None:
-    assert Series(values=values, exact=exact).record()["flat"] is flat

@@ -14,18 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from benchmarks.experiments.dedup.first_scan import counted_steps
-from benchmarks.experiments.serving.ensemble import summary_of
-from benchmarks.experiments.serving.three_way import summarise
-from benchmarks.fixtures.server_setting import ServerSetting
 from benchmarks.harness.checkpoint import Checkpoint
 from benchmarks.harness.rounds import cosine_to_first
 from benchmarks.load.loops import closed_loop, open_loop, poisson
 from benchmarks.peers.baseline.batcher import Batcher
 from clip_client._transports.triton_statistics import ModelStatistics
-from clip_client.dedup import Store, find_duplicates
-from tests.fixtures.images.scenes import scene
-from tests.fixtures.reviews import SmallPictures
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -141,20 +134,6 @@ async def test_a_closed_loop_measures_the_latency_of_a_saturated_server() -> Non
     assert result["mean_ms"] == pytest.approx((3000 + 5000) / 2, rel=0.01)
 
 
-def test_the_server_is_full_at_the_first_point_near_the_best_and_other_vectors_are_invalid() -> None:
-    model = {"mean_ms": {"queue": 1.0, "compute_infer": 2.0}, "share_batched": 0.5}
-    one = {
-        "latency_ms": {"p50": 1.0, "p95": 2.0, "p99": 3.0}, "mean_ms": 1.0, "gpu": {},
-        "models": {"clip_preprocess": model, "clip_encoder": model},
-    }  # fmt: skip
-    rates = {1: 10.0, 2: 15.0, 4: 19.5, 8: 20.0, 16: 19.8}
-    cells = {f"ensemble x{size} round 1": {**one, "rate": rate} for size, rate in rates.items()}
-    for cosine, valid in ((1.0, True), (0.9998, False)):
-        cells["ensemble start round 1"] = {"seconds": 3.0, "cosine": cosine}
-        found = summary_of(ServerSetting(), list(rates), [], cells)
-        assert (found["full_at"], found["valid"]) == (4, valid)
-
-
 def statistics(requests: int, batches: dict[int, int]) -> ModelStatistics:
     return ModelStatistics(
         requests=requests,
@@ -212,27 +191,6 @@ async def test_a_batch_that_fails_fails_its_callers_and_no_others() -> None:
     assert answers[1:] == [[1], [2]]
 
 
-def three_way(cosine: float = 1.0) -> dict[str, Any]:
-    systems = ["plain-batched", "ensemble"]
-    rates = {"plain-batched": (10.0, 12.0), "ensemble": (20.0, 18.0)}
-    found = {
-        f"{system} x32": [{"rate": rate, "latency_ms": {"p50": 5.0}} for rate in values]
-        for system, values in rates.items()
-    }
-    return summarise(found, {"plain-batched": 1.0, "ensemble": cosine}, systems, [32])
-
-
-def test_ratios_are_taken_within_each_round() -> None:
-    (ratio,) = three_way()["ratios"]
-    assert (ratio["min"], ratio["max"], ratio["median"]) == pytest.approx((1.5, 2.0, 1.75))
-
-
-def test_other_vectors_make_a_row_and_the_run_invalid() -> None:
-    summary = three_way(cosine=0.99)
-    assert not summary["systems"]["ensemble"]["valid"]
-    assert not summary["valid"]
-
-
 def test_every_experiment_is_listed_with_its_question_on_one_line() -> None:
     asked = subprocess.run([sys.executable, "-m", "benchmarks"], capture_output=True, text=True, check=True)
     listed = asked.stdout.partition("\n\n")[0].splitlines()
@@ -240,15 +198,3 @@ def test_every_experiment_is_listed_with_its_question_on_one_line() -> None:
     for line in listed:
         assert re.fullmatch(r"\w+ +[A-Z][^?]{20,}\?", line), line
         assert len(line) <= 100, line
-
-
-def test_the_steps_of_a_search_are_found_and_counted(tmp_path: Path) -> None:
-    photos = tmp_path / "photos"
-    photos.mkdir()
-    picture = scene(0, (600, 450))
-    picture.save(photos / "a.jpg")
-    picture.resize((300, 225)).save(photos / "half.jpg")
-    clip: Any = SmallPictures()
-    with Store(tmp_path / "store") as store, counted_steps() as seconds:
-        asyncio.run(find_duplicates(clip, [photos], store=store))
-    assert min(seconds.values()) > 0
