@@ -43,9 +43,9 @@ def option(*flags: str, **settings: Any) -> Option:
     return lambda parser: parser.add_argument(*flags, **settings)
 
 
-def rounds(default: int, what: str = "in each round every system is measured once") -> Option:
+def rounds(default: int) -> Option:
     """The number of interleaved rounds."""
-    return option("--rounds", type=int, default=default, help=what)
+    return option("--rounds", type=int, default=default, help="in each round every system is measured once")
 
 
 def seconds(default: float, what: str) -> Option:
@@ -110,13 +110,10 @@ class Run:
         self.saved = Checkpoint(self.name, self.plan, self.options.checkpoints, total=total)
         return self.saved
 
-    def in_rounds(
-        self, cells: Mapping[str, Callable[[], dict[str, Any]]], rounds: range | None = None
-    ) -> dict[str, list[dict[str, Any]]]:
-        """Measure every cell in turn, in each of ``rounds`` (default: the option's); return name -> its results."""
-        rounds = rounds or self.rounds
-        saved = self.saved or self.checkpoint(total=len(cells) * len(rounds))
-        for number in rounds:
+    def in_rounds(self, cells: Mapping[str, Callable[[], dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
+        """Measure every cell in turn, in each round; return name -> its results."""
+        saved = self.saved or self.checkpoint(total=len(cells) * len(self.rounds))
+        for number in self.rounds:
             for name, measure in cells.items():
                 saved.cell(f"{name} round {number}", measure)
         return {name: of_rounds(saved.cells, name) for name in cells}
@@ -131,9 +128,9 @@ class Run:
         finally:
             self.stack = outer
 
-    def serve(self, repository: Path | None = None, *options: str, http: bool = False) -> Server:
+    def serve(self, repository: Path | None = None, *options: str) -> Server:
         """Start ``clip-serve`` for ``repository`` (default: that of the options)."""
-        return self.stack.enter_context(serving(repository or self.options.repository, *QUIET, *options, http=http))
+        return self.stack.enter_context(serving(repository or self.options.repository, *QUIET, *options))
 
     def worker(self, name: str, module: str, *arguments: str) -> Worker:
         """Start a worker process."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import math
 import statistics
 import time
@@ -23,8 +24,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import psutil
+from PIL import Image
 
-from benchmarks.fixtures.pictures import blobs, encoded
+from benchmarks.fixtures.pictures import encoded
 from benchmarks.fixtures.sample_photos import coarse_noise
 from benchmarks.fixtures.server import Server, serving
 from benchmarks.harness.experiment import REPOSITORY, Run, experiment, option, seconds
@@ -130,7 +132,8 @@ def steady_calls() -> list[Call]:
 def mixed_calls() -> list[Call]:
     """Good files with 12-megapixel originals, bad files and cancellations among them."""
     good = coarse_noise(PICTURES)
-    original = encoded(blobs((4032, 3024), (64, 48)), quality=90)
+    with Image.open(io.BytesIO(good[0])) as noise:
+        original = encoded(noise.resize((4032, 3024), Image.Resampling.BICUBIC), quality=90)
     bad = (b"", b"no image", good[0][: len(good[0]) // 2], original[: len(original) // 2])
     calls = []
     for number in range(240):
