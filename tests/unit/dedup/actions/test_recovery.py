@@ -212,6 +212,26 @@ def test_each_state_of_a_killed_process_has_one_end(
     assert (root / QUARANTINE_NAME).exists() == (ends == State.MOVED)
 
 
+def test_a_disk_that_goes_away_during_undo_is_waited_for(tmp_path: Path) -> None:
+    disk, away = tmp_path / "disk", tmp_path / "away"
+
+    class UnpluggedJournal(Journal):
+        def set_state(self, entry: JournalEntry, state: str) -> JournalEntry:
+            if state == State.RESTORING:
+                disk.rename(away)
+            return super().set_state(entry, state)
+
+    plan, (_, copy) = copies(disk)
+    with closing(UnpluggedJournal(tmp_path / "journal.sqlite")) as journal:
+        apply(plan, journal)
+        (outcome,) = undo(journal)
+        assert outcome.message == f"{disk} is missing or empty; connect its disk and try again."
+        assert len(journal.entries((State.RESTORING,))) == 1
+        away.rename(disk)
+        assert undo(journal) == ()  # the next process to move files brings it back
+    assert copy.exists()
+
+
 @pytest.mark.parametrize("hard_link", [False, True])
 def test_each_change_of_a_folder_is_on_the_disk_before_the_journal_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hard_link: bool
