@@ -5,7 +5,7 @@ kills, freezes, fills up or replaces something. Each image has a deadline. ``wro
 image's vector, and ``lost`` counts images that got no answer by their deadline, by the client's error. ``s to recover``
 is the longest time without an answer.
 
-The default rate is two fifths of the server's own rate, measured just before. The server must catch up with the images
+The rate is two fifths of the server's own rate, measured just before. The server must catch up with the images
 that arrive during a fault before their deadlines, and a machine that cannot keep up loses images without any fault.
 
 A limit on the size of a file (``RLIMIT_FSIZE``) simulates a full disk. It works for any user and on any file system,
@@ -206,7 +206,6 @@ async def run_fault(repository: Path, fault: str, *, seconds: float, rate: float
 @experiment(
     REPOSITORY,
     seconds(30.0, "for each fault"),
-    option("--rate", type=float, help="images per second (default: two fifths of the server's rate, at most 8)"),
     option("--faults", nargs="+", choices=FAULTS, default=list(FAULTS), help="default: all"),
 )
 def measure(run: Run) -> dict[str, Any]:
@@ -217,7 +216,7 @@ def measure(run: Run) -> dict[str, Any]:
         if fault == SMALL_SHARED_MEMORY and os.geteuid() != 0:
             print(f"{fault}: left out, because only root can mount", file=sys.stderr)
             continue
-        outcomes.append(asyncio.run(run_fault(options.repository, fault, seconds=options.seconds, rate=options.rate)))
+        outcomes.append(asyncio.run(run_fault(options.repository, fault, seconds=options.seconds)))
         print(outcomes[-1], file=sys.stderr)
     rows = []
     for one in outcomes:
