@@ -12,7 +12,7 @@ import io
 import json
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -112,7 +112,7 @@ class Skeleton:
             "recorded_with": dict(self.recorded_with),
             "quick_gelu": self.quick_gelu,
             "preprocess": self.preprocess.to_mapping(),
-            "tags": {tag: _tag_to_json(weights) for tag, weights in self.tags.items()},
+            "tags": {tag: asdict(weights) for tag, weights in self.tags.items()},
             "places": {name: [place.name, place.third, place.transposed] for name, place in self.places.items()},
             "tensors": {name: [list(kind.shape), kind.integers] for name, kind in self.tensors.items()},
             "expected": list(self.expected),
@@ -156,10 +156,6 @@ class Skeleton:
             )
         except (zipfile.BadZipFile, KeyError, TypeError) as error:
             raise ValueError(f"it is not complete ({type(error).__name__}: {error})") from error
-
-    def with_expected(self, key: str, vectors: npt.NDArray[np.float32]) -> Skeleton:
-        """Return a copy that also carries PyTorch's ``vectors`` for the weights ``key``, see :func:`key_of`."""
-        return replace(self, expected={**self.expected, key: vectors})
 
 
 def fill(
@@ -216,15 +212,6 @@ def find_skeleton(model: str) -> Skeleton:
         raise WrongChoice(f"The skeleton {path} cannot be read: {error.strerror}.") from None
     except ValueError as error:
         raise WrongChoice(f"{path} is not a skeleton: {error}.") from None
-
-
-def _tag_to_json(weights: HubWeights) -> dict[str, Any]:
-    return {
-        "repository": weights.repository,
-        "file": weights.file,
-        "preprocess": weights.preprocess.to_mapping(),
-        "quick_gelu": weights.quick_gelu,
-    }
 
 
 def _tag_from_json(document: Mapping[str, Any]) -> HubWeights:
