@@ -110,6 +110,6 @@ def _preprocessing(model: ModelInfo) -> PreprocessConfig:
 
 
 def _reduced(picture: Image, config: PreprocessConfig, jpeg: Jpeg) -> bytes:
-    from preprocess_ensemble.imaging.reduced_jpeg import reduced_jpeg
+    from preprocess_ensemble.imaging.transform import reduced_jpeg
 
     return reduced_jpeg(picture, config, quality=jpeg.quality, subsampling=jpeg.subsampling)

@@ -23,7 +23,7 @@ STEPS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "features": ("clip_client.dedup.features.image_features:_extract",),
     "reduce for the model": (
-        "preprocess_ensemble.imaging.reduced_jpeg:reduced_jpeg",
+        "preprocess_ensemble.imaging.transform:reduced_jpeg",
         "preprocess_ensemble.imaging.preprocessor:preprocess",
     ),
     "compare": (
