@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from preprocess_ensemble.export import parity
-from preprocess_ensemble.export.atomic_install import install, require_space, staging_directory, write_atomically
+from preprocess_ensemble.export.atomic_install import install, require_space, staging_directory
 from preprocess_ensemble.export.model_source import SKELETON_SUFFIX, ExportableModel, GraphOptions, WrongChoice
 from preprocess_ensemble.export.onnx_file import IR_VERSION, OPSET, quantize
 from preprocess_ensemble.export.parity import canary_image
@@ -25,6 +25,7 @@ from preprocess_ensemble.model_repository.config import (
 )
 from preprocess_ensemble.model_repository.passport import Canary, Parity, Passport, compute_fingerprint
 from preprocess_ensemble.runtimes.onnx_session import open_session, session_options
+from preprocess_ensemble.whole_file import whole_file
 
 if TYPE_CHECKING:
     from torch import nn
@@ -174,4 +175,5 @@ def _shapes(passport: Passport) -> Shapes:
 def _write_pending(pending: dict[Path, str]) -> None:
     for path, text in pending.items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, text)
+        with whole_file(path) as file:
+            file.write(text.encode("ascii"))

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import onnx
 
 from preprocess_ensemble.export.model_source import SHIPPED, SKELETON_SUFFIX, WrongChoice, shipped_models, similar
-from preprocess_ensemble.export.state_dict import Array, GeneratedWeights, StateDict, TensorKind
+from preprocess_ensemble.export.state_dict import Array, StateDict, TensorKind
 from preprocess_ensemble.imaging.transform import PreprocessConfig
 from preprocess_ensemble.model_repository.passport import compute_fingerprint
 
@@ -87,22 +87,14 @@ class Skeleton:
     recorded_with: Mapping[str, str]
     """Package -> version."""
     expected: Mapping[str, npt.NDArray[np.float32]]
-    """PyTorch's vectors (9, D) for :func:`~preprocess_ensemble.export.parity.check_pixels`: those of
-    :meth:`check_weights` under GENERATED, those of trained weights under their :func:`key_of`."""
+    """PyTorch's vectors (9, D) for :func:`~preprocess_ensemble.export.parity.check_pixels`: those of generated weights
+    under GENERATED, those of trained weights under their :func:`key_of`."""
 
     @property
     def weights_bytes(self) -> int:
         """Size of the filled initializers."""
         model = onnx.load_from_string(self.graph)
         return sum(4 * int(np.prod(tensor.dims)) for tensor in model.graph.initializer if tensor.name in self.places)
-
-    def random_weights(self, seed: int) -> GeneratedWeights:
-        """Return the untrained weights of ``random:SEED``."""
-        return GeneratedWeights(self.tensors, seed)
-
-    def check_weights(self) -> GeneratedWeights:
-        """Return the weights whose vectors are under GENERATED in ``expected``."""
-        return GeneratedWeights(self.tensors, CHECK_SEED, CHECK_NOISE)
 
     def to_bytes(self) -> bytes:
         """Return the skeleton file; :meth:`from_bytes` reads it."""

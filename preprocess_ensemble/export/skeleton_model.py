@@ -16,7 +16,7 @@ from preprocess_ensemble.export.model_source import (
 )
 from preprocess_ensemble.export.onnx_file import save
 from preprocess_ensemble.export.skeleton import fill, find_skeleton
-from preprocess_ensemble.export.state_dict import Array, CheckpointFile, weights_sha256
+from preprocess_ensemble.export.state_dict import Array, CheckpointFile, GeneratedWeights, weights_sha256
 from preprocess_ensemble.export.weights_download import download
 from preprocess_ensemble.model_repository.config import MODEL_FILE
 from preprocess_ensemble.runtimes.agreement import checked_vectors
@@ -40,7 +40,7 @@ class SkeletonModel:
         self.config = self._skeleton.preprocess
         self._state: Mapping[str, Array]
         if self.source.seed is not None:
-            self._state = self._skeleton.random_weights(self.source.seed)
+            self._state = GeneratedWeights(self._skeleton.tensors, self.source.seed)
         else:
             path = self.source.checkpoint
             if path is None:
@@ -74,7 +74,8 @@ class SkeletonModel:
     def _check_skeleton(self, file: Path, fingerprint: tuple[int, int]) -> float:
         """Compare the graph, with generated weights, with the vectors that PyTorch computed from the same weights."""
         config = self._skeleton.preprocess
-        self._fill(file, self._skeleton.check_weights(), config, fingerprint)
+        weights = GeneratedWeights(self._skeleton.tensors, skeleton.CHECK_SEED, skeleton.CHECK_NOISE)
+        self._fill(file, weights, config, fingerprint)
         expected = self._skeleton.expected[skeleton.GENERATED]
         lowest, _ = parity.check(open_session(file), parity.check_pixels(config), expected, fingerprint, "fp32")
         return lowest
