@@ -73,7 +73,7 @@ class ImageEncoder:
             if len(data) <= self._encoding.unchanged_up_to:
                 return data
         from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, decode
-        from preprocess_ensemble.imaging.reduced_jpeg import reduced_jpeg
+        from preprocess_ensemble.imaging.transform import reduced_jpeg
 
         config = _preprocessing(model)
         with self._cores:

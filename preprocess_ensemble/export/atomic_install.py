@@ -14,7 +14,6 @@ from typing import Final
 from filelock import FileLock, Timeout
 
 from preprocess_ensemble.errors import ReportedError
-from preprocess_ensemble.whole_file import whole_file
 
 _PREFIX: Final = ".staging-"
 _LOCK: Final = ".export-lock"
@@ -68,12 +67,6 @@ def install(files: Iterable[Path], commit_marker: Path, directory: Path) -> None
     for file in (*files, commit_marker):
         os.replace(file, directory / file.name)
     _flush(directory)
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write ``text`` as ASCII to ``path`` atomically: a reader sees the old text or the new one."""
-    with whole_file(path, part=path.with_name(f"{_PREFIX}{path.name}")) as file:
-        file.write(text.encode("ascii"))
 
 
 def _flush(path: Path) -> None:

@@ -11,12 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from preprocess_ensemble.export import parity
-from preprocess_ensemble.export.atomic_install import install, require_space, staging_directory, write_atomically
-from preprocess_ensemble.export.model_source import (
-    SKELETON_SUFFIX,
-    ExportableModel,
-    WrongChoice,
-)
+from preprocess_ensemble.export.atomic_install import install, require_space, staging_directory
+from preprocess_ensemble.export.model_source import SKELETON_SUFFIX, ExportableModel, GraphOptions, WrongChoice
 from preprocess_ensemble.export.onnx_file import IR_VERSION, OPSET, quantize
 from preprocess_ensemble.export.parity import canary_image
 from preprocess_ensemble.export.skeleton_model import SkeletonModel
@@ -29,6 +25,7 @@ from preprocess_ensemble.model_repository.config import (
 )
 from preprocess_ensemble.model_repository.passport import Canary, Parity, Passport, compute_fingerprint
 from preprocess_ensemble.runtimes.onnx_session import open_session, session_options
+from preprocess_ensemble.whole_file import whole_file
 
 if TYPE_CHECKING:
     from torch import nn
@@ -83,9 +80,8 @@ def export_model(
     needed_bytes = exportable.weights_bytes * (2 if has_data_file else 1) + _GRAPH_BYTES
     require_space(directory, needed_bytes)
     with staging_directory(directory.parent, needed_bytes) as stage:
-        built = exportable.build(
-            stage, fingerprint=fingerprint, precision=precision, has_data_file=has_data_file, report=report
-        )
+        options = GraphOptions(fingerprint=fingerprint, precision=precision, has_data_file=has_data_file, report=report)
+        built = exportable.build(stage, options)
         file = built.files[-1]
         if precision == "int8":
             quantize(file)
@@ -179,4 +175,5 @@ def _shapes(passport: Passport) -> Shapes:
 def _write_pending(pending: dict[Path, str]) -> None:
     for path, text in pending.items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, text)
+        with whole_file(path) as file:
+            file.write(text.encode("ascii"))

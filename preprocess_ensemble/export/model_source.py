@@ -118,6 +118,18 @@ def similar(name: str, known: list[str]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GraphOptions:
+    """How to write a graph."""
+
+    fingerprint: tuple[int, int]
+    precision: str
+    has_data_file: bool
+    """Whether its weights are in a file of their own."""
+    report: Callable[[str], None]
+    """Receives one line before each step that takes time."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class BuiltGraph:
     """A graph that has been written, and what its vectors are compared with."""
 
@@ -139,17 +151,6 @@ class ExportableModel(Protocol):
     weights_bytes: int
     """Size of the image tower in fp32."""
 
-    def build(
-        self,
-        stage: Path,
-        *,
-        fingerprint: tuple[int, int],
-        precision: str,
-        has_data_file: bool,
-        report: Callable[[str], None],
-    ) -> BuiltGraph:
-        """Write the graph into the directory ``stage``, and its weights into a file of their own if ``has_data_file``.
-
-        Raises ExportError.
-        """
+    def build(self, stage: Path, options: GraphOptions) -> BuiltGraph:
+        """Write the graph into the directory ``stage``. Raises ExportError."""
         ...

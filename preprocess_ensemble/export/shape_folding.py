@@ -27,14 +27,13 @@ _LARGEST: Final = 64
 """Maximum number of elements of a shape value; expanded weights are larger."""
 
 
-def fold_shapes(model: onnx.ModelProto) -> int:
-    """Replace the shapes in ``model`` that do not depend on the batch with constants; return how many nodes that saves.
+def fold_shapes(model: onnx.ModelProto) -> None:
+    """Replace the shapes in ``model`` that do not depend on the batch with constants.
 
     A ``Reshape`` target that depends on the batch in one position gets -1 there. Other shape inputs that vary stay
     unchanged. The batch must be the only dynamic dimension of every input.
     """
     graph = model.graph
-    before = len(graph.node)
     names = _shape_values(graph)
     first, second = _evaluated(model, names)
     constants = {name: value for name, value in first.items() if _same(value, second[name])}
@@ -48,7 +47,6 @@ def fold_shapes(model: onnx.ModelProto) -> int:
     kept = [node for node in graph.node if not all(output in constants for output in node.output)]
     used = _keep_used(graph, kept)
     graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in constants.items() if name in used)
-    return before - len(graph.node)
 
 
 def _shape_values(graph: onnx.GraphProto) -> list[str]:

@@ -12,7 +12,7 @@ import io
 import json
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +21,7 @@ import numpy.typing as npt
 import onnx
 
 from preprocess_ensemble.export.model_source import SHIPPED, SKELETON_SUFFIX, WrongChoice, shipped_models, similar
-from preprocess_ensemble.export.state_dict import Array, GeneratedWeights, StateDict, TensorKind
+from preprocess_ensemble.export.state_dict import Array, StateDict, TensorKind
 from preprocess_ensemble.imaging.transform import PreprocessConfig
 from preprocess_ensemble.model_repository.passport import compute_fingerprint
 
@@ -87,22 +87,14 @@ class Skeleton:
     recorded_with: Mapping[str, str]
     """Package -> version."""
     expected: Mapping[str, npt.NDArray[np.float32]]
-    """PyTorch's vectors (9, D) for :func:`~preprocess_ensemble.export.parity.check_pixels`: those of
-    :meth:`check_weights` under GENERATED, those of trained weights under their :func:`key_of`."""
+    """PyTorch's vectors (9, D) for :func:`~preprocess_ensemble.export.parity.check_pixels`: those of generated weights
+    under GENERATED, those of trained weights under their :func:`key_of`."""
 
     @property
     def weights_bytes(self) -> int:
         """Size of the filled initializers."""
         model = onnx.load_from_string(self.graph)
         return sum(4 * int(np.prod(tensor.dims)) for tensor in model.graph.initializer if tensor.name in self.places)
-
-    def random_weights(self, seed: int) -> GeneratedWeights:
-        """Return the untrained weights of ``random:SEED``."""
-        return GeneratedWeights(self.tensors, seed)
-
-    def check_weights(self) -> GeneratedWeights:
-        """Return the weights whose vectors are under GENERATED in ``expected``."""
-        return GeneratedWeights(self.tensors, CHECK_SEED, CHECK_NOISE)
 
     def to_bytes(self) -> bytes:
         """Return the skeleton file; :meth:`from_bytes` reads it."""
@@ -112,7 +104,7 @@ class Skeleton:
             "recorded_with": dict(self.recorded_with),
             "quick_gelu": self.quick_gelu,
             "preprocess": self.preprocess.to_mapping(),
-            "tags": {tag: _tag_to_json(weights) for tag, weights in self.tags.items()},
+            "tags": {tag: asdict(weights) for tag, weights in self.tags.items()},
             "places": {name: [place.name, place.third, place.transposed] for name, place in self.places.items()},
             "tensors": {name: [list(kind.shape), kind.integers] for name, kind in self.tensors.items()},
             "expected": list(self.expected),
@@ -156,10 +148,6 @@ class Skeleton:
             )
         except (zipfile.BadZipFile, KeyError, TypeError) as error:
             raise ValueError(f"it is not complete ({type(error).__name__}: {error})") from error
-
-    def with_expected(self, key: str, vectors: npt.NDArray[np.float32]) -> Skeleton:
-        """Return a copy that also carries PyTorch's ``vectors`` for the weights ``key``, see :func:`key_of`."""
-        return replace(self, expected={**self.expected, key: vectors})
 
 
 def fill(
@@ -216,15 +204,6 @@ def find_skeleton(model: str) -> Skeleton:
         raise WrongChoice(f"The skeleton {path} cannot be read: {error.strerror}.") from None
     except ValueError as error:
         raise WrongChoice(f"{path} is not a skeleton: {error}.") from None
-
-
-def _tag_to_json(weights: HubWeights) -> dict[str, Any]:
-    return {
-        "repository": weights.repository,
-        "file": weights.file,
-        "preprocess": weights.preprocess.to_mapping(),
-        "quick_gelu": weights.quick_gelu,
-    }
 
 
 def _tag_from_json(document: Mapping[str, Any]) -> HubWeights:

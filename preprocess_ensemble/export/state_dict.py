@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,19 +74,16 @@ class TensorKind:
     """The values of an integer buffer, which no checkpoint changes; None for a float tensor."""
 
 
-class GeneratedWeights(Mapping[str, Array]):
-    """A state dict of untrained weights; a tensor is generated each time it is read."""
+class _Tensors(Mapping[str, Array]):
+    """A state dict whose float tensors are made each time they are read."""
 
-    def __init__(self, kinds: Mapping[str, TensorKind], seed: int, noise: float = NOISE) -> None:
-        self._kinds = kinds
-        self._seed = seed
-        self._noise = noise
+    _kinds: Mapping[str, TensorKind]
 
     def __getitem__(self, name: str) -> Array:
         kind = self._kinds[name]
         if kind.integers is not None:
             return np.array(kind.integers, np.int64).reshape(kind.shape)
-        return generate(name, kind.shape, self._seed, self._noise)
+        return self._floats(name, kind.shape)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._kinds)
@@ -93,8 +91,23 @@ class GeneratedWeights(Mapping[str, Array]):
     def __len__(self) -> int:
         return len(self._kinds)
 
+    @abstractmethod
+    def _floats(self, name: str, shape: tuple[int, ...]) -> Array: ...
 
-class CheckpointFile(Mapping[str, Array]):
+
+class GeneratedWeights(_Tensors):
+    """A state dict of untrained weights."""
+
+    def __init__(self, kinds: Mapping[str, TensorKind], seed: int, noise: float = NOISE) -> None:
+        self._kinds = kinds
+        self._seed = seed
+        self._noise = noise
+
+    def _floats(self, name: str, shape: tuple[int, ...]) -> Array:
+        return generate(name, shape, self._seed, self._noise)
+
+
+class CheckpointFile(_Tensors):
     """The state dict of a safetensors file, memory-mapped; half precision becomes fp32, as in open_clip.
 
     Raises ExportError if the file cannot be read, or if its tensors are not those of ``kinds``.
@@ -120,19 +133,10 @@ class CheckpointFile(Mapping[str, Array]):
         if problem := self._difference(found, needed):
             raise ExportError(f"The weights {path} do not fit the model {model}: {problem}.")
 
-    def __getitem__(self, name: str) -> Array:
-        kind = self._kinds[name]
-        if kind.integers is not None:
-            return np.array(kind.integers, np.int64).reshape(kind.shape)
+    def _floats(self, name: str, shape: tuple[int, ...]) -> Array:
         values: Array = self._file.get_tensor(self._prefix + name)
         # Some checkpoints hold a single number as a vector of length one.
-        return values.astype(np.float32, copy=False).reshape(kind.shape)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._kinds)
-
-    def __len__(self) -> int:
-        return len(self._kinds)
+        return values.astype(np.float32, copy=False).reshape(shape)
 
     def _difference(self, found: set[str], needed: set[str]) -> str:
         if missing := sorted(needed - found):

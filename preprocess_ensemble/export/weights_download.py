@@ -12,7 +12,6 @@ from filelock import FileLock
 
 from preprocess_ensemble.export.model_source import ExportError, weights_unavailable
 
-_BLOCK_BYTES: Final = 1 << 20
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 
@@ -83,11 +82,8 @@ def _verify(path: Path) -> None:
     cached = path.resolve()
     if not _SHA256.fullmatch(cached.name):
         return
-    digest = hashlib.sha256()
     with cached.open("rb") as file:
-        while block := file.read(_BLOCK_BYTES):
-            digest.update(block)
-    found = digest.hexdigest()
+        found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != cached.name:
         cached.unlink()
         raise ExportError(

@@ -54,8 +54,8 @@ __all__ = (
     "decode",
     "decode_image",
     "identify",
-    "is_decoded_for",
     "quiet_libraries",
+    "suffices_for",
 )
 
 _DEFAULT_LIMITS: Final = DecodeLimits()
@@ -118,10 +118,10 @@ def decode(
     return image.convert("L") if luma else image
 
 
-def is_decoded_for(image: Image.Image, at_least: tuple[int, int], more: tuple[int, int]) -> bool:
-    """Whether ``decode(..., at_least=more)`` would give this same image, which ``decode(..., at_least=at_least)`` gave.
+def suffices_for(image: Image.Image, at_least: tuple[int, int], more: tuple[int, int]) -> bool:
+    """Whether ``image``, decoded with ``at_least``, is also what ``decode(..., at_least=more)`` gives.
 
-    It would if ``more`` is not less on either side, and the image is whole or still has as many pixels as that.
+    It is if ``more`` is not less on either side, and the image is whole or has that many pixels.
     """
     if more[0] < at_least[0] or more[1] < at_least[1]:
         return False
@@ -179,9 +179,7 @@ def _decode(
     if image_format is None:
         raise DecodeError(ImageStatus.NOT_AN_IMAGE, "The file is not an image of any known format.")
     if not image_format.readable:
-        remedy = f": {image_format.remedy}" if image_format.remedy else ""
-        message = f"The file is of format {image_format.name}, which cannot be read here{remedy}."
-        raise DecodeError(ImageStatus.UNSUPPORTED_FORMAT, message)
+        raise DecodeError(ImageStatus.UNSUPPORTED_FORMAT, image_format.refusal)
     if image_format.name != "JPEG":
         file = PillowFile(data, image_format, limits)
         return Decoded(image=file.decode(), decode_path=DecodePath.NOT_JPEG, decoder=Decoder.PILLOW)

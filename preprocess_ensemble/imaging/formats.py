@@ -82,9 +82,10 @@ class ImageFormat:
         return self.name == "HEIC" or (self.name == "AVIF" and AvifImagePlugin.DEFAULT_MAX_THREADS != 1)
 
     @property
-    def remedy(self) -> str:
-        """How to read the format if it is not readable; empty if there is no way."""
-        return f"pip install {self.needs.package}" if isinstance(self.needs, Plugin) else ""
+    def refusal(self) -> str:
+        """The message for a file of this format where it is not readable."""
+        remedy = f": pip install {self.needs.package}" if isinstance(self.needs, Plugin) else ""
+        return f"The file is of format {self.name}, which cannot be read here{remedy}."
 
 
 def _format(
@@ -150,10 +151,9 @@ def identify(data: bytes) -> ImageFormat | None:
     return next((known for known in FORMATS if known.signature.match(head)), None)
 
 
-def is_outdated(refusal: str) -> bool:
-    """Tell whether the message of an earlier refusal is about a format that can be read by now, by a new package."""
-    named = (known for known in FORMATS if f"of format {known.name}, which cannot be read here" in refusal)
-    return any(known.readable for known in named)
+def outdated_refusals() -> set[str]:
+    """Return the messages with which files were refused whose format can be read by now, by a new package."""
+    return {known.refusal for known in FORMATS if known.readable}
 
 
 def limit_decoder_threads() -> None:

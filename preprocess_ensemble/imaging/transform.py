@@ -7,6 +7,7 @@ applies mean and standard deviation.
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -121,12 +122,20 @@ def preprocess(
     return out
 
 
+def reduced_jpeg(picture: Image.Image, config: PreprocessConfig, *, quality: int, subsampling: int) -> bytes:
+    """Return ``picture`` as a JPEG of the model's input size; ``quality`` and ``subsampling`` are Pillow's."""
+    pixels = preprocess(picture, config)  # uint8 (H, W, 3)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "JPEG", quality=quality, subsampling=subsampling)
+    return buffer.getvalue()
+
+
 def _resize(image: Image.Image, size: tuple[int, int], config: PreprocessConfig) -> Image.Image:
     """Resize to `size`, less the columns that the crop will cut off.
 
     Pillow resizes the columns first and then the rows. Cropping the columns between the two passes takes less time and
     gives the same pixels. The exception is an image that loses more rows than columns, which happens with a target that
-    is not square: since release 13 Pillow may begin with the rows, and each order rounds differently in between.
+    is not square: Pillow may begin with the rows there, and each order rounds differently in between.
     """
     width, height = size
     target_width = config.size[1]

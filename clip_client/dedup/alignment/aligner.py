@@ -221,10 +221,10 @@ class Aligner:
 
 def keep_small_picture(spool: Spool, sha256: str, decoded: DecodedPhoto) -> None:
     """Keep what alignment needs of a large photo for :class:`Aligner`; nothing if another size has to be decoded."""
-    from preprocess_ensemble.imaging.decode import is_decoded_for
+    from preprocess_ensemble.imaging.decode import suffices_for
 
     data, picture, at_least = decoded
-    if is_decoded_for(picture, at_least, _NEEDED):
+    if suffices_for(picture, at_least, _NEEDED):
         made = _keypoints_of_picture(picture, data)
         if made.width * made.height >= _LEAST_PIXELS:
             spool.put(sha256, made.to_bytes())

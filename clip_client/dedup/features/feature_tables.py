@@ -126,14 +126,10 @@ def without_outdated(contents: list[str], table: Any) -> tuple[list[str], Any]:
 
     ``contents`` are those of the rows, and the table has a column ``message``.
     """
-    from preprocess_ensemble.imaging.formats import is_outdated
+    from preprocess_ensemble.imaging.formats import outdated_refusals
 
-    outdated = {
-        message
-        for message in table.column("message").unique().to_pylist()
-        if (message == NEEDS_RAWPY and can_read_raw()) or is_outdated(message)
-    }
-    if not outdated:
+    outdated = outdated_refusals() | ({NEEDS_RAWPY} if can_read_raw() else set())
+    if outdated.isdisjoint(table.column("message").unique().to_pylist()):
         return contents, table
     is_valid = [message not in outdated for message in table.column("message").to_pylist()]
     return list(itertools.compress(contents, is_valid)), table.filter(is_valid)

@@ -43,14 +43,14 @@ class ModelInput:
 
         The file is not decoded again if that would give the same picture.
         """
-        from preprocess_ensemble.imaging.decode import DecodeError, decode, is_decoded_for
-        from preprocess_ensemble.imaging.reduced_jpeg import reduced_jpeg
+        from preprocess_ensemble.imaging.decode import DecodeError, decode, suffices_for
+        from preprocess_ensemble.imaging.transform import reduced_jpeg
 
         data, picture, at_least = decoded
         if len(data) <= self.unchanged_up_to:
             return EncodedImage.of(data, data)
         needed = self.config.decode_at_least
-        if not is_decoded_for(picture, at_least, needed):
+        if not suffices_for(picture, at_least, needed):
             try:
                 picture = decode(data, at_least=needed)
             except DecodeError:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from preprocess_ensemble.export.model_source import BuiltGraph
+from preprocess_ensemble.export.model_source import BuiltGraph, GraphOptions
 from preprocess_ensemble.export.onnx_file import save
 from preprocess_ensemble.export.parity import check_pixels
 from preprocess_ensemble.export.pytorch.class_token_pruning import prune_to_class_token
@@ -36,39 +35,31 @@ class PyTorchModel:
         tower = self._network.get_submodule("visual").state_dict().values()
         self.weights_bytes: int = 4 * sum(tensor.numel() for tensor in tower)
 
-    def build(
-        self,
-        stage: Path,
-        *,
-        fingerprint: tuple[int, int],
-        precision: str,
-        has_data_file: bool,
-        report: Callable[[str], None],
-    ) -> BuiltGraph:
+    def build(self, stage: Path, options: GraphOptions) -> BuiltGraph:
         """Write the graph; see ``ExportableModel``. The network must not be used after it."""
-        report("writing the graph")
+        options.report("writing the graph")
         # Before the graph is written, which changes the network.
         expected = reference_vectors(self._network, self.config, check_pixels(self.config))
         file, dimension = stage / MODEL_FILE, expected.shape[1]
         model = None
-        if precision != "fp16" and not has_data_file:
+        if options.precision != "fp16" and not options.has_data_file:
             with suppress(NoSkeleton):
                 # In the same two steps as without PyTorch, so both ways give the same file.
                 graph, places = record_graph(self._network, self.config.size, dimension, file)
-                model = fill(graph, places, numpy_state(self._network), self.config, fingerprint)
+                model = fill(graph, places, numpy_state(self._network), self.config, options.fingerprint)
         if model is None:
-            model = self._graph(file, dimension, fingerprint, half=precision == "fp16")
-            if not has_data_file:
+            model = self._graph(file, dimension, options)
+            if not options.has_data_file:
                 fold_shapes(model)
         # The name depends on the model, so the old model.onnx keeps its weights until it is replaced.
-        first, second = (number & 0xFFFFFFFF for number in fingerprint)
-        weights = f"model-{first:08x}{second:08x}.data" if has_data_file else None
+        first, second = (number & 0xFFFFFFFF for number in options.fingerprint)
+        weights = f"model-{first:08x}{second:08x}.data" if options.has_data_file else None
         return BuiltGraph(files=save(model, file, weights=weights), expected=expected)
 
-    def _graph(self, file: Path, dimension: int, fingerprint: tuple[int, int], *, half: bool) -> onnx.ModelProto:
+    def _graph(self, file: Path, dimension: int, options: GraphOptions) -> onnx.ModelProto:
         """Return the graph with the network's own weights."""
         prune_to_class_token(self._network.get_submodule("visual"))
-        if half:
+        if options.precision == "fp16":
             # Normalisation and L2 norm around the tower stay fp32.
             self._network.half()
         return export_graph(
@@ -77,6 +68,6 @@ class PyTorchModel:
             mean=np.array(self.config.mean, np.float32),
             std=np.array(self.config.std, np.float32),
             dimension=dimension,
-            fingerprint=fingerprint,
+            fingerprint=options.fingerprint,
             file=file,
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -125,19 +126,18 @@ def record_file(model: str, pretrained: str | None, file: Path) -> Skeleton:
     Raises ExportError.
     """
     source = find_source(model, pretrained or "random")
-    recorded = None
+    of_pretrained = {}
     if pretrained is not None:
         network = load_open_clip_model(source)
         config = preprocessing_of(network)
         vectors = reference_vectors(network, config, check_pixels(config))
-        recorded = (skeleton.key_of(source.model, weights_sha256(numpy_state(network)), config), vectors)
+        of_pretrained[skeleton.key_of(source.model, weights_sha256(numpy_state(network)), config)] = vectors
     temporary = file.with_name(f".{file.name}.onnx")
     try:
         result = record(source, load_open_clip_model(find_source(model, "random")), temporary)
     finally:
         temporary.unlink(missing_ok=True)
-    if recorded:
-        result = result.with_expected(*recorded)
+    result = replace(result, expected={**result.expected, **of_pretrained})
     file.write_bytes(result.to_bytes())
     return result
 

@@ -53,7 +53,7 @@ def run(model: onnx.ModelProto) -> list[Any]:
 def test_the_answers_stay_and_the_arithmetic_goes(tmp_path: Path) -> None:
     model = graph(tmp_path / "model.onnx")
     before = run(model)
-    assert fold_shapes(model) == 4
+    fold_shapes(model)
     for old, new in zip(before, run(model), strict=True):
         np.testing.assert_array_equal(new, old)
     onnx.checker.check_model(model)
@@ -68,5 +68,5 @@ def test_a_second_time_changes_nothing(tmp_path: Path) -> None:
     model = graph(tmp_path / "model.onnx")
     fold_shapes(model)
     once = model.SerializeToString()
-    assert fold_shapes(model) == 0
+    fold_shapes(model)
     assert model.SerializeToString() == once

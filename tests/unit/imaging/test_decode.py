@@ -10,12 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from PIL import Image, ImageChops, TiffImagePlugin
 
-from preprocess_ensemble.contract import ImageStatus
-from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, decode
+from preprocess_ensemble.imaging.decode import decode
 from preprocess_ensemble.imaging.formats import FORMATS, identify
 from tests.fixtures.images import image_files
 from tests.fixtures.images.good_files import GOOD_FILES, animation, assert_same_pixels, reference
@@ -168,21 +165,3 @@ def test_warnings_are_suppressed_and_no_filter_stays(monkeypatch: pytest.MonkeyP
 def test_every_readable_format_is_met_here() -> None:
     met = {known.name for data in [*GOOD_FILES.values(), animation("GIF", 1)] if (known := identify(data))}
     assert met == {known.name for known in FORMATS if known.readable}
-
-
-@settings(max_examples=300, deadline=None, derandomize=True)
-@given(
-    name=st.sampled_from(sorted(GOOD_FILES)),
-    changes=st.lists(st.tuples(st.integers(0, 2**20), st.integers(0, 255)), min_size=1, max_size=8),
-    cut=st.floats(0.1, 1),
-)
-def test_mutated_files_give_an_image_or_a_status(name: str, changes: list[tuple[int, int]], cut: float) -> None:
-    data = bytearray(GOOD_FILES[name])
-    for position, value in changes:
-        data[position % len(data)] = value
-    try:
-        image = decode(bytes(data[: int(len(data) * cut)]), DecodeLimits(max_pixels=1_000_000))
-    except DecodeError as error:
-        assert error.status is not ImageStatus.INTERNAL  # noqa: PT017
-    else:
-        assert image.mode in (*PLAIN_MODES, "YCbCr")
