@@ -216,3 +216,12 @@ def test_the_exposure_is_read() -> None:
 @pytest.mark.parametrize("data", [b"", b"no image", photo_with({MAKE: "a"}, {TAKEN: SECOND})[:40]])
 def test_a_file_that_cannot_be_read_says_nothing(data: bytes) -> None:
     assert capture_time(data) == CaptureTime()
+
+
+def test_damaged_words_leave_the_time_of_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(image: Image.Image) -> None:
+        raise SyntaxError("as Pillow does for damaged IPTC")
+
+    monkeypatch.setattr("PIL.IptcImagePlugin.getiptcinfo", fail)
+    read, metadata = read_metadata(photo_with({}, {TAKEN: SECOND}))
+    assert (read.taken_ms, metadata.is_incomplete) == (SECOND_MS, True)

@@ -183,3 +183,20 @@ async def test_of_a_large_store_only_the_rows_of_the_searched_files_are_read(tmp
         report = await find_duplicates(clip, [*files[10:14], write(tmp_path / "new.nef", b"new")], store=store)
     assert (report.compared, report.work.files_read) == (5, 1)
     assert rows_read == [4]
+
+
+async def test_the_pictures_of_raw_files_are_not_kept(tmp_path: Path, store: Store) -> None:
+    """Alignment reads their previews again."""
+    made = Image.radial_gradient("L").resize((320, 240)).convert("RGB")
+    write(tmp_path / "1.dng", dng(made))
+    made.save(tmp_path / "2.png")
+    kept: list[str] = []
+    embedder: Any = OneVector()
+    collected = await collect.collect_features(
+        embedder,
+        scan(tmp_path, raw=True).files,
+        store,
+        lambda *progress: None,
+        keep_picture=lambda sha256, decoded: kept.append(sha256),
+    )
+    assert [file.path for sha256 in kept for file in collected.copies[sha256]] == [str(tmp_path / "2.png")]

@@ -101,6 +101,7 @@ SPACES = {
     "linear": [with_chunk(b"gAMA", struct.pack(">I", 100_000))],
     "Adobe RGB": [from_camera_set_to_adobe_rgb()],
     "CMYK": [encoded(NOISE.convert("CMYK"), "TIFF")],
+    "sRGB with the transfer of films": [with_chunk(b"cICP", bytes((1, 1, 0, 1)))],
     "P3 by its number": [with_chunk(b"cICP", bytes((12, 13, 0, 1)))],
     "HDR by its number": [with_chunk(b"cICP", bytes((9, 16, 0, 1)))],
     "a HEIC without": [heic_in(1, 13), heic_in(2, 2)],

@@ -82,6 +82,8 @@ PNG = image_files.encoded(image_files.picture(), "PNG")
             "Adobe RGB",
         ),
         (with_chunk(PNG, b"gAMA", struct.pack(">I", 100000)), "with another gamma"),
+        # What says sRGB counts before the gamma for programs that do not know it.
+        (with_chunk(with_chunk(PNG, b"gAMA", struct.pack(">I", 100000)), b"sRGB", b"\0"), "sRGB"),
         (PNG, "sRGB"),
     ],
 )
