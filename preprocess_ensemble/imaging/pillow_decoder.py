@@ -26,6 +26,7 @@ from preprocess_ensemble.imaging.structure_limits import (
     check_parts,
     check_reads,
     count_frames,
+    patch_pillow_tags,
     structure_end,
 )
 
@@ -67,6 +68,8 @@ _BAD_FILE: Final = (
 _YCBCR: Final = 6
 _YCBCR_SUBSAMPLING: Final = 530
 """TIFF 6.0: a value of the tag PhotometricInterpretation, and a tag."""
+
+patch_pillow_tags()
 
 _LARGE_PIXELS: Final = 32_000_000
 """More than most cameras make; 0.4 GB with alpha, which is the most that each thread holds at a time."""
@@ -286,11 +289,12 @@ class _Source(io.BytesIO):
 def _is_misread(image: TiffImagePlugin.TiffImageFile) -> bool:
     """Whether a TIFF has uncompressed YCbCr of which Pillow would make other pixels.
 
-    Pillow takes any such file for one with a colour for each pixel. Without the tag, four pixels share a colour
-    (TIFF 6.0, section 21).
+    Pillow takes any such file for one with a colour for each pixel, and before release 13 for RGB with a fourth
+    channel. Without the tag, four pixels share a colour (TIFF 6.0, section 21).
     """
-    is_ycbcr = image.tag_v2.get(TiffImagePlugin.PHOTOMETRIC_INTERPRETATION) == _YCBCR
-    return is_ycbcr and image.tag_v2.get(_YCBCR_SUBSAMPLING, (2, 2)) != (1, 1)
+    if image.tag_v2.get(TiffImagePlugin.PHOTOMETRIC_INTERPRETATION) != _YCBCR:
+        return False
+    return image.mode != "YCbCr" or image.tag_v2.get(_YCBCR_SUBSAMPLING, (2, 2)) != (1, 1)
 
 
 def _to_plain_mode(image: Image.Image, image_format: ImageFormat) -> Image.Image:

@@ -1,15 +1,18 @@
 """What the structure of a file says before its pixels are decoded: parts, frames and length, and limits for them.
 
 Pillow handles the parts of a file one by one, in Python, and a part may cost a thousand times its bytes: each colour
-profile of a PNG is inflated to a megabyte, and each tile of a TIFF is read separately.
+profile of a PNG is inflated to a megabyte, each tile of a TIFF is read separately, and a thousand tags of EXIF or TIFF
+may all point at the same bytes.
 """
 
 from __future__ import annotations
 
+import io
 import struct
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
+import PIL
 from PIL import GifImagePlugin, TiffImagePlugin
 
 from preprocess_ensemble.contract import ImageStatus
@@ -229,3 +232,39 @@ def _tiff_pixels_end(image: TiffImagePlugin.TiffImageFile) -> int:
 def _whole_numbers(value: object) -> tuple[int, ...]:
     items = value if isinstance(value, tuple) else (value,)
     return tuple(item for item in items if isinstance(item, int))
+
+
+class TagReader:
+    """Reads a file with a directory of tags, at most twice its length in all.
+
+    Beyond that, ``read`` raises ``OSError``. Pillow then stops reading tags and keeps those it has.
+    """
+
+    def __init__(self, source: IO[bytes]) -> None:
+        self.seek, self.tell = source.seek, source.tell
+        self._read = source.read
+        start = source.tell()
+        self._left = 2 * source.seek(0, io.SEEK_END)
+        source.seek(start)
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Read as the source does. Raises ``OSError`` once twice its length has been read."""
+        chunk = self._read(size)
+        self._left -= len(chunk)
+        if self._left < 0:
+            raise OSError("The tags claim more bytes than the file has.")
+        return chunk
+
+
+def patch_pillow_tags() -> None:
+    """Make Pillow before 13 stop at tags that together claim more bytes than the file has, as Pillow 13 does itself.
+
+    Without this limit, 1 MB of TIFF, or of EXIF in any format, took up to 64 GB: all tags may point at the same bytes,
+    and each gets a copy. Some formats read their EXIF while the file is opened, so the limit cannot be set anywhere
+    else. Pillow 13 needs Python 3.11, and Triton 24.10 has 3.10.
+    """
+    if int(PIL.__version__.partition(".")[0]) >= 13:
+        return
+    directory: Any = TiffImagePlugin.ImageFileDirectory_v2
+    load = directory.load
+    directory.load = lambda self, fp: load(self, TagReader(fp))

@@ -13,6 +13,7 @@ from PIL import GifImagePlugin, TiffImagePlugin
 from preprocess_ensemble.imaging.formats import FORMATS
 from preprocess_ensemble.imaging.limits import DecodeError
 from preprocess_ensemble.imaging.structure_limits import (
+    TagReader,
     check_parts,
     check_reads,
     count_frames,
@@ -301,3 +302,18 @@ class Tagged(TiffImagePlugin.TiffImageFile):
 )
 def test_the_end_of_a_tiff_is_that_of_its_last_part(tags: dict[str, object], end: int) -> None:
     assert structure_end(TIFF, Tagged(**tags), b"") == end
+
+
+def test_a_reader_of_tags_begins_where_its_source_stands() -> None:
+    source = io.BytesIO(b"0123456789")
+    source.seek(4)
+    reader = TagReader(source)
+    assert reader.tell() == 4
+    assert reader.read(2) == b"45"
+    assert reader.read() == b"6789"
+    for _ in range(7):
+        reader.seek(0)
+        reader.read(2)
+    reader.seek(0)
+    with pytest.raises(OSError, match=r"^The tags claim more bytes than the file has\.$"):
+        reader.read(1)

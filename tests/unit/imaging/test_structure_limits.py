@@ -11,6 +11,7 @@ from PIL import Image, PngImagePlugin, TiffImagePlugin
 
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, decode, quiet_libraries
+from preprocess_ensemble.imaging.structure_limits import TagReader, patch_pillow_tags
 from tests.fixtures.images import image_files
 
 if TYPE_CHECKING:
@@ -95,8 +96,31 @@ def test_pillow_is_not_asked_for_the_orientation_in_too_much_metadata(monkeypatc
     assert joined == []
 
 
+def test_tags_that_all_name_the_same_bytes_are_read_twice_at_most() -> None:
+    reader = TagReader(io.BytesIO(bytes(100)))
+    for _ in range(2):
+        reader.seek(0)
+        assert len(reader.read(100)) == 100
+    reader.seek(0)
+    with pytest.raises(OSError, match="claim more bytes"):
+        reader.read(1)
+
+
+@pytest.mark.parametrize("version", ["12.3.0", "13.0.0"])
+def test_only_an_old_pillow_needs_bounded_tags(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[tuple[object, object]] = []
+    monkeypatch.setattr("PIL.__version__", version)
+    monkeypatch.setattr(TiffImagePlugin.ImageFileDirectory_v2, "load", lambda *loaded: read.append(loaded))
+    patch_pillow_tags()
+    source = io.BytesIO(b"")
+    directory = TiffImagePlugin.ImageFileDirectory_v2()
+    directory.load(source)
+    assert read[0][0] is directory
+    assert isinstance(read[0][1], TagReader) == (version == "12.3.0")
+
+
 def test_memory_for_tags_is_bounded_by_the_file() -> None:
-    """Pillow 13 sees to it: 500 tags of 100 KB each, in a file of 100 KB."""
+    """With any Pillow: 500 tags of 100 KB each, in a file of 100 KB."""
     size, count = 100_000, 500
     exif = b"II*\0\x08\0\0\0" + struct.pack("<H", count)
     exif += b"".join(struct.pack("<HHII", 1000 + number, 1, size - 100, 8) for number in range(count))
