@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 Transform: TypeAlias = tuple[float, float, float, float, float, float]
 """Rows of a 2 x 3 matrix: from the pixels of one photo to those of another."""
 
-ENLARGED: Final = "it has more pixels, but no proof of finer detail"
+ENLARGED: Final = "it has more pixels, but no finer detail"
 MADE_LATER: Final = "its compression came later"
 LACKS_DETAIL: Final = "it lacks detail"
 """The doubt about a photo that another one is proved to be the source of, although the two look different."""

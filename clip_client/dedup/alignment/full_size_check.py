@@ -7,13 +7,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-import cv2
 import numpy as np
 from PIL import ExifTags, Image, ImageCms
 
 from clip_client.dedup.aligned import ENLARGED, MADE_LATER, UNTOLD
-from clip_client.dedup.alignment.differences import Differences, tiles
-from clip_client.dedup.alignment.jpeg_steps import BLOCK, Steps, fit, luma_of
+from clip_client.dedup.alignment.differences import Differences
+from clip_client.dedup.alignment.fine_detail import has_finer_detail, holds_all_detail
+from clip_client.dedup.alignment.jpeg_steps import BLOCK, Steps, fit
 from clip_client.dedup.alignment.overlay import Overlay
 from clip_client.dedup.types import ALTERED, RE_ENCODED
 
@@ -33,16 +33,6 @@ _SAME: Final = 1.0
 """Levels, root mean square: rounding to whole levels leaves up to 0.5, the finest steps 0.95."""
 _SAME_SIZE: Final = 1.03
 """Ratio of the sides up to which programs round sizes."""
-_CELL: Final = 32
-"""Pixels, side of a place in which detail is compared."""
-_LEAST_DETAIL: Final = 2.0
-"""Squared levels."""
-_NEVER_LESS: Final = 0.93
-"""Share of the duplicate's fine detail that the kept photo has in all but the 5 % of the worst places. Measured: 0.95
-to 1.1 against copies in WebP of quality 40 to 90, AVIF of 40 to 80 and HEIC of 50 and 80; 0.89 after a weak bilateral
-filter, 0.3 to 0.6 after stronger ones, 0.5 to 0.9 after JPEG of quality 15 to 60."""
-_LOUDER: Final = 1.03
-"""Times the duplicate's detail that follows it: more contrast and sharpening give 1.05 and more, compression 1.00."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -132,19 +122,23 @@ def _doubt_about(kept: FullPhoto, duplicate: FullPhoto, seen: Differences) -> st
     overlay, tones = seen.overlay, seen.grading.tones
     is_grey = tones[0].is_mostly_grey and not tones[1].is_mostly_grey
     is_changed = overlay.is_turned or not (seen.grading.is_none or is_grey)
+    is_larger = overlay.scale > _SAME_SIZE
     made = fit(seen, _steps_of(duplicate, overlay, of_kept=False), source_is_kept=True)
     # What was enlarged from the duplicate lies closer to its steps than a source does.
-    if overlay.scale > _SAME_SIZE and not (made is not None and made.proves and made.has_whole):
+    is_made = made is not None and made.proves and made.has_whole
+    if is_larger and not is_made and not has_finer_detail(overlay):
         return ENLARGED
     if seen.grading.is_none and seen.has_other_colours:
         return UNTOLD
+    # WebP, AVIF and the like leave no steps that can be found; detail tells if the kept photo has more pixels or was
+    # compressed in another way.
+    leaves_no_steps = duplicate.table is None and not duplicate.is_lossless
+    is_comparable = is_larger or kept.is_lossless or kept.table is not None
+    holds_all = leaves_no_steps and is_comparable and holds_all_detail(seen, is_reduced=is_larger)
     later = fit(seen, _steps_of(kept, overlay, of_kept=True), source_is_kept=False)
     is_later = later is not None and later.may_be_later
-    if made is not None and made.proves:
-        # Of a picture with finer steps, nearly everything lies close to them.
-        is_coarser = not is_changed and later is not None and later.step < made.step
-        if not is_later or (is_coarser and _holds_all_detail(seen)):
-            return ""
+    if made is not None and made.proves and not is_later:
+        return ""
     if is_changed:
         return UNTOLD  # size says nothing about versions of one picture
     # A source lies on the steps of its copy only if it was saved with the same ones before.
@@ -152,40 +146,11 @@ def _doubt_about(kept: FullPhoto, duplicate: FullPhoto, seen: Differences) -> st
     if made is not None and made.explains and made.off < _SAME and (made.within is None or has_same_steps):
         # Of a JPEG, only a picture made from it lies that close to its steps.
         shows_steps = later is not None and later.within is not None and later.within[1] > _ON_STEPS_OF_KEPT
-        if shows_steps or kept.is_lossless >= duplicate.is_lossless:
+        if is_larger or shows_steps or kept.is_lossless >= duplicate.is_lossless:
             return ""  # both hold the same
     if is_later:
         return MADE_LATER
-    # WebP, AVIF and the like leave no steps that can be found.
-    has_steps = [file.is_lossless or file.table is not None for file in (kept, duplicate)]
-    return "" if has_steps == [True, False] and _holds_all_detail(seen) else UNTOLD
-
-
-def _holds_all_detail(seen: Differences) -> bool:
-    """Tell whether the kept photo has at least as much of the finest detail as the busier places of the duplicate, and
-    no more contrast."""
-    parts = [_energies(seen.laid(box), seen.overlay.part(box)) for box in tiles(seen.overlay.inside())]
-    own, theirs, both = np.concatenate(parts, axis=1, dtype=np.float64)
-    if not len(theirs):
-        return False
-    busy = theirs > max(_LEAST_DETAIL, float(np.quantile(theirs, 0.3)))
-    if not busy.any():
-        return False
-    shares, follows = own[busy] / theirs[busy], both[busy] / theirs[busy]
-    return float(np.quantile(shares, 0.05)) >= _NEVER_LESS and float(np.median(follows)) <= _LOUDER
-
-
-def _energies(kept: Pixels, duplicate: Pixels) -> Floats:
-    """Return (3, N), of each cell: the energy of the finest detail of both, and of what they have in common."""
-    width, height = (side // _CELL for side in kept.shape[1::-1])
-    if not width or not height:
-        return np.zeros((3, 0), np.float32)
-    whole = np.s_[: height * _CELL, : width * _CELL]
-    lumas = [luma_of(np.ascontiguousarray(picture[whole])) for picture in (kept, duplicate)]
-    one, other = (luma - cv2.GaussianBlur(luma, (0, 0), 1) for luma in lumas)
-    products = (one * one, other * other, one * other)
-    cells = [cv2.resize(product, (width, height), interpolation=cv2.INTER_AREA).ravel() for product in products]
-    return np.asarray(cells, np.float32)
+    return "" if holds_all else UNTOLD
 
 
 def _steps_of(file: FullPhoto, overlay: Overlay, *, of_kept: bool) -> Steps | None:

@@ -15,6 +15,7 @@ import cv2
 import numpy as np
 
 from clip_client.dedup.alignment.differences import tiles
+from clip_client.dedup.alignment.fine_detail import luma_of
 from clip_client.dedup.alignment.overlay import Box
 
 if TYPE_CHECKING:
@@ -23,13 +24,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from clip_client.dedup.alignment.differences import Differences
-    from clip_client.dedup.alignment.keypoints import Pixels
 
     Floats = NDArray[np.float32]
     Mask = NDArray[np.bool_]
     Values = TypeVar("Values", Floats, Mask)
 
-_WEIGHTS: Final = np.array([[0.299, 0.587, 0.114]], np.float32)
 BLOCK: Final = 8
 """Pixels, side."""
 _ROUNDING: Final = 1.5
@@ -162,11 +161,6 @@ def _fit(boxes: Iterable[Box], seen: Differences, steps: Steps, *, source_is_kep
         step=float(table.mean()),
         off=float(np.sqrt(total / max(1, places * BLOCK**2))),
     )
-
-
-def luma_of(picture: Pixels) -> Floats:
-    """Return the luma (h, w) without rounding."""
-    return np.asarray(cv2.transform(picture.astype(np.float32), _WEIGHTS), np.float32)
 
 
 def _coefficients(box: Box, seen: Differences, steps: Steps) -> tuple[Floats, Floats, tuple[Mask, Mask]]:

@@ -142,8 +142,7 @@ class Overlay:
             (left, top), (right, bottom) = np.maximum(start, 0), np.minimum(end, self.kept_size)
             return np.asarray(self._image.resize(box.size, self._filter, (left, top, right, bottom))), None
         width, height = box.size
-        linear = self._affine[:, :2]
-        to_kept = np.column_stack([linear, linear @ box[:2] + self._affine[:, 2]])  # counted from the box
+        to_kept = _from(box[:2], self._affine)
         corners = corners_of(to_kept, box.size)
         margin = 4 + 2 * self.scale
         low = np.maximum(np.floor(corners.min(axis=0) - margin), 0).astype(int)
@@ -155,16 +154,28 @@ class Overlay:
         if self.scale > 1.02:
             part = np.asarray(cv2.GaussianBlur(part, (0, 0), 0.5 * np.sqrt(self.scale**2 - 1)), np.uint8)
         to_kept[:, 2] -= low
-        moved, covered = (
-            cv2.warpAffine(
-                picture, between_middles(to_kept), box.size, flags=way | cv2.WARP_INVERSE_MAP, borderMode=edge
-            )
-            for picture, way, edge in (
-                (part, cv2.INTER_CUBIC, cv2.BORDER_REPLICATE),
-                (exists, cv2.INTER_NEAREST, cv2.BORDER_CONSTANT),
-            )
+        moved = _read(part, to_kept, box.size, cv2.INTER_CUBIC)
+        covered = cv2.warpAffine(
+            exists, between_middles(to_kept), box.size, flags=cv2.INTER_NEAREST | cv2.WARP_INVERSE_MAP
         )
-        return np.asarray(moved, np.uint8), cv2.erode(covered, np.ones((5, 5))) > 0
+        return moved, cv2.erode(covered, np.ones((5, 5))) > 0
+
+    def at_kept_size(self, box: Box, side: int) -> list[Pixels]:
+        """Return ``side`` x ``side`` pixels of the kept photo around the middle of ``box``, and the duplicate enlarged
+        to that, in two ways; empty if one does not go as far."""
+        left, top = (round(float(at)) - side // 2 for at in self._on_kept(box).mean(axis=0))
+        if min(left, top) < 0 or left + side > self._kept.shape[1] or top + side > self._kept.shape[0]:
+            return []
+        to_duplicate = _from((left, top), inverse(self._affine))
+        corners = corners_of(to_duplicate, (side, side))
+        if (corners < -1).any() or (corners > np.array(self.duplicate.shape[1::-1]) + 1).any():
+            return []
+        low = np.maximum(np.floor(corners.min(axis=0)).astype(int) - 3, 0)
+        high = np.ceil(corners.max(axis=0)).astype(int) + 3
+        to_duplicate[:, 2] -= low
+        part = self.duplicate[low[1] : high[1], low[0] : high[0]]
+        enlarged = [_read(part, to_duplicate, (side, side), way) for way in (cv2.INTER_LINEAR, cv2.INTER_CUBIC)]
+        return [self._kept[top : top + side, left : left + side], *enlarged]
 
     def to_kept_shares(self, box: Box) -> tuple[float, float, float, float]:
         """Return left, top, width and height of a box as shares of the upright kept photo."""
@@ -283,6 +294,17 @@ class Overlay:
     def _is_aligned(self, affine: Affine) -> bool:
         """Tell whether rows of one photo are rows of the other."""
         return bool(affine[0, 1] == 0 == affine[1, 0])
+
+
+def _from(start: tuple[int, ...], affine: Affine) -> Affine:
+    """Return a transform for pixels that are counted from ``start``."""
+    return np.column_stack([affine[:, :2], affine[:, :2] @ start + affine[:, 2]])
+
+
+def _read(picture: Pixels, affine: Affine, size: tuple[int, int], way: int) -> Pixels:
+    """Return the pixels of ``picture`` at which ``affine`` arrives; beyond its edges, those of the edges."""
+    flags, centred = way | cv2.WARP_INVERSE_MAP, between_middles(affine)
+    return np.asarray(cv2.warpAffine(picture, centred, size, flags=flags, borderMode=cv2.BORDER_REPLICATE), np.uint8)
 
 
 def _shift(one: Floats, other: Floats) -> tuple[float, float] | None:

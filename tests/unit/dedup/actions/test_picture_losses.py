@@ -106,9 +106,9 @@ def test_a_copy_stays_if_the_kept_photo_is_in_doubt_or_was_not_aligned_with_it(
     photos: dict[str, Member], tmp_path: Path
 ) -> None:
     kept, copy = photos["fine.jpg"], photos["small.jpg"]
-    doubtful = aligned(copy, RE_ENCODED, doubts=("it has more pixels, but no proof of finer detail",))
+    doubtful = aligned(copy, RE_ENCODED, doubts=("it has more pixels, but no finer detail",))
     (reason,) = reasons(kept, doubtful, tmp_path)
-    assert reason == "The kept photo may be made from it: it has more pixels, but no proof of finer detail."
+    assert reason == "The kept photo may be made from it: it has more pixels, but no finer detail."
     (reason,) = reasons(kept, replace(copy, tier=RE_ENCODED), tmp_path)
     assert reason == "It was not aligned with the kept photo."
     (reason,) = reasons(changed(kept, **FROM_A_CAMERA), doubtful, tmp_path)

@@ -125,7 +125,6 @@ def test_a_smaller_copy_moves_although_its_photo_has_no_finer_detail(scale: floa
     soft = jpeg(photo().filter(ImageFilter.GaussianBlur(1.5)), 92)
     smaller = read(soft).resize((round(480 * scale), round(360 * scale)), Image.Resampling.LANCZOS)
     assert checked(soft, jpeg(smaller, 70)).doubts == ()
-    assert checked(soft, written(smaller, "WEBP", quality=70)).doubts == (ENLARGED,), "it leaves no steps"
 
 
 @pytest.mark.parametrize("way", ["quality 85", "quality 50", "half"])
@@ -135,9 +134,7 @@ def test_a_page_moves_for_its_scan_but_not_if_digits_differ(kind: str, way: str)
         return page(changed) if kind == "page" else photographed(page(changed), 1)
 
     kept = jpeg(shown(0), 92)
-    # White and black cut off what the steps of a reduced copy would prove.
-    doubts = (ENLARGED,) if (kind, way) == ("page", "half") else ()
-    assert checked(kept, ENCODED[way](read(kept))).doubts == doubts
+    assert checked(kept, ENCODED[way](read(kept))).doubts == ()
     for changed in (1, 12):
         found = checked(kept, ENCODED[way](shown(changed)))
         assert found.tier == ALTERED
