@@ -137,8 +137,11 @@ def _doubt_about(kept: FullPhoto, duplicate: FullPhoto, seen: Differences) -> st
     holds_all = leaves_no_steps and is_comparable and holds_all_detail(seen, is_reduced=is_larger)
     later = fit(seen, _steps_of(kept, overlay, of_kept=True), source_is_kept=False)
     is_later = later is not None and later.may_be_later
-    if made is not None and made.proves and not is_later:
-        return ""
+    if made is not None and made.proves:
+        # Of a picture with finer steps, nearly everything lies close to them.
+        is_coarser = not is_changed and later is not None and later.step < made.step
+        if not is_later or (is_coarser and holds_all_detail(seen, is_reduced=is_larger)):
+            return ""
     if is_changed:
         return UNTOLD  # size says nothing about versions of one picture
     # A source lies on the steps of its copy only if it was saved with the same ones before.

@@ -90,7 +90,7 @@ def test_a_photo_never_moves_for_what_may_be_made_from_it(
 def family(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A picture and nine copies of it, of which three are larger files; of two, no one can tell what came first."""
     folder = tmp_path_factory.mktemp("family")
-    original = scene(0, (640, 480))
+    original = scene(0, (480, 360))
     made = {
         "original": original,
         "enlarged": resized(original, 2),
