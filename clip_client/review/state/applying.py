@@ -39,6 +39,7 @@ MOVES: Final = "moves"
 STAYS: Final = "stays"
 MOVED: Final = "moved"
 FAILED: Final = "failed"
+_NO_PLAN: Final = "there is no such plan any more; look at the plan again"
 OUTCOMES: Final = (MOVES, STAYS, MOVED, FAILED)
 """The first two are planned; the others are what came of a planned move."""
 
@@ -111,7 +112,7 @@ class Worker:
         planned = self.job
         is_whole = planned is not None and planned.what == PLANNING and not planned.is_running and not planned.error
         if planned is None or not is_whole or planned.number != number:
-            raise Busy("there is no such plan any more; look at the plan again")
+            raise Busy(_NO_PLAN)
         with self._session.lock:
             if planned.choices != self._session.choices_version:
                 raise Busy("the choices have changed since they were planned; look at the plan again")
@@ -133,6 +134,8 @@ class Worker:
         with self._lock:
             if self.job is not None and self.job.is_running:
                 raise Busy(f"wait until {self.job.what} has finished")
+            if after not in (None, self.job):  # another request has carried the plan out since
+                raise Busy(_NO_PLAN)
             job = Job(
                 what=what,
                 number=self.job.number + 1 if self.job is not None else 1,
