@@ -90,7 +90,7 @@ def cpp_backend(environment: Mapping[str, str] = os.environ) -> Path | None:
 
 
 def find_triton(environment: Mapping[str, str] = os.environ) -> Triton:
-    """Return the server that this machine would start. Raises ``ReportedError`` if there is none that can run."""
+    """Return the server that this machine would start. Raises ``ReportedError`` if no server can run here."""
     if (folder := nvidia_folder(environment)) is None:
         return _find_wheel()
     in_container = folder == CONTAINER

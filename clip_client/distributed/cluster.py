@@ -91,7 +91,7 @@ def _hushed() -> Iterator[None]:
 
 
 def worker_cpus() -> int:
-    """Return the CPUs of a worker that embeds: as many as one process can use, if a machine has so many."""
+    """Return how many CPUs a worker that embeds asks for: four, or all of the largest machine if that has fewer."""
     import ray
 
     cpus = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
@@ -124,8 +124,8 @@ def in_tasks(
     well, ``on_death(number)`` is the result; without it, the job ends.
 
     ``Dataset.map`` would take seconds to begin and end each step of a search, and turn what a task raises into text.
-    Its pools of actors can wait for ever after a machine has died: they get no work while their actors, restarted ones
-    included, want more CPUs than remain.
+    Ray Data's pools of actors are not used: after a machine has died, a pool whose actors need more CPUs than remain
+    gets no work, and the job never ends.
 
     Raises what a task raises, if that is a :class:`.ReportedError`, and DistributedError for whatever else ends it.
     """

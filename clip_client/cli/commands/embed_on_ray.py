@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace, engine: EngineOptions) -> int:
     elif not arguments.quiet:
         done = f"{counted(written, 'vector')} written to {summary.output} ({counted(summary.partitions, 'partition')})"
         before = f", {counted(summary.partitions_before, 'partition')} done before" if summary.partitions_before else ""
-        rate = f"{summary.images / (time.monotonic() - begun):,.1f} photos/s with the start of Ray"
+        rate = f"{summary.images / (time.monotonic() - begun):,.1f} photos/s, including the start of Ray"
         print(f"{done}, {summary.failed:,} failed{before}, {rate}")
     return 0
 

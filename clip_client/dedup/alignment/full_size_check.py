@@ -130,8 +130,8 @@ def _doubt_about(kept: FullPhoto, duplicate: FullPhoto, seen: Differences) -> st
         return ENLARGED
     if seen.grading.is_none and seen.has_other_colours:
         return UNTOLD
-    # WebP, AVIF and the like leave no steps that can be found; detail tells if the kept photo has more pixels or was
-    # compressed in another way.
+    # The steps of WebP, AVIF and the like cannot be found. Detail can be compared if the kept photo has more pixels or
+    # was compressed in another way.
     leaves_no_steps = duplicate.table is None and not duplicate.is_lossless
     is_comparable = is_larger or kept.is_lossless or kept.table is not None
     holds_all = leaves_no_steps and is_comparable and holds_all_detail(seen, is_reduced=is_larger)

@@ -273,7 +273,7 @@ class Session:
     def judged(
         self, groups: Iterable[DuplicateGroup], hash_of: Callable[[str], str] = sha256_of, *, merges: bool = False
     ) -> DuplicateReport:
-        """Judge groups anew: another photo stays than the search suggests, metadata is merged, or time has passed."""
+        """Return a report of ``groups`` with new verdicts; with ``merges``, kept photos get the metadata they lack."""
         assert self.report is not None, "there is nothing to judge before the search has ended"
         options = MoveOptions(merge_metadata=merges)
         judge = Judge(self.report, self.roots, options, is_compared=self.groups.has_path, hash_of=hash_of)
