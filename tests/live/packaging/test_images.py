@@ -16,7 +16,7 @@ import pytest
 
 from benchmarks.fixtures.server import TINY_CLIP, free_port
 from clip_client import SyncClipClient
-from tests.fixtures.packaging.containers import PYTHON, Engine, require_tools
+from tests.fixtures.packaging.containers import PYTHON, Engine, new_engine, require_tools
 from tests.paths import ROOT
 
 if TYPE_CHECKING:
@@ -70,14 +70,13 @@ IMAGES = {
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Engine]:
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     require_tools("CLIP_TEST_IMAGES")
-    engine = Engine(directory=tmp_path_factory.mktemp("images"))
     assert request.config.cache is not None
-    engine.import_base("bookworm", request.config.cache.mkdir("base"), PYTHON, ",libpython3.11")
-    engine.build_triton(TRITON)
-    yield engine
-    engine.remove()
+    with new_engine() as engine:
+        engine.import_base("bookworm", request.config.cache.mkdir("base"), PYTHON, ",libpython3.11")
+        engine.build_triton(TRITON)
+        yield engine
 
 
 @pytest.fixture(scope="module", params=IMAGES)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from benchmarks.fixtures.sample_photos import write_with_copies
-from tests.fixtures.packaging.containers import Engine, require_tools
+from tests.fixtures.packaging.containers import Engine, new_engine, require_tools
 from tests.paths import ROOT
 
 if TYPE_CHECKING:
@@ -29,11 +29,10 @@ TREE: Final = ("tests", "benchmarks", "docs", "setup.cfg")
 
 
 @pytest.fixture
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+def engine() -> Iterator[Engine]:
     require_tools("CLIP_TEST_PYTHONS")
-    engine = Engine(directory=tmp_path_factory.mktemp("pythons"))
-    yield engine
-    engine.remove()
+    with new_engine() as engine:
+        yield engine
 
 
 @pytest.fixture
