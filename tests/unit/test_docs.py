@@ -26,7 +26,7 @@ def test_files_and_folders_that_a_page_names_exist(page: Path) -> None:
 
 def test_the_table_of_status_codes_is_the_code() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text()
-    assert re.findall(r"^\| (\d+) \| ([A-Z_]+) \|", page, re.MULTILINE) == [
+    assert re.findall(r"^\| (\d+) \| ([A-Z_0-9]+) \|", page, re.MULTILINE) == [
         (str(int(status)), status.name) for status in ImageStatus
     ]
 
