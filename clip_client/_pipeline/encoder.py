@@ -108,7 +108,6 @@ class ImageEncoder(Encoder):
             if len(data) <= self._encoding.unchanged_up_to:
                 return data
         from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, decode
-        from preprocess_ensemble.imaging.transform import reduced_jpeg
 
         config = _preprocessing(model)
         with self._cores:
@@ -118,9 +117,7 @@ class ImageEncoder(Encoder):
                 except DecodeError as error:
                     raise ImageError(error.message, code=error.status.name) from None
             assert picture is not None  # else there is a file, which was decoded
-            jpeg = self._encoding.jpeg
-            reduced = reduced_jpeg(picture, config, quality=jpeg.quality, subsampling=jpeg.subsampling)
-        return reduced if data is None or len(reduced) < len(data) else data
+            return self._encoding.payload(picture, config, data)
 
 
 def _is_ordinary(picture: Image) -> bool:
