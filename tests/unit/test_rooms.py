@@ -82,7 +82,7 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "vectors": (("clip_client._vectors",), (BASE, "contract", "dedup types", "dedup store")),
     "dedup reporting": (("clip_client.dedup.reporting",), ("contract", "dedup types")),
     "client": (
-        ("clip_client._client", "clip_client._sync", "clip_client"),
+        ("clip_client._client", "clip_client._sync", "clip_client._zero_shot", "clip_client"),
         (
             BASE, "contract", "transports", "balancing", "server state", "pipeline", "vectors", "dedup types",
             "dedup search",
