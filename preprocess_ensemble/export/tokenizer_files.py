@@ -56,12 +56,6 @@ def write_tokenizer(directory: Path, text_cfg: Mapping[str, Any]) -> tuple[Token
             f"The model's text tower has {text_cfg['vocab_size']:,} tokens, and CLIP's tokenizer {len(ids):,}; name "
             "its own tokenizer as hf_tokenizer_name in the model's configuration, or use --towers image."
         )
-    if settings.keys() & {"add_bos_token", "add_eos_token"}:
-        # As transformers does, in place of what the file says.
-        start, end = (
-            _token(ids, settings, key) if settings.get(f"add_{key}") else None for key in ("bos_token", "eos_token")
-        )
-        document["post_processor"] = _template(ids, start, end)
     context_length = int(text_cfg.get("context_length", _DEFAULT_CONTEXT))
     pad = _token(ids, settings, "pad_token", "<pad>", "[PAD]")
     document["truncation"] = {
@@ -98,6 +92,8 @@ def _clip_document() -> _Document:
     joined = (merge.replace(" ", "") for merge in merges)
     tokens = [*alphabet, *(f"{character}</w>" for character in alphabet), *joined, START, END]
     ids = {token: number for number, token in enumerate(tokens)}
+    special = {token: {"SpecialToken": {"id": token, "type_id": 0}} for token in (START, END)}
+    text = {"Sequence": {"id": "A", "type_id": 0}}
     return {
         "version": "1.0",
         # A text may name them; open_clip then takes them for what they mean.
@@ -111,29 +107,18 @@ def _clip_document() -> _Document:
                 "normalized": False,
                 "special": True,
             }
-            for token in (START, END)
+            for token in special
         ],
         "normalizer": None,
         "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False},
-        "post_processor": _template(ids, START, END),
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [special[START], text, special[END]],
+            "pair": [special[START], text, special[END]],
+            "special_tokens": {token: {"id": token, "ids": [ids[token]], "tokens": [token]} for token in special},
+        },
         "decoder": None,
         "model": {"type": "BPE", "end_of_word_suffix": "</w>", "vocab": ids, "merges": merges},
-    }
-
-
-def _template(ids: Mapping[str, int], start: str | None, end: str | None) -> _Document:
-    """Return the step that puts these tokens before and after a text."""
-    special = [token for token in (start, end) if token]
-
-    def sequence(name: str) -> list[_Document]:
-        before, after = ([{"SpecialToken": {"id": token, "type_id": 0}}] if token else [] for token in (start, end))
-        return [*before, {"Sequence": {"id": name, "type_id": 0}}, *after]
-
-    return {
-        "type": "TemplateProcessing",
-        "single": sequence("A"),
-        "pair": [*sequence("A"), *sequence("B")],
-        "special_tokens": {token: {"id": token, "ids": [ids[token]], "tokens": [token]} for token in special},
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -84,7 +85,7 @@ class Tokenizer:
                     f"{directory / name} is not the file that was exported with this model; export the model again."
                 )
         try:
-            return cls(tokenizers.Tokenizer.from_buffer(files[TOKENIZER_FILE]), config)
+            return cls(_parsed(files[TOKENIZER_FILE]), config)
         except Exception as error:  # The library's exceptions share no base class.
             raise TokenizerError(
                 f"{directory / TOKENIZER_FILE} cannot be loaded by tokenizers {tokenizers.__version__} "
@@ -106,6 +107,17 @@ class Tokenizer:
         # As many words as the context has room for decide all its tokens, and with one more it is too long: the rest
         # of 64 KB costs nothing.
         return self._tokenizer.encode(clip_words(text, self.config.context_length), is_pretokenized=True)
+
+
+def _parsed(data: bytes) -> tokenizers.Tokenizer:
+    tokenizer = tokenizers.Tokenizer.from_buffer(data)
+    if isinstance(tokenizer.model, tokenizers.models.Unigram):
+        # The library reads some scores wrong in the last bit, and transformers does not. It decides between orders of
+        # the same pieces: "of" forty times may be thirteen long pieces and a short one, whose place is then another.
+        model = json.loads(data)["model"]
+        scores = [(piece, score) for piece, score in model["vocab"]]
+        tokenizer.model = tokenizers.models.Unigram(scores, model["unk_id"], model.get("byte_fallback", False))
+    return tokenizer
 
 
 def _read(path: Path) -> bytes:

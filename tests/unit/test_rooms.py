@@ -286,6 +286,7 @@ def test_other_tests_import_only_the_fixtures_that_benchmarks_share() -> None:
             },
         ),
         ("open_clip", {"preprocess_ensemble.export.pytorch"}),
+        ("tokenizers", {"preprocess_ensemble.text"}),
         (
             "triton_python_backend_utils",
             {"preprocess_ensemble.triton_model", "preprocess_ensemble.backends.onnxruntime.model"},
