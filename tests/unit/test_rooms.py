@@ -37,7 +37,10 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "model_repository": (("preprocess_ensemble.model_repository",), ("contract", "imaging")),
     "runtimes": (("preprocess_ensemble.runtimes",), ("contract", "imaging", "text", "model_repository")),
     "backends": (("preprocess_ensemble.backends",), ("contract", "imaging", "text", "model_repository", "runtimes")),
-    "triton_model": (("preprocess_ensemble.triton_model",), ("contract", "imaging", "backends", "model_repository")),
+    "triton models": (
+        ("preprocess_ensemble.triton_model", "preprocess_ensemble.triton_tokenizer"),
+        ("contract", "imaging", "text", "backends", "model_repository"),
+    ),
     "export": (("preprocess_ensemble.export",), ("contract", "imaging", "text", "model_repository", "runtimes")),
     BASE: (
         tuple(
@@ -289,7 +292,11 @@ def test_other_tests_import_only_the_fixtures_that_benchmarks_share() -> None:
         ("tokenizers", {"preprocess_ensemble.text"}),
         (
             "triton_python_backend_utils",
-            {"preprocess_ensemble.triton_model", "preprocess_ensemble.backends.onnxruntime.model"},
+            {
+                "preprocess_ensemble.triton_model",
+                "preprocess_ensemble.triton_tokenizer",
+                "preprocess_ensemble.backends.onnxruntime.model",
+            },
         ),
     ],
 )
