@@ -54,7 +54,7 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "transports": (("clip_client._transports",), (BASE, "contract", "imaging", "text", "model_repository", "runtimes")),
     "balancing": (("clip_client._balancing",), (BASE, "transports")),
     "server state": (("clip_client._handshake", "clip_client._health"), (BASE, "contract", "transports", "balancing")),
-    "pipeline": (("clip_client._pipeline",), (BASE, "contract", "imaging", "transports", "balancing")),
+    "pipeline": (("clip_client._pipeline",), (BASE, "contract", "imaging", "text", "transports", "balancing")),
     "dedup types": (
         tuple(f"clip_client.dedup.{name}" for name in ("aligned", "group", "photo", "report", "text", "types")),
         (),
