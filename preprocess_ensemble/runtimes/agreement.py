@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from preprocess_ensemble.contract import EMBEDDING, FINGERPRINT, PIXELS, STATUS, ImageStatus
+from preprocess_ensemble.contract import EMBEDDING, FINGERPRINT, PIXELS, STATUS, TOKENS, ImageStatus
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.imaging.decode import decode
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
     from preprocess_ensemble.model_repository.passport import Passport
     from preprocess_ensemble.runtimes.model import Session
+
+    Rows = npt.NDArray[np.uint8] | npt.NDArray[np.int32]
+    """Inputs of a tower: pixels (N, H, W, 3) uint8, or token ids (N, L) int32."""
 
 REQUIRED_COSINE: Final = 0.9999
 """Between a runtime's vectors and those of ONNX Runtime in fp32. Duplicates are decided within a cosine distance of
@@ -46,6 +49,20 @@ def sample_pixels(height: int, width: int) -> npt.NDArray[np.uint8]:
     return np.stack(pictures)
 
 
+def sample_tokens(context_length: int, vocabulary: int, padding: int) -> npt.NDArray[np.int32]:
+    """Return four seeded rows of token ids (4, L) int32, from one token to a full context.
+
+    The ids are at least 3, as ids of padding and of other special tokens are smaller, and below ``vocabulary``. The
+    largest one ends each row, as in CLIP, which reads the vector there; ``padding`` follows it.
+    """
+    numbers = np.random.PCG64(28).random_raw(4 * context_length).reshape(4, context_length) >> np.uint64(33)
+    tokens = (numbers % np.uint64(vocabulary - 4) + np.uint64(3)).astype(np.int32)
+    for row, length in zip(tokens, (1, context_length // 4, context_length // 2, context_length), strict=True):
+        row[max(length, 1) - 1] = vocabulary - 1
+        row[max(length, 1) :] = padding
+    return tokens
+
+
 def require_cosine(vectors: npt.NDArray[np.float32], expected: npt.NDArray[np.float32], required: float) -> float:
     """Return the least cosine of two rows (N, D) of the same number.
 
@@ -64,22 +81,23 @@ def require_cosine(vectors: npt.NDArray[np.float32], expected: npt.NDArray[np.fl
 
 def checked_vectors(
     session: Session,
-    pixels: npt.NDArray[np.uint8],
+    rows: Rows,
     fingerprint: tuple[int, int],
     failed: npt.NDArray[np.bool_] | None = None,
 ) -> npt.NDArray[np.float32]:
-    """Embed ``pixels`` (N, H, W, 3), of which the rows ``failed`` (N,) are marked as failed; return the other vectors.
+    """Embed ``rows``, of which ``failed`` (N,) are marked as failed; return the other vectors.
 
-    Raises Disagreement if the vector of a failed row is not all NaN, or if the fingerprint of a row is not
-    ``fingerprint``, and what the session raises.
+    ``rows`` are pixels (N, H, W, 3) uint8 or token ids (N, L) int32. Raises Disagreement if the vector of a failed row
+    is not all NaN, or if the fingerprint of a row is not ``fingerprint``, and what the session raises.
     """
-    failed = np.zeros(len(pixels), np.bool_) if failed is None else failed
+    failed = np.zeros(len(rows), np.bool_) if failed is None else failed
     status = np.where(failed, ImageStatus.INTERNAL, ImageStatus.OK).astype(np.int32)[:, None]
-    vectors, fingerprints = session.run([EMBEDDING, FINGERPRINT], {PIXELS: pixels, STATUS: status})
-    if not np.array_equal(fingerprints, np.tile(np.array(fingerprint, np.int32), (len(pixels), 1))):
+    given = {PIXELS if rows.ndim == 4 else TOKENS: rows, STATUS: status}
+    vectors, fingerprints = session.run([EMBEDDING, FINGERPRINT], given)
+    if not np.array_equal(fingerprints, np.tile(np.array(fingerprint, np.int32), (len(rows), 1))):
         raise Disagreement("its fingerprint is not that of the model")
     if not np.isnan(vectors[failed]).all():
-        raise Disagreement("it gives a failed image a vector that is not all NaN")
+        raise Disagreement("it gives a failed row a vector that is not all NaN")
     return vectors[~failed]
 
 
