@@ -120,7 +120,10 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     ),
     "serving": (
         ("preprocess_ensemble.serving",),
-        ("contract", "imaging", "model_repository", "runtimes", "transports", "server state", "client", "tritonserver"),
+        (
+            BASE, "contract", "imaging", "model_repository", "runtimes", "transports", "server state", "client",
+            "tritonserver",
+        ),
     ),
 }  # fmt: skip
 

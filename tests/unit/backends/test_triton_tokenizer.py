@@ -14,9 +14,8 @@ import pytest
 
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.export.tokenizer_files import write_tokenizer
-from preprocess_ensemble.model_repository.passport import Parity, TextTower
 from preprocess_ensemble.text.tokenizer import Tokenizer, TokenizerConfig
-from tests.fixtures.models.passports import PASSPORT
+from tests.fixtures.models.passports import PASSPORT, WITH_TEXT
 from tests.unit.backends.triton_stand_in import (
     Logger,
     MetricFamily,
@@ -41,16 +40,8 @@ def repository(tmp_path: Path) -> Path:
     files = tmp_path / "clip_tokenize" / "1"
     files.mkdir(parents=True)
     config, digests = write_tokenizer(files, {"context_length": 16})
-    text = TextTower(
-        tokenizer=config.to_mapping(),
-        tokenizer_sha256=digests,
-        fingerprint=(3, 4),
-        parity=Parity(images=1, min_cosine=1.0, required=0.9999),
-        canary="a dog",
-        canary_vector=(0.6, 0.8),
-        logit_scale=100.0,
-        logit_bias=None,
-    )
+    assert WITH_TEXT.text is not None
+    text = replace(WITH_TEXT.text, tokenizer=config.to_mapping(), tokenizer_sha256=digests)
     (tmp_path / "clip_encoder" / "1").mkdir(parents=True)
     (tmp_path / "clip_encoder" / "1" / "model.json").write_text(replace(PASSPORT, text=text).to_json())
     return tmp_path
