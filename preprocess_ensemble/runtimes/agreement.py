@@ -5,6 +5,7 @@ Every export passes it, and every runtime that is to take the place of ONNX Runt
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -29,6 +30,19 @@ REQUIRED_COSINE: Final = 0.9999
 
 _LENGTH_ERROR: Final = 1e-4
 """How far the length of a vector may be from 1."""
+
+
+_SAMPLE_TEXTS: Final = (
+    "",
+    "dog",
+    "a photo of a dog on the beach at sunset",
+    "Ein rotes Fahrrad lehnt an einer Mauer, daneben steht eine Bank.",
+    "穿红色外套的女人在雪地里散步",
+    "שלושה ילדים משחקים בכדור 🏐",
+    "IMG_2041.JPG, 3024 x 4032, f/1.8, 1/120 s",
+    "a crowded street market with fruit, cloth and spices, " * 12,
+)
+"""Short to longer than any context."""
 
 
 class Disagreement(ReportedError):
@@ -102,27 +116,25 @@ def checked_vectors(
 
 
 class AgreementCheck:
-    """Compares sessions of the model of ``passport`` with ``reference``, on this processor.
+    """Compares sessions of a tower of the model of ``passport`` with ``reference``, on this processor.
 
-    The pictures are the passport's canary and the sample pictures: first the canary alone, then all in one batch with
-    a failed row in the middle. The reference embeds them once, when this is made. Raises what it raises.
+    It is the image tower, or the text tower if ``tokenizer`` is the folder of its files. The rows are the passport's
+    canary and samples: first the canary alone, then all in one batch with a failed row in the middle. The reference
+    embeds them once, when this is made. Raises what it raises, and TokenizerError.
     """
 
-    def __init__(self, reference: Session, passport: Passport) -> None:
-        config = PreprocessConfig.from_mapping(passport.preprocess)
-        canary = preprocess(decode(passport.canary.image), config)[None]
-        self.sample = sample_pixels(*config.size)
-        """Eight pictures (8, H, W, 3) uint8."""
-        self._fingerprint = passport.fingerprint
-        pictures = np.concatenate([canary, self.sample])
-        middle = len(pictures) // 2
+    def __init__(self, reference: Session, passport: Passport, tokenizer: Path | None = None) -> None:
+        self.sample: Rows
+        """Eight pictures (8, H, W, 3) uint8, or token ids of eight texts (8, L) int32."""
+        self._fingerprint, canary, self.sample = _images(passport) if tokenizer is None else _texts(passport, tokenizer)
+        rows = np.concatenate([canary, self.sample])
+        middle = len(rows) // 2
         batches = (
             (canary, np.zeros(1, np.bool_)),
-            (np.insert(pictures, middle, 0, axis=0), np.arange(len(pictures) + 1) == middle),
+            (np.insert(rows, middle, 0, axis=0), np.arange(len(rows) + 1) == middle),
         )
         self._batches = [
-            (pixels, failed, checked_vectors(reference, pixels, self._fingerprint, failed))
-            for pixels, failed in batches
+            (batch, failed, checked_vectors(reference, batch, self._fingerprint, failed)) for batch, failed in batches
         ]
 
     def lowest_cosine(self, session: Session) -> float:
@@ -131,6 +143,23 @@ class AgreementCheck:
         Raises Disagreement if it is below REQUIRED_COSINE, and what :func:`checked_vectors` raises.
         """
         return min(
-            require_cosine(checked_vectors(session, pixels, self._fingerprint, failed), expected, REQUIRED_COSINE)
-            for pixels, failed, expected in self._batches
+            require_cosine(checked_vectors(session, batch, self._fingerprint, failed), expected, REQUIRED_COSINE)
+            for batch, failed, expected in self._batches
         )
+
+
+def _images(passport: Passport) -> tuple[tuple[int, int], Rows, Rows]:
+    """Return the fingerprint, the canary (1, H, W, 3), and the sample."""
+    config = PreprocessConfig.from_mapping(passport.preprocess)
+    return passport.fingerprint, preprocess(decode(passport.canary.image), config)[None], sample_pixels(*config.size)
+
+
+def _texts(passport: Passport, folder: Path) -> tuple[tuple[int, int], Rows, Rows]:
+    """Return the fingerprint, the canary (1, L), and the sample."""
+    from preprocess_ensemble.text.tokenizer import Tokenizer, TokenizerConfig
+
+    tower = passport.text
+    assert tower is not None
+    tokenizer = Tokenizer.load(folder, TokenizerConfig.from_mapping(tower.tokenizer), tower.tokenizer_sha256)
+    ids, _ = tokenizer.encode([tower.canary, *_SAMPLE_TEXTS])
+    return tower.fingerprint, ids[:1], ids[1:]
