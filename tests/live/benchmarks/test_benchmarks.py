@@ -85,6 +85,13 @@ def test_transfer(tiny_repository: Path, tmp_path: Path) -> None:
     assert found["settings"]["PNG"]["least_cosine"] > found["settings"]["JPEG q75 4:2:0"]["least_cosine"]
 
 
+def test_towers(tiny_pair_repository: Path, tmp_path: Path) -> None:
+    found = run("towers", str(tiny_pair_repository), "--batch", "2", "--rounds", "1", results=tmp_path)
+    ((model, milliseconds),) = found["milliseconds"].items()
+    assert model.startswith("tiny_clip/")
+    assert milliseconds["image"] > milliseconds["text"] > 0
+
+
 @pytest.mark.timeout(300)
 def test_scale(tmp_path: Path) -> None:
     found = run("scale", "--vectors", "400", "--files", "60", results=tmp_path)
