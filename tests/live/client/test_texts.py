@@ -86,6 +86,13 @@ async def test_texts_have_the_vectors_of_open_clip_from_both(pair: Server, photo
             assert there.vector_id == there_not.vector_id
 
 
+async def test_the_name_of_an_architecture_is_no_name_of_a_model(pair: Server) -> None:
+    for url, others in ((pair.grpc_url, "'clip'"), (f"local:{pair.repository}", "'clip', 'second'")):
+        async with ClipClient(url, model="ViT-B-32") as clip:
+            with pytest.raises(ModelNotReady, match=rf"model named 'ViT-B-32'.*{others}\. Name one of them"):
+                await clip.model()
+
+
 async def test_a_model_is_chosen_by_name(pair: Server, photos: Path) -> None:
     photo = photos / "coffee.jpg"
     for first, second in (
