@@ -16,11 +16,12 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
 from clip_client._errors import VectorsError
+from clip_client._model import may_be_compared
 from clip_client.dedup.text import printable
 from preprocess_ensemble.errors import ReportedError
 
@@ -68,15 +69,27 @@ class Term:
         return self.text or (printable(self.photo) if isinstance(self.photo, str) else "the photo")
 
 
-class QueryVector(NamedTuple):
-    """A query as the index takes it."""
+@dataclass(frozen=True, kw_only=True)
+class QueryVector:
+    """A query as an index takes it."""
 
     vector: NDArray[np.float32]
     """(D,)"""
+    vector_ids: tuple[str, ...]
+    """Of its terms."""
     is_text: bool
     """It has no photo and nothing that is subtracted, so its scores are those of a plain text."""
     truncated: tuple[str, ...] = ()
     """Texts that are too long for the model, which has read only their beginning."""
+
+    def check(self, index: PhotoIndex) -> None:
+        """Raise VectorsError if vectors of its ids must not be compared with those of the index."""
+        for own in self.vector_ids:
+            if index.vector_id and not may_be_compared(own, index.vector_id):
+                raise VectorsError(
+                    f"the photos have vectors of {index.vector_id}, which must not be compared with those of {own}; "
+                    "use the same model and transfer"
+                )
 
 
 def terms_of(parts: Sequence[str], *, photos: bool = True) -> list[Term]:
@@ -132,40 +145,29 @@ def _weighed(part: str) -> tuple[float, str]:
     return (float(found[1]), found[2]) if found else (1.0, part.strip())
 
 
-async def query_vector(clip: QueryEmbedder, terms: Sequence[Term], index: PhotoIndex) -> QueryVector:
-    """Embed the terms of a query for an index.
+async def query_vector(clip: QueryEmbedder, terms: Sequence[Term]) -> QueryVector:
+    """Embed the terms of a query.
 
-    Raises QueryError for a photo or text that cannot be embedded and for terms that cancel out, VectorsError if the
-    index has vectors of another model, and what the client raises.
+    Raises QueryError for a photo or text that cannot be embedded and for terms that cancel out, and what the client
+    raises: ModelNotReady, for instance, for texts and a model without a text tower.
     """
     texts = [term for term in terms if not term.photo]
     photos = [term for term in terms if term.photo]
-    total = np.zeros(index.dimension, dtype=np.float32)
-    truncated: tuple[str, ...] = ()
-    for some, is_text in ((texts, True), (photos, False)):
-        if not some:
-            continue
-        if is_text:
-            batch = await clip.embed_text([term.text for term in some])
-            truncated = tuple(texts[place].text for place in getattr(batch, "truncated", ()))
-        else:
-            batch = await clip.embed([term.photo for term in some])
+    batches: list[tuple[list[Term], EmbeddingBatch]] = []
+    if texts:
+        batches.append((texts, await clip.embed_text([term.text for term in texts])))
+    if photos:
+        batches.append((photos, await clip.embed([term.photo for term in photos])))
+    for some, batch in batches:
         for place, error in batch.errors.items():
             raise QueryError(f"{some[place].name} cannot be searched for: {error.message}")
-        check_comparable(batch.vector_id, index.vector_id)
-        weights = np.array([term.weight for term in some], dtype=np.float32)
-        total += weights @ batch.vectors
+    weighted = [np.array([term.weight for term in some], np.float32) @ batch.vectors for some, batch in batches]
+    total: NDArray[np.float32] = np.sum(weighted, axis=0)
     if not np.linalg.norm(total) > 1e-3 * sum(abs(term.weight) for term in terms):
         raise QueryError("the terms of the query cancel out: nothing is left to search for")
-    return QueryVector(total, not photos and all(term.weight > 0 for term in terms), truncated)
-
-
-def check_comparable(query_id: str, index_id: str) -> None:
-    """Raise VectorsError if vectors of these ids must not be compared; an index without an id takes all."""
-    is_same = query_id == index_id
-    is_pair = "|text-" in query_id and query_id.partition("|")[0] == index_id.partition("|")[0]
-    if index_id and not is_same and not is_pair:
-        raise VectorsError(
-            f"the photos have vectors of {index_id}, which must not be compared with those of {query_id}; "
-            "use the same model and transfer"
-        )
+    return QueryVector(
+        vector=total,
+        vector_ids=tuple(batch.vector_id for _, batch in batches),
+        is_text=not photos and all(term.weight > 0 for term in terms),
+        truncated=tuple(texts[place].text for place in batches[0][1].truncated) if texts else (),
+    )

@@ -12,7 +12,7 @@ import sys
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
 from clip_client.cli.options.connection import add_model_options, connected, read_config
@@ -194,15 +194,15 @@ async def _search(
 ) -> Answer:
     from anyio import to_thread
 
-    from clip_client.search.query import QueryEmbedder, query_vector
+    from clip_client.search.query import query_vector
     from clip_client.search.scores import NeutralTexts
     from clip_client.search.store_index import index_folder
 
     async with connected(read_config(arguments)) as clip:
+        query = await query_vector(clip, terms)  # first: new photos may take hours
         opened = await open_place(places, clip, store, show)
         place = opened.place
-        embedder = cast("QueryEmbedder", clip)
-        query = await query_vector(embedder, terms, place.index)
+        query.check(place.index)
         rows = await to_thread.run_sync(place.rows, wanted)
         found = await to_thread.run_sync(
             lambda: place.find(
@@ -212,7 +212,7 @@ async def _search(
         is_unclear = False
         if query.is_text and found.pictures:
             folder = None if store is None else index_folder(store, place.index.vector_id)
-            neutral = await NeutralTexts.of(embedder, place.index, folder)
+            neutral = await NeutralTexts.of(clip, place.index, folder)
             is_unclear = await to_thread.run_sync(neutral.is_unclear, query.vector, place.index, rows)
         return Answer(
             found=found,
