@@ -22,6 +22,7 @@ from clip_client.cli.commands import (
     dedup,
     embed,
     health,
+    index,
     profile,
     purge,
     review,
@@ -36,7 +37,22 @@ from clip_client.cli.errors import CommandMisused
 from clip_client.cli.parser import SHELLS, CompletionAction, Parser, VersionAction
 from preprocess_ensemble.errors import ReportedError
 
-_COMMANDS = (embed, search, similar, dedup, review, undo, purge, decide, rules, tune, health, profile, doctor_command)
+_COMMANDS = (
+    embed,
+    search,
+    similar,
+    index,
+    dedup,
+    review,
+    undo,
+    purge,
+    decide,
+    rules,
+    tune,
+    health,
+    profile,
+    doctor_command,
+)
 """In the order of ``--help``."""
 _GO_ON = ("dedup", "embed", "search")
 """Commands that store what they have done, and continue it when they are called again."""

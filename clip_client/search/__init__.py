@@ -5,5 +5,7 @@ person asks for; ``filters`` and ``pictures`` turn what is near into rows that a
 """
 
 from clip_client.search.photo_index import Hit, PhotoIndex
+from clip_client.search.query import QueryError, search
+from clip_client.search.store_index import store_index
 
-__all__ = ("Hit", "PhotoIndex")
+__all__ = ("Hit", "PhotoIndex", "QueryError", "search", "store_index")

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from clip_client.dedup.types import RAW
 from clip_client.search.query import QueryError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     import pyarrow as pa
     from numpy.typing import NDArray
@@ -41,11 +42,24 @@ class Near(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> Near:
-        """Read ``"LAT,LON,KM"``. Raises ValueError."""
-        latitude, longitude, km = (float(part) for part in text.split(","))
-        if not (abs(latitude) <= 90 and abs(longitude) <= 180 and 0 < km < np.inf):
-            raise ValueError
+        """Read ``"LAT,LON,KM"``. Raises QueryError."""
+        try:
+            latitude, longitude, km = (float(part) for part in text.split(","))
+            if not (abs(latitude) <= 90 and abs(longitude) <= 180 and 0 < km < np.inf):
+                raise ValueError
+        except ValueError:
+            raise QueryError(f"near is latitude, longitude and km, such as 47.37,8.54,10, not {text!r}") from None
         return cls(latitude, longitude, km)
+
+    def holds(self, latitudes: NDArray[np.float64], longitudes: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Tell for places in degrees whether they are in the circle."""
+        north, east = np.radians(latitudes), np.radians(longitudes)
+        latitude, longitude = np.radians(self.latitude), np.radians(self.longitude)
+        haversine = (
+            np.sin((north - latitude) / 2) ** 2 + np.cos(latitude) * np.cos(north) * np.sin((east - longitude) / 2) ** 2
+        )
+        are_near: NDArray[np.bool_] = 2 * _EARTH_KM * np.arcsin(np.sqrt(np.minimum(1, haversine))) <= self.km
+        return are_near
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,10 +82,17 @@ class Filter:
     near: str = ""
     """Degrees and kilometres, ``"LAT,LON,KM"``."""
 
-    @property
-    def is_empty(self) -> bool:
-        """It demands nothing."""
-        return self == Filter()
+    def demands(self) -> Demands:
+        """Read the fields. Raises QueryError for one that cannot be read."""
+        return Demands(
+            first_ms=_milliseconds(self.since, "since")[0] if self.since else None,
+            end_ms=_milliseconds(self.until, "until")[1] if self.until else None,
+            folder=os.path.abspath(os.path.expanduser(self.in_folder)) if self.in_folder else "",
+            camera=self.camera.casefold(),
+            format=_format_name(self.format) if self.format else "",
+            pixels=_pixels(self.min_pixels) if self.min_pixels else None,
+            near=Near.of(self.near) if self.near else None,
+        )
 
     def rows(self, index: PhotoIndex, store: Store | None = None) -> NDArray[np.bool_] | None:
         """Tell for each row of the index whether it fits; None if all do.
@@ -79,79 +100,51 @@ class Filter:
         Without a ``store`` the keys of the index are paths. Raises QueryError for a field that cannot be read, and for
         one that the index knows nothing about.
         """
-        if self.is_empty:
+        demands = self.demands()
+        if demands == Demands():
             return None
+        unknown = [field.name for field in fields(self) if getattr(self, field.name) and field.name != "in_folder"]
+        if unknown and not set(FACTS) <= set(index.column_names):
+            raise QueryError(
+                f"{unknown[0].replace('_', '-')} needs what a store knows of its photos, and these are vectors alone; "
+                "name the folder of the photos instead"
+            )
         fits = np.ones(len(index.holding(())), dtype=bool)
-        tests: Mapping[str, Callable[[PhotoIndex], NDArray[np.bool_]]] = {
-            "since": lambda index: _numbers(index, "taken_ms") >= _milliseconds(self.since, "since")[0],
-            "until": lambda index: _numbers(index, "taken_ms") < _milliseconds(self.until, "until")[1],
-            "camera": lambda index: _named(index, "camera", lambda name: self.camera.casefold() in name.casefold()),
-            "format": lambda index: _named(index, "format", self._is_format),
-            "min_pixels": lambda index: _numbers(index, "width") * _numbers(index, "height") >= self._pixels(),
-            "near": self._are_near,
-        }
-        for field in fields(self):
-            if not getattr(self, field.name):
-                continue
-            if field.name == "in_folder":
-                fits &= self._are_in_folder(index, store)
-            elif not set(FACTS) <= set(index.column_names):
-                option = field.name.replace("_", "-")
-                raise QueryError(
-                    f"{option} needs what a store knows of its photos, and these are vectors alone; name the folder of "
-                    "the photos instead"
-                )
-            else:
-                with np.errstate(invalid="ignore"):  # NaN is less than nothing
-                    fits &= tests[field.name](index)
+        with np.errstate(invalid="ignore"):  # NaN, for what is unknown, is less than nothing
+            if demands.first_ms is not None:
+                fits &= _numbers(index, "taken_ms") >= demands.first_ms
+            if demands.end_ms is not None:
+                fits &= _numbers(index, "taken_ms") < demands.end_ms
+            if demands.pixels is not None:
+                fits &= _numbers(index, "width") * _numbers(index, "height") >= demands.pixels
+            if demands.near is not None:
+                fits &= demands.near.holds(_numbers(index, "latitude"), _numbers(index, "longitude"))
+        if demands.camera:
+            fits &= _named(index, "camera", lambda name: demands.camera in name.casefold())
+        if demands.format:
+            fits &= _named(index, "format", lambda name: name == demands.format)
+        if demands.folder:
+            below = os.path.join(demands.folder, "")
+            paths = (key for key in index.keys() if os.path.abspath(key).startswith(below)) if store is None else ()
+            fits &= index.holding(paths if store is None else store.files.contents_below(demands.folder))
         return fits
 
-    def check(self) -> None:
-        """Raise QueryError for a field that cannot be read."""
-        for name in ("since", "until"):
-            if getattr(self, name):
-                _milliseconds(getattr(self, name), name)
-        if self.min_pixels:
-            self._pixels()
-        if self.near:
-            self._near()
 
-    def _is_format(self, name: str) -> bool:
-        wanted = self.format.casefold().removeprefix(".")
-        return name.casefold() == _NAMES.get(wanted, wanted)
+@dataclass(frozen=True, kw_only=True)
+class Demands:
+    """The fields of a filter as they are compared; None or an empty text demands nothing."""
 
-    def _pixels(self) -> float:
-        try:
-            text = self.min_pixels.upper().removesuffix("P")
-            return float(text.removesuffix("M")) * (1e6 if text.endswith("M") else 1)
-        except ValueError:
-            raise QueryError(f"min-pixels is a number such as 2000000 or 2M, not {self.min_pixels!r}") from None
-
-    def _near(self) -> Near:
-        try:
-            return Near.of(self.near)
-        except ValueError:
-            raise QueryError(
-                f"near is latitude, longitude and kilometres, such as 47.37,8.54,10, not {self.near!r}"
-            ) from None
-
-    def _are_near(self, index: PhotoIndex) -> NDArray[np.bool_]:
-        near = self._near()
-        latitudes, longitudes = (np.radians(_numbers(index, name)) for name in ("latitude", "longitude"))
-        latitude, longitude = np.radians(near.latitude), np.radians(near.longitude)
-        haversine = (
-            np.sin((latitudes - latitude) / 2) ** 2
-            + np.cos(latitude) * np.cos(latitudes) * np.sin((longitudes - longitude) / 2) ** 2
-        )
-        are_near: NDArray[np.bool_] = 2 * _EARTH_KM * np.arcsin(np.sqrt(np.minimum(1, haversine))) <= near.km
-        return are_near
-
-    def _are_in_folder(self, index: PhotoIndex, store: Store | None) -> NDArray[np.bool_]:
-        folder = os.path.abspath(os.path.expanduser(self.in_folder))
-        if store is not None:
-            return index.holding(store.files.contents_below(folder))
-        below = os.path.join(folder, "")
-        return index.holding([key for key in index.keys() if os.path.abspath(key).startswith(below)])
+    first_ms: int | None = None
+    """Milliseconds since 1970 by the camera's clock, as ``end_ms``, which is the first that no longer fits."""
+    end_ms: int | None = None
+    folder: str = ""
+    """Absolute."""
+    camera: str = ""
+    """Without upper case."""
+    format: str = ""
+    """As the store names it."""
+    pixels: float | None = None
+    near: Near | None = None
 
 
 def facts_table(features: pa.Table) -> pa.Table:
@@ -192,11 +185,27 @@ def _named(index: PhotoIndex, name: str, fits: Callable[[str], bool]) -> NDArray
     column: Any = index.column(name)
     names = pc.unique(column.cast(pa.string())).to_pylist()
     wanted = pa.array([one for one in names if one and fits(one)], pa.string())
-    if not len(wanted) and name == "format":
-        known = ", ".join(sorted(filter(None, names)))
-        raise QueryError(f"no photo has this format; the formats there are: {known}")
     found: NDArray[np.bool_] = pc.is_in(column.cast(pa.string()), value_set=wanted).to_numpy()
     return found
+
+
+def _format_name(text: str) -> str:
+    from preprocess_ensemble.imaging.formats import FORMATS
+
+    names = {name.casefold(): name for name in (RAW, *(one.name for one in FORMATS if one.opener is not None))}
+    wanted = text.casefold().removeprefix(".")
+    found = names.get(_NAMES.get(wanted, wanted))
+    if found is None:
+        raise QueryError(f"format is one of {', '.join(names.values())}, not {text!r}")
+    return found
+
+
+def _pixels(text: str) -> float:
+    try:
+        number = text.upper().removesuffix("P")
+        return float(number.removesuffix("M")) * (1e6 if number.endswith("M") else 1)
+    except ValueError:
+        raise QueryError(f"min-pixels is a number such as 2000000 or 2M, not {text!r}") from None
 
 
 def _milliseconds(text: str, name: str) -> tuple[int, int]:

@@ -163,6 +163,13 @@ class PhotoIndex:
             removed = self._removed.get(number)
             yield from (os.fsdecode(key) for row, key in enumerate(keys) if removed is None or not removed[row])
 
+    def batches(self, size: int) -> Iterator[tuple[list[int], list[str], NDArray[np.float32]]]:
+        """Yield rows, keys and unit vectors (n, D) of all photos, at most ``size`` at a time."""
+        rows = np.flatnonzero(self._alive())
+        for start in range(0, len(rows), size):
+            some = rows[start : start + size]
+            yield some.tolist(), self._keys_at(some), self._exact(some)
+
     def add(self, keys: Sequence[str], vectors: NDArray[Any], facts: pa.Table | None = None) -> None:
         """Add vectors (N, D) of any length, each with its key; a key that is there already gets the new vector.
 

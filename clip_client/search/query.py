@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from clip_client._model import ModelInfo
     from clip_client._results import EmbeddingBatch
-    from clip_client.search.photo_index import PhotoIndex
+    from clip_client.search.photo_index import Hit, PhotoIndex
 
 _WEIGHTED: Final = re.compile(r"(\d+(?:\.\d+)?|\.\d+):\s*(\S.*)", re.DOTALL)
 _SIGNS: Final = re.compile(r"(?:^|(?<=\s))([+-])(?=\s|$)")
@@ -82,13 +82,13 @@ class QueryVector:
     truncated: tuple[str, ...] = ()
     """Texts that are too long for the model, which has read only their beginning."""
 
-    def check(self, index: PhotoIndex) -> None:
-        """Raise VectorsError if vectors of its ids must not be compared with those of the index."""
+    def check(self, vector_id: str) -> None:
+        """Raise VectorsError if it must not be compared with photos of this id; an empty id is unknown."""
         for own in self.vector_ids:
-            if index.vector_id and not may_be_compared(own, index.vector_id):
+            if vector_id and not may_be_compared(own, vector_id):
                 raise VectorsError(
-                    f"the photos have vectors of {index.vector_id}, which must not be compared with those of {own}; "
-                    "use the same model and transfer"
+                    f"the photos have vectors of {vector_id}, which must not be compared with those of {own}; use the "
+                    "same model and transfer"
                 )
 
 
@@ -171,3 +171,14 @@ async def query_vector(clip: QueryEmbedder, terms: Sequence[Term]) -> QueryVecto
         is_text=not photos and all(term.weight > 0 for term in terms),
         truncated=tuple(texts[place].text for place in batches[0][1].truncated) if texts else (),
     )
+
+
+async def search(clip: QueryEmbedder, index: PhotoIndex, *parts: str | os.PathLike[str], k: int = 10) -> list[Hit]:
+    """Return the ``k`` photos of an index that are nearest to a query, the best first.
+
+    ``parts`` are texts, paths of photos, and the signs ``"+"`` and ``"-"``, as :func:`terms_of` reads them. Raises as
+    :func:`query_vector` and :meth:`QueryVector.check`.
+    """
+    query = await query_vector(clip, terms_of([os.fspath(part) for part in parts]))
+    query.check(index.vector_id)
+    return index.nearest(query.vector, k)

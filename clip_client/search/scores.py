@@ -7,12 +7,15 @@ another. So a score is only compared with other scores of the same photos.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+import zipfile
+from contextlib import suppress
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from anyio import to_thread
 
-from clip_client._errors import VectorsError
+from preprocess_ensemble.whole_file import whole_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,29 +68,39 @@ def first_fall(scores: Sequence[float]) -> int | None:
 
 @dataclass(frozen=True, kw_only=True)
 class NeutralTexts:
-    """The vectors of :data:`NEUTRAL`, and what the photos of an index have in common."""
+    """The vectors of :data:`NEUTRAL`, and how close the photos of an index come to them."""
 
     vectors: NDArray[np.float32]
     """(M, D), unit rows."""
     mean: NDArray[np.float32]
     """Mean photo, (D,)."""
+    best: NDArray[np.float32]
+    """The cosine of each text with the photo nearest to it, (M,)."""
 
     @classmethod
     async def of(cls, clip: QueryEmbedder, index: PhotoIndex, folder: Path | None = None) -> NeutralTexts:
-        """Embed the texts; with a ``folder`` their vectors are kept there, and embedded once."""
+        """Embed the texts, and compare them with the photos.
+
+        With a ``folder`` this is kept there, so the texts are embedded once, and compared once the photos change.
+        """
         name = hashlib.sha256("\n".join((index.vector_id, *NEUTRAL)).encode()).hexdigest()[:16]
-        file = None if folder is None else folder / f"neutral-{name}.npy"
-        if file is not None and file.exists():
-            vectors: NDArray[np.float32] = np.load(file)
+        stamp = f"{index.about.get('stamp')} {len(index)}"
+        file = None if folder is None else folder / f"neutral-{name}.npz"
+        kept = {} if file is None else _kept(file)
+        if str(kept.get("stamp")) == stamp:
+            return cls(**{field.name: kept[field.name] for field in fields(cls)})
+        if "vectors" in kept:
+            vectors = kept["vectors"]
         else:
             batch = await clip.embed_text(NEUTRAL)
             batch.raise_for_errors()
             vectors = batch.vectors
-            if file is not None and file.parent.is_dir():
-                np.save(file, vectors)
-        if vectors.shape != (len(NEUTRAL), index.dimension):
-            raise VectorsError(f"{file} does not belong to this index; remove it")
-        return cls(vectors=vectors, mean=index.mean())
+        best = await to_thread.run_sync(index.best_scores, vectors)
+        made = cls(vectors=vectors, mean=index.mean(), best=best)
+        if file is not None:
+            with suppress(OSError), whole_file(file) as opened:  # without a folder, or on a full disk
+                np.savez(opened, stamp=stamp, **vars(made))
+        return made
 
     def is_unclear(self, query: NDArray[np.float32], index: PhotoIndex, among: NDArray[np.bool_] | None = None) -> bool:
         """Tell whether the photos match ``query``, (D,), no better than texts that mean nothing.
@@ -97,7 +110,15 @@ class NeutralTexts:
         photos. The first keeps a query clear that most of the photos match, whose best score is near the mean.
         """
         unit = query / np.linalg.norm(query)
-        all_texts = np.concatenate([unit[None], self.vectors])
-        best = index.best_scores(all_texts, among=among)
-        above_mean = best - all_texts @ self.mean
+        neutral = self.best if among is None else index.best_scores(self.vectors, among=among)
+        best = np.concatenate([index.best_scores(unit[None], among=among), neutral])
+        above_mean = best - np.concatenate([unit[None], self.vectors]) @ self.mean
         return all(np.mean(scores[1:] >= scores[0]) >= _MOST_BEATEN_BY for scores in (best, above_mean))
+
+
+def _kept(file: Path) -> dict[str, NDArray[np.float32]]:
+    """Read what :meth:`NeutralTexts.of` wrote; nothing if it is missing or damaged."""
+    with suppress(OSError, ValueError, zipfile.BadZipFile), open(file, "rb") as opened:
+        with np.load(opened, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    return {}

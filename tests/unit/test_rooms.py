@@ -84,7 +84,7 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "search": (
         ("clip_client.search",),
         (
-            BASE, "contract", "vectors", "dedup types", "dedup store", "dedup features", "dedup reporting",
+            BASE, "contract", "imaging", "vectors", "dedup types", "dedup store", "dedup features", "dedup reporting",
         ),
     ),
     "client": (

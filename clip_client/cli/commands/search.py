@@ -10,14 +10,14 @@ import os
 import re
 import sys
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
 from clip_client.cli.options.connection import add_model_options, connected, read_config
-from clip_client.cli.options.place import OpenedPlace, Where, open_place, where
-from clip_client.cli.options.store import add_store_option, opened_store
+from clip_client.cli.options.place import QDRANT, Where, add_place_options, open_place, where
+from clip_client.cli.options.store import opened_store
 from clip_client.cli.output.output_file import check_place, output
 from clip_client.cli.output.progress import ProgressBars, progress_bars
 from clip_client.cli.parser import count, user_path
@@ -25,12 +25,12 @@ from clip_client.dedup.text import counted, escaped, printable
 from clip_client.dedup.types import is_random
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from clip_client.dedup import Store
+    from clip_client.dedup import FailedFile, Store
     from clip_client.search.filters import Filter
     from clip_client.search.pictures import FoundPicture, FoundPictures
-    from clip_client.search.query import Term
+    from clip_client.search.query import QueryVector, Term
 
 TOP: Final = 20
 _URL: Final = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
@@ -70,20 +70,25 @@ class Answer:
     """What a search found, and what a person should know about it."""
 
     found: FoundPictures
-    opened: OpenedPlace
     query: str
     model: str
-    is_unclear: bool
+    vector_id: str
+    """Of the photos."""
+    is_unclear: bool = False
     """The scores look like those of texts that mean nothing."""
     truncated: Sequence[str]
     """Texts of which the model has read only the beginning."""
+    failed: Sequence[FailedFile] = ()
+    """Files that could not be embedded."""
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    """Kind -> number of files that are not called like photos."""
 
     def to_mapping(self) -> dict[str, Any]:
         """Return what ``--json`` prints."""
         return {
             "query": self.query,
             "model": self.model,
-            "vector_id": self.opened.place.index.vector_id,
+            "vector_id": self.vector_id,
             "compared": self.found.compared,
             "is_random": is_random(self.model),
             "nothing_clearly_matches": self.is_unclear,
@@ -91,7 +96,7 @@ class Answer:
             "gone": self.found.gone,
             "truncated": list(self.truncated),
             "photos": [picture.to_mapping() for picture in self.found.pictures],
-            "failed": [vars(failure) for failure in self.opened.failed],
+            "failed": [vars(failure) for failure in self.failed],
         }
 
 
@@ -107,16 +112,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("parts", nargs="+", metavar="WORD|PATH", help="what to search for, and where: see below")
-    parser.add_argument(
-        "--in",
-        dest="places",
-        action="append",
-        default=[],
-        metavar="DIR|FILE",
-        help="where to search: a folder of photos, a store, or what clip-client embed wrote; can be given several "
-        "times (default: all that the store knows)",
-    )
-    add_store_option(parser)
+    add_place_options(parser)
     parser.add_argument("--top", type=count, default=TOP, metavar="N", help=f"list N pictures (default: {TOP})")
     parser.add_argument(
         "--strict", action="store_true", help="list none after the scores fall off, if they do so anywhere"
@@ -140,11 +136,11 @@ def run(arguments: argparse.Namespace) -> int:
 
     terms, places = _read_words(arguments)
     wanted = Filter(**{name: getattr(arguments, name) for name in FILTERS})
-    wanted.check()
+    wanted.demands()
     if arguments.report is not None:
         need("jinja2")
         check_place(arguments.report)
-    with nullcontext() if places.vectors is not None else opened_store(places.store) as store:
+    with nullcontext() if places.vectors is not None or places.qdrant else opened_store(places.store) as store:
         with progress_bars() as show:
             answer = asyncio.run(_search(arguments, terms, places, wanted, store, show))
         _print(answer, arguments)
@@ -168,6 +164,9 @@ def _read_words(arguments: argparse.Namespace) -> tuple[list[Term], Where]:
     words, places = [], [os.path.expanduser(place) for place in arguments.places]
     for word in arguments.parts:
         path = os.path.expanduser(word.partition(":")[2] if re.match(r"[\d.]+:", word) else word)
+        if path.startswith(QDRANT):
+            places.append(path)
+            continue
         if _URL.match(path):
             raise CommandMisused(f"{path} is a URL, and only files are read; download it first: curl -O {path}")
         if not _PATH.match(path) and os.sep not in path:
@@ -200,28 +199,45 @@ async def _search(
 
     async with connected(read_config(arguments)) as clip:
         query = await query_vector(clip, terms)  # first: new photos may take hours
-        opened = await open_place(places, clip, store, show)
-        place = opened.place
-        query.check(place.index)
-        rows = await to_thread.run_sync(place.rows, wanted)
-        found = await to_thread.run_sync(
-            lambda: place.find(
-                query.vector, rows, top=arguments.top, strict=arguments.strict, in_folder=wanted.in_folder
-            )
-        )
-        is_unclear = False
-        if query.is_text and found.pictures:
-            folder = None if store is None else index_folder(store, place.index.vector_id)
-            neutral = await NeutralTexts.of(clip, place.index, folder)
-            is_unclear = await to_thread.run_sync(neutral.is_unclear, query.vector, place.index, rows)
-        return Answer(
+        model = await clip.model()
+        if places.qdrant:
+            found = await to_thread.run_sync(_find_in_qdrant, places.qdrant, query, model.vector_id, wanted, arguments)
+            vector_id = model.vector_id
+        else:
+            opened = await open_place(places, clip, store, show)
+            place = opened.place
+            vector_id = place.index.vector_id
+            query.check(vector_id)
+            rows = await to_thread.run_sync(place.rows, wanted)
+            options = {"top": arguments.top, "strict": arguments.strict, "in_folder": wanted.in_folder}
+            found = await to_thread.run_sync(lambda: place.find(query.vector, rows, **options))
+        answer = Answer(
             found=found,
-            opened=opened,
             query=" ".join(arguments.parts),
-            model=(await clip.model()).id,
-            is_unclear=is_unclear,
+            model=model.id,
+            vector_id=vector_id,
             truncated=query.truncated,
         )
+        if places.qdrant:
+            return answer
+        if query.is_text and found.pictures:
+            folder = None if store is None else index_folder(store, vector_id)
+            neutral = await NeutralTexts.of(clip, place.index, folder)
+            is_unclear = await to_thread.run_sync(neutral.is_unclear, query.vector, place.index, rows)
+            answer = replace(answer, is_unclear=is_unclear)
+        return replace(answer, failed=opened.failed, skipped=opened.skipped)
+
+
+def _find_in_qdrant(
+    address: str, query: QueryVector, vector_id: str, wanted: Filter, arguments: argparse.Namespace
+) -> FoundPictures:
+    from clip_client.search.qdrant import QdrantAddress, QdrantCollection
+
+    if arguments.strict:
+        raise CommandMisused("--strict needs all scores, and a collection of Qdrant returns the best: leave it out")
+    query.check(vector_id)
+    with QdrantCollection(QdrantAddress.of(address)) as collection:
+        return collection.find(query.vector, vector_id, wanted, top=arguments.top)
 
 
 def _print(answer: Answer, arguments: argparse.Namespace) -> None:
@@ -251,8 +267,8 @@ def _print(answer: Answer, arguments: argparse.Namespace) -> None:
             for path in picture.copies if arguments.copies else ():
                 print(f"copy\t{escaped(path)}\t\t")
     sys.stdout.flush()
-    print_failed(answer.opened.failed, notes)
-    print_skipped(answer.opened.skipped, notes)
+    print_failed(answer.failed, notes)
+    print_skipped(answer.skipped, notes)
     if answer.found.gone:
         are_gone = counted(answer.found.gone, "nearer picture")
         notes.print(f"{are_gone} not listed, because the files are no longer where they were", markup=False)

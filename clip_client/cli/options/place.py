@@ -1,7 +1,8 @@
-"""Where ``search`` and ``similar`` look: a store, photos that are embedded first, or vectors that ``embed`` wrote."""
+"""Where ``search`` and ``index`` look: a store, photos that are embedded first, or vectors that ``embed`` wrote."""
 
 from __future__ import annotations
 
+import argparse
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from clip_client._vectors.files import VECTOR_SUFFIXES
 from clip_client._vectors.vector_folder import is_vector_folder
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
+from clip_client.cli.options.store import add_store_option
 from clip_client.dedup import FailedFile, scan
 from clip_client.dedup.text import printable
 from clip_client.search import PhotoIndex
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from clip_client.cli.output.progress import ProgressBars
     from clip_client.dedup import Store
 
+QDRANT: Final = ("qdrant://", "qdrants://")
+"""How the address of a collection begins."""
 _STORE_FILE: Final = "files.sqlite"
 """Every store that was filled has it."""
 
@@ -35,6 +39,8 @@ class Where:
     """What ``clip-client embed`` wrote."""
     store: Path | None = None
     """A store that is searched as it is, or that keeps what is embedded; None for the default one."""
+    qdrant: str = ""
+    """The address of a collection."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +50,20 @@ class OpenedPlace:
     place: Place
     failed: Sequence[FailedFile] = ()
     skipped: Mapping[str, int] = field(default_factory=dict)
+
+
+def add_place_options(parser: argparse.ArgumentParser) -> None:
+    """Add ``--in`` and ``--store``."""
+    parser.add_argument(
+        "--in",
+        dest="places",
+        action="append",
+        default=[],
+        metavar="DIR|FILE",
+        help="where to look: a folder of photos, a store, or what clip-client embed wrote; can be given several times "
+        "(default: all that the store knows)",
+    )
+    add_store_option(parser)
 
 
 def holds_vectors(path: Path) -> bool:
@@ -57,6 +77,8 @@ def where(named: Sequence[str], store: Path | None) -> Where:
     Raises CommandFailed for one that does not exist, and CommandMisused for several of which one is no photo.
     """
     for name in named:
+        if name.startswith(QDRANT) and len(named) == 1:
+            return Where(qdrant=name)
         if not os.path.exists(name):
             raise CommandFailed(f"there is no file or folder {printable(name)}")
         path = Path(name)

@@ -138,6 +138,20 @@ def test_vectors_that_embed_wrote_are_searched_by_path(
     assert "camera needs what a store knows" in capsys.readouterr().err
 
 
+def test_a_collection_of_qdrant_is_filled_and_searched(
+    server: FakeTriton, album: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("qdrant_client", reason="qdrant-client is not installed")
+    address = f"qdrant://{tmp_path}/qdrant/photos"  # its local mode
+    options = ["--url", server.url, "--store", str(tmp_path / "store")]
+    assert main(["index", "--to", address, "--in", str(album), "--json", *options]) == 0
+    assert json.loads(capsys.readouterr().out)["photos"] == 5
+    assert main(["search", "red", "--in", address, "--top", "2", *options]) == 0
+    printed = capsys.readouterr()
+    assert names(printed.out) == ["red again.png", "pink.png"]
+    assert "5 photos compared" in printed.err
+
+
 def test_filters_that_leave_nothing_end_with_1(search: Search, album: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert search("red", album, "--since", "1999") == 1
     assert "No photo fits" in capsys.readouterr().err

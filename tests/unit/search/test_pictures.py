@@ -93,16 +93,12 @@ def test_a_folder_is_not_another_whose_name_begins_the_same(store: Store, tmp_pa
         ({"until": "last year"}, "until is a year"),
         ({"near": "91,0,5"}, "near is latitude"),
         ({"min_pixels": "many"}, "min-pixels is a number"),
+        ({"format": "docx"}, "format is one of RAW file, .*HEIC"),
     ],
 )
 def test_a_filter_that_cannot_be_read_is_named(wanted: dict[str, str], message: str) -> None:
     with pytest.raises(QueryError, match=message):
-        Filter(**wanted).check()
-
-
-def test_an_unknown_format_lists_the_known_ones(store: Store) -> None:
-    with pytest.raises(QueryError, match="the formats there are: HEIC, JPEG, PNG"):
-        found(store, format="gif")
+        Filter(**wanted).demands()
 
 
 def test_vectors_alone_know_paths_and_nothing_else() -> None:

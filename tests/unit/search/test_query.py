@@ -6,16 +6,12 @@ import numpy as np
 import pytest
 
 from clip_client import VectorsError
-from clip_client.search import PhotoIndex
+from clip_client.search import PhotoIndex, search
 from clip_client.search.query import QueryError, Term, query_vector, terms_in, terms_of
 from tests.fixtures.search_store import TEXT_ID, VECTOR_ID, Words
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-def index(vector_id: str = VECTOR_ID) -> PhotoIndex:
-    return PhotoIndex.from_arrays(["a"], np.ones((1, 3)), vector_id=vector_id)
 
 
 @pytest.mark.parametrize(
@@ -64,11 +60,13 @@ async def test_terms_that_cancel_out_are_refused() -> None:
 async def test_a_text_is_compared_with_photos_of_the_same_model_only() -> None:
     clip = Words({"dog": [1, 0, 0]})
     text = await query_vector(clip, terms_in("dog"))
-    text.check(index("m/trained@00000000|other|thumb"))
+    text.check("m/trained@00000000|other|thumb")
     for other in ("m/trained@11111111|small|original", "n/trained@00000000|small|original"):
         with pytest.raises(VectorsError, match="must not be compared") as raised:
-            text.check(index(other))
+            text.check(other)
         assert other in str(raised.value)
         assert TEXT_ID in str(raised.value)
+    photos = PhotoIndex.from_arrays(["a", "b"], np.eye(3)[:2], vector_id=VECTOR_ID)
+    assert [hit.key for hit in await search(clip, photos, "dog", k=1)] == ["a"]
     with pytest.raises(VectorsError, match="must not be compared"):
-        (await query_vector(clip, [Term(photo="dog")])).check(index("m/trained@00000000|other|thumb"))
+        (await query_vector(clip, [Term(photo="dog")])).check("m/trained@00000000|other|thumb")
