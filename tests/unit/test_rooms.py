@@ -113,7 +113,7 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
         ("clip_client.review",),
         (
             "contract", "dedup types", "dedup files", "dedup store", "dedup features", "dedup compare", "dedup search",
-            "dedup actions", "dedup reporting",
+            "dedup actions", "dedup reporting", "search",
         ),
     ),
     "cli": (
