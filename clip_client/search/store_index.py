@@ -68,7 +68,10 @@ def store_index(store: Store, vector_id: str, on_progress: OnProgress | None = N
     known = stored_ids(store)
     if vector_id not in known:
         others = f"; it has vectors of {', '.join(known)}" if known else ""
-        raise VectorsError(f"the store {store.directory} has no vectors of {vector_id}{others}")
+        raise VectorsError(
+            f"the store {store.directory} has no vectors of {vector_id}{others}; name the folder of the photos, and "
+            "they are embedded with this model"
+        )
     folder = index_folder(store, vector_id)
     vectors, features = store.vectors(vector_id, known[vector_id]), cached_features(store)
     stamp = _stamp(vectors, features)
