@@ -24,6 +24,7 @@ MODULES: Final = {
     "first_scan": "experiments.dedup.first_scan",
     "scale": "experiments.dedup.scale",
     "review": "experiments.dedup.review",
+    "search": "experiments.search",
     "gpu": "gpu.command",
     "gpu_kit": "gpu.offline_bundle",
     "report": "report.command",
