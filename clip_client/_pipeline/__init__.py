@@ -8,7 +8,7 @@ One image on its way through one call, from top to bottom::
     stream.Stream                one call: the futures of its images, delivered in order if asked
       │  images.read_image       reads a file, or turns a picture in memory into a file
       │  encoder.ImageEncoder    reduces it to the pixels that the model takes (in worker threads)
-      │  submit() -> PendingImage, a future
+      │  submit() -> PendingItem, a future
       ▼
     sender.Sender                all calls: packs images into requests, retries, sets the futures' results
       │  infer() -> Answer

@@ -7,18 +7,18 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
 
 from clip_client._errors import ClipError, DeadlineExceeded, ModelNotReady, ProtocolMismatch, Unavailable
-from clip_client._model import ModelInfo
+from clip_client._model import ModelInfo, Tower
 from clip_client._transports.base import Answer, Transport
 from preprocess_ensemble import contract
 from preprocess_ensemble.errors import ReportedError
-from preprocess_ensemble.model_repository.location import MODEL_VARIABLE, default_repository
+from preprocess_ensemble.model_repository.location import MODEL_VARIABLE, default_repository, model_names
 
 if TYPE_CHECKING:
     from preprocess_ensemble.imaging.preprocessor import Preprocessor
@@ -55,23 +55,28 @@ class LocalTransport(Transport):
         self,
         repository: str | os.PathLike[str] | None = None,
         *,
+        names: contract.ModelNames = contract.DEFAULT_NAMES,
         threads: int | None = None,
         precision: Precision | None = None,
     ) -> None:
         self.repository = default_repository() if repository is None else Path(repository)
+        self._names = names
         self._threads = threads
         self._precision = precision
         # One batch at a time: a second one would compete for the same cores.
         self._runner = ThreadPoolExecutor(1, thread_name_prefix="clip encode")
         self._loaded: _Loaded | None = None
 
-    async def infer(self, images: Sequence[bytes], *, request_id: str, timeout_s: float) -> Answer:
-        return await self._in_thread(lambda: self._infer(images), timeout_s, request_id)
+    async def infer(
+        self, items: Sequence[bytes], *, tower: Tower = Tower.IMAGE, request_id: str, timeout_s: float
+    ) -> Answer:
+        return await self._in_thread(lambda: self._embed_images(items), timeout_s, request_id)
 
     async def model(self, *, timeout_s: float) -> ModelInfo:
         loaded = await self._in_thread(self._load, timeout_s, None)
         runtime = str(loaded.selection.model)
-        return ModelInfo.of(loaded.passport, max_batch_size=_MAX_BATCH_SIZE, runtime=runtime)
+        model = ModelInfo.of(loaded.passport, max_batch_size=_MAX_BATCH_SIZE, runtime=runtime)
+        return replace(model, text=None)
 
     async def server_live(self, *, timeout_s: float) -> bool:
         return True
@@ -93,7 +98,7 @@ class LocalTransport(Transport):
         try:
             return await asyncio.wait_for(future, timeout_s)
         except TimeoutError:
-            raise DeadlineExceeded("This machine did not embed the images in time.", request_id=request_id) from None
+            raise DeadlineExceeded("This machine did not answer in time.", request_id=request_id) from None
         except ClipError:
             raise
         except Exception as error:
@@ -116,21 +121,30 @@ class LocalTransport(Transport):
         from preprocess_ensemble.imaging.transform import PreprocessConfig
         from preprocess_ensemble.model_repository.passport import Passport
 
-        file = self.repository / contract.ENCODER / "1" / "model.json"
+        file = self.repository / self._names.encoder / "1" / "model.json"
         try:
             passport = Passport.from_json(file.read_bytes())
             preprocess = PreprocessConfig.from_mapping(passport.preprocess)
         except OSError:
-            raise ModelNotReady(
-                f"There is no model in {self.repository}: run `clip-export --repository {self.repository}`, or name "
-                f"another repository by local:DIR or {MODEL_VARIABLE}."
-            ) from None
+            raise self._missing() from None
         except ValueError as error:
             raise ProtocolMismatch(f"{file} is no model's passport ({error}); export the model again.") from None
         selection = self._select(file.with_name("model.onnx"), passport)
         preprocessor = Preprocessor(preprocess, threads=self._threads)
         self._loaded = _Loaded(selection=selection, passport=passport, preprocessor=preprocessor)
         return self._loaded
+
+    def _missing(self) -> ModelNotReady:
+        names = model_names(self.repository)
+        if not names:
+            return ModelNotReady(
+                f"There is no model in {self.repository}: run `clip-export --repository {self.repository}`, or name "
+                f"another repository by local:DIR or {MODEL_VARIABLE}."
+            )
+        return ModelNotReady(
+            f"There is no model named {self._names.name!r} in {self.repository}; there is "
+            f"{', '.join(map(repr, names))}. Name one of them with model= (--model of the commands)."
+        )
 
     def _select(self, file: Path, passport: Passport) -> Selection:
         """Open the model, choose what runs it, and log that. Raises ClipError if it cannot run as it should."""
@@ -159,7 +173,7 @@ class LocalTransport(Transport):
         _logger.log(level, "The model in %s runs on %s.", self.repository, selection)
         return selection
 
-    def _infer(self, images: Sequence[bytes]) -> Answer:
+    def _embed_images(self, images: Sequence[bytes]) -> Answer:
         loaded = self._load()
         pixels, outcomes = loaded.preprocessor.run([images])  # uint8 (N, H, W, 3)
         for outcome in outcomes:

@@ -45,7 +45,7 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
                 "_client_stats", "_config", "_encoding", "_endpoint", "_errors", "_model", "_results",
             )
         ),
-        ("contract", "model_repository", "runtimes"),
+        ("contract", "imaging", "model_repository", "runtimes"),
     ),
     "transports": (("clip_client._transports",), (BASE, "contract", "imaging", "model_repository", "runtimes")),
     "balancing": (("clip_client._balancing",), (BASE, "transports")),
