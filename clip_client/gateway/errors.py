@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse
 from clip_client._errors import (
     ClipError,
     DeadlineExceeded,
-    ImageError,
+    ItemError,
     ModelNotReady,
     Overloaded,
     ProtocolMismatch,
@@ -19,17 +19,11 @@ from clip_client._errors import (
     Unavailable,
 )
 
-_RETRY_AFTER_S: Final = {429: 1, 503: 5, 504: 5}
+_RETRY_AFTER_S: Final = "5"
 """A restart of Triton takes 9 to 14 seconds, and requests wait for it meanwhile."""
 
-_STATUS: Final[tuple[tuple[type[ClipError], int], ...]] = (
-    (Overloaded, 429),
-    (DeadlineExceeded, 504),
-    (Unavailable, 503),
-    (ModelNotReady, 503),
-    (ProtocolMismatch, 503),
-    (Unauthorized, 502),
-)
+_MAY_PASS: Final = (DeadlineExceeded, ModelNotReady, Overloaded, ProtocolMismatch, Unavailable)
+"""Failures after which the same request may succeed; ProtocolMismatch is a model that has just changed."""
 
 
 class Refusal(Exception):
@@ -49,23 +43,21 @@ class Refusal(Exception):
     @property
     def headers(self) -> Mapping[str, str]:
         """``Retry-After`` where another try may help, and what a 401 must have."""
-        if self.status == 401:
-            return {"www-authenticate": "Bearer"}
-        seconds = _RETRY_AFTER_S.get(self.status)
-        return {} if seconds is None else {"retry-after": str(seconds)}
+        headers = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": _RETRY_AFTER_S}}
+        return headers.get(self.status, {})
 
 
 def refusal_of(error: ClipError) -> Refusal:
     """Return what callers are told about a failure of the service behind the gateway, or of one item."""
-    if isinstance(error, ImageError):
+    if isinstance(error, ItemError):
         return refusal_of_item(error.index, error)
-    status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+    status = 503 if isinstance(error, _MAY_PASS) else 502 if isinstance(error, Unauthorized) else 500
     return Refusal(status, error.message, code=type(error).__name__)
 
 
-def refusal_of_item(index: int, error: ImageError) -> Refusal:
+def refusal_of_item(index: int, error: ItemError) -> Refusal:
     """Return the refusal of a whole request because of the item at ``index``."""
-    status = {"TIMEOUT": 504, "INTERNAL": 500}.get(error.code, 400)
+    status = {"TIMEOUT": 503, "INTERNAL": 500}.get(error.code, 400)
     return Refusal(status, f"Item {index}: {error.message}", code=error.code, index=index)
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from clip_client._errors import ImageError
+    from clip_client._errors import ItemError
     from clip_client._model import ModelInfo
     from clip_client._transports.base import TransportFactory
     from clip_client.gateway.fetch import Fetcher
@@ -43,7 +43,9 @@ class Embedded:
     model: ModelInfo
     vectors: NDArray[np.float32]
     """Shape (N, D), float32, in the order of the items; the row of an item that failed is NaN."""
-    errors: dict[int, ImageError]
+    errors: dict[int, ItemError]
+    truncated: list[int]
+    """Texts that are longer than the model's context."""
     images: int
     """How many of the items are images."""
 
@@ -62,7 +64,7 @@ class Models:
             max_image_bytes=settings.max_body_bytes,
         )
         self.clients = {
-            name: ClipClient(config=config, transport_factory=transport_factory) for name in settings.models
+            name: ClipClient(config=config, model=name, transport_factory=transport_factory) for name in settings.models
         }
         self._settings = settings
         self._fetcher = fetcher
@@ -80,16 +82,16 @@ class Models:
             self._health.cancel()
         await self._stack.aclose()
 
-    async def named(self, name: str) -> tuple[str, ClipClient]:
-        """Return the model with this name, or with this id, and its name. Raises Refusal that lists the known ones."""
+    async def named(self, name: str) -> ClipClient:
+        """Return the client of the model with this name, or with this id. Raises Refusal that lists the known ones."""
         if name in _UNNAMED:
-            name = next(iter(self.clients))
+            return next(iter(self.clients.values()))
         if name in self.clients:
-            return name, self.clients[name]
+            return self.clients[name]
         known = await self.infos()
         for known_name, model in known.items():
             if name in (model.id, model.id.partition("@")[0]):
-                return known_name, self.clients[known_name]
+                return self.clients[known_name]
         listed = ", ".join(f"{known_name} ({model.id})" for known_name, model in known.items())
         raise Refusal(404, f"There is no model {name!r} here; there is: {listed}.", code="model_not_found")
 
@@ -100,23 +102,30 @@ class Models:
 
     async def embed(self, name: str, items: Sequence[Item]) -> Embedded:
         """Embed texts and images with a model. Raises Refusal and ClipError."""
-        _, client = await self.named(name)
+        client, timeout_s = await self.named(name), self._settings.timeout_s
         fetched = await _all([self._fetched(index, item) for index, item in enumerate(items)])
-        images = [index for index, item in enumerate(fetched) if isinstance(item, bytes)]
-        texts = [index for index, item in enumerate(fetched) if isinstance(item, str)]
+        images = {row: item for row, item in enumerate(fetched) if isinstance(item, bytes)}
+        texts = {row: item for row, item in enumerate(fetched) if isinstance(item, str)}
+        model = await client.model(timeout_s=timeout_s)
+        if texts and model.text is None:
+            message = f"The model {model.id} has no text tower: export it with clip-export --towers image,text."
+            raise Refusal(400, message, code="no_text_tower", index=next(iter(texts)))
+        calls = []
+        if images:
+            calls.append((list(images), client.embed(list(images.values()), timeout_s=timeout_s)))
         if texts:
-            raise Refusal(400, "This gateway embeds no texts yet: send images.", code="no_text_tower", index=texts[0])
-        batches = await _all([client.embed([fetched[i] for i in images], timeout_s=self._settings.timeout_s)])
-        model = await client.model()
+            calls.append((list(texts), client.embed_text(list(texts.values()), timeout_s=timeout_s)))
         vectors = np.full((len(items), model.dimension), np.nan, dtype=np.float32)
-        errors: dict[int, ImageError] = {}
-        for indices, batch in zip((images,), batches, strict=True):
-            vectors[indices] = batch.vectors
-            errors |= {indices[row]: error for row, error in batch.errors.items()}
+        errors: dict[int, ItemError] = {}
+        truncated: list[int] = []
+        for (rows, _), batch in zip(calls, await _all([call for _, call in calls]), strict=True):
+            vectors[rows] = batch.vectors
+            errors |= {rows[index]: failed for index, failed in batch.errors.items()}
+            truncated += [rows[index] for index in batch.truncated]
         for error in errors.values():
             ITEMS.labels(error.code).inc()
         ITEMS.labels("ok").inc(len(items) - len(errors))
-        return Embedded(model, vectors, dict(sorted(errors.items())), images=len(images))
+        return Embedded(model, vectors, dict(sorted(errors.items())), truncated, images=len(images))
 
     async def _fetched(self, index: int, item: Item) -> str | bytes:
         if not isinstance(item, ImageUrl):

@@ -64,7 +64,7 @@ async def _embeddings(service: Service, content: tuple[Embeddings, list[Item]]) 
             "usage": {"prompt_tokens": 0, "total_tokens": 0, "num_images": embedded.images},
             "id": f"embd-{uuid.uuid4().hex}",
             "created": int(time.time()),
-            "vector_id": model.vector_id,
+            "truncated": embedded.truncated,
         }
     )
 
@@ -90,9 +90,10 @@ async def _list_models(service: Service, _: None, *, owner: str) -> Response:
                 "owned_by": owner,
                 "model": model.id,
                 "vector_id": model.vector_id,
+                "text_vector_id": model.text_vector_id,
                 "dimension": model.dimension,
                 "backend": "triton",
-                "capabilities": ["image_embed"],
+                "capabilities": ["image_embed", *(["embed"] if model.text else [])],
                 "stats": {"queue_absolute": waiting, "results_pending": waiting, "batch_size": model.max_batch_size},
             }
         )

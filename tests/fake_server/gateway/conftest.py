@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 async def triton() -> AsyncIterator[FakeTriton]:
-    async with FakeTriton() as server:
+    async with FakeTriton(has_text=True) as server:
         yield server
 
 

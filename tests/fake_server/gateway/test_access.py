@@ -115,10 +115,11 @@ async def test_the_command_serves_tls_with_several_processes(triton: FakeTriton,
     token.write_text("secret\n")
     port = free_port()
     command = [sys.executable, "-m", "clip_client.gateway.command", "--url", triton.url, "--port", str(port)]
-    options = ["--workers", "2", "--ssl-certfile", certificate, "--ssl-keyfile", key, "--token-file", token]
+    command += ["--workers", "2", "--token-file", str(token)]
+    command += ["--ssl-certfile", str(certificate), "--ssl-keyfile", str(key)]
     context = ssl.create_default_context()
     authority.configure_trust(context)
-    with subprocess.Popen([*command, *options], stderr=subprocess.DEVNULL) as process:  # noqa: ASYNC220
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:  # noqa: ASYNC220
         try:
             async with client_of(f"https://localhost:{port}", verify=context) as http:
 

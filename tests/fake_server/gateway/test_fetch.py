@@ -154,19 +154,19 @@ async def test_a_silent_site_does_not_hold_the_request(site: Site, monkeypatch: 
 
 
 async def test_the_certificate_must_be_that_of_the_name(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    names: list[str | None] = []
+    names: list[Any] = []
     wrap = ssl.SSLContext.wrap_bio
 
-    def wrap_bio(self: ssl.SSLContext, *of: Any, server_hostname: str | None = None, **also: Any) -> Any:
+    def wrap_bio(self: ssl.SSLContext, incoming: Any, outgoing: Any, *, server_side: bool, server_hostname: Any) -> Any:
         assert self.check_hostname
-        names.append(str(server_hostname, "ascii") if isinstance(server_hostname, bytes) else server_hostname)
-        return wrap(self, *of, server_hostname=server_hostname, **also)
+        names.append(server_hostname)
+        return wrap(self, incoming, outgoing, server_side=server_side, server_hostname=server_hostname)
 
     monkeypatch.setattr(ssl.SSLContext, "wrap_bio", wrap_bio)
     async with fetching(site) as (fetcher, port):
         with pytest.raises(Refusal, match="cannot be reached"):  # the site speaks no TLS
             await fetcher.fetch(0, f"https://photos.example:{port}/photo.png")
-    assert names == ["photos.example"]
+    assert names == [b"photos.example"]
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ class Immich:
 
 @pytest.fixture
 async def triton() -> AsyncIterator[FakeTriton]:
-    server = FakeTriton(model="ViT-B-32")
+    server = FakeTriton(model="ViT-B-32", has_text=True)
     passport = server.passport
     server.passport = lambda: {**passport(), "pretrained": "laion2b_s34b_b79k"}  # type: ignore[method-assign]
     async with server:
@@ -83,6 +83,14 @@ async def test_clip_of_an_image(http: httpx.AsyncClient) -> None:
     assert (body["imageWidth"], body["imageHeight"]) == (1, 1)
     # A text: Immich passes it on to its database as it is.
     assert np.array_equal(np.array(json.loads(body["clip"]), np.float32), fake_vector(PNG_1X1))
+
+
+async def test_clip_of_a_text(http: httpx.AsyncClient) -> None:
+    entries = {"clip": {"textual": {"modelName": MODEL, "options": {"language": "de"}}}}
+    answer = await http.post(**form(entries, None, text="Angeln am See"))
+    assert answer.status_code == 200
+    assert answer.json().keys() == {"clip"}
+    assert np.array_equal(np.array(json.loads(answer.json()["clip"]), np.float32), fake_vector(b"Angeln am See"))
 
 
 async def test_other_tasks_go_to_its_own_service(triton: FakeTriton, immich: tuple[Immich, str]) -> None:

@@ -12,9 +12,12 @@ from infinity_client.models import (
     HTTPValidationError,
     ImageEmbeddingInput,
     OpenAIEmbeddingInputImage,
+    OpenAIEmbeddingInputText,
     OpenAIEmbeddingResult,
     OpenAIModelInfo,
 )
+from infinity_client.vision_client import InfinityVisionAPI
+from PIL import Image
 
 from clip_client.testing import PNG_1X1, Reply, fake_vector
 from preprocess_ensemble.contract import ImageStatus
@@ -39,11 +42,33 @@ async def test_both_addresses_embed_images(url: str) -> None:
                 assert np.array_equal(np.array(one.embedding, np.float32), fake_vector(image))
 
 
+async def test_texts(url: str) -> None:
+    async with Client(base_url=url) as client:
+        body = OpenAIEmbeddingInputText(input_=["a cat", data_uri(PNG_1X1)])
+        answer = await embeddings.asyncio(client=client, body=body)
+        assert isinstance(answer, OpenAIEmbeddingResult)
+        # With the modality of texts, one that looks like an image is a text.
+        for one, text in zip(answer.data, ("a cat", data_uri(PNG_1X1)), strict=True):
+            assert np.array_equal(np.array(one.embedding, np.float32), fake_vector(text.encode()))
+
+
+async def test_its_vision_client(url: str) -> None:
+    def embed() -> tuple[Any, Any]:
+        client = InfinityVisionAPI(url, model="clip")
+        with client.tp, client.session:
+            texts = client.embed("clip", ["a cat"]).result()
+            return texts, client.image_embed("clip", [Image.new("RGB", (3, 2))]).result()
+
+    ((text,), _), ((image,), _) = await asyncio.to_thread(embed)
+    assert np.array_equal(text[0], fake_vector(b"a cat"))
+    assert image.shape == (1, 8)
+
+
 async def test_models_and_health(url: str) -> None:
     async with Client(base_url=url) as client:
         listed = await models.asyncio(client=client)
         assert isinstance(listed, OpenAIModelInfo)
-        assert [(model.id, model.capabilities) for model in listed.data] == [("clip", ["image_embed"])]
+        assert [(model.id, model.capabilities) for model in listed.data] == [("clip", ["image_embed", "embed"])]
         alive = await health.asyncio(client=client)
         assert alive is not None
         assert alive["unix"] > 0

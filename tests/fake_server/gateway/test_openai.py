@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import openai
 import pytest
+from langchain_openai import OpenAIEmbeddings
+from pydantic import SecretStr
 
-from clip_client.testing import PNG_1X1, Reply, fake_vector
+from clip_client.testing import PNG_1X1, FakeTriton, Reply, fake_vector
 from preprocess_ensemble.contract import ImageStatus
-from tests.fixtures.gateways import data_uri
+from tests.fixtures.gateways import client_of, data_uri, gateway
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     import httpx
-
-    from clip_client.testing import FakeTriton
 
 OTHER = b"another image"
 
@@ -42,6 +42,34 @@ async def test_vectors_come_in_the_order_of_the_images(client: openai.AsyncOpenA
         numbers: Any = one.embedding
         vector = np.frombuffer(base64.b64decode(numbers), "<f4") if isinstance(numbers, str) else np.array(numbers)
         assert np.array_equal(vector.astype(np.float32), fake_vector(image))
+
+
+async def test_texts_and_images_in_one_array(client: openai.AsyncOpenAI, triton: FakeTriton) -> None:
+    long = "word " * 100
+    answer = await client.embeddings.create(model="clip", input=["a cat", data_uri(PNG_1X1), long])
+    for one, item in zip(answer.data, (b"a cat", PNG_1X1, long.encode()), strict=True):
+        assert np.array_equal(np.array(one.embedding, np.float32), fake_vector(item))
+    assert answer.model_extra is not None
+    assert answer.model_extra["truncated"] == [2]
+    assert triton.requests_received == 2
+
+
+async def test_langchain_needs_one_option(url: str) -> None:
+    texts = ["a cat", "a dog"]
+    async with openai.DefaultAsyncHttpxClient() as later:
+        with openai.DefaultHttpxClient() as now:
+            embeddings = OpenAIEmbeddings(
+                model="clip",
+                base_url=f"{url}/v1",
+                api_key=SecretStr("none"),
+                check_embedding_ctx_length=False,
+                http_client=now,
+                http_async_client=later,
+            )
+            vectors = await embeddings.aembed_documents(texts)
+            assert np.array_equal(np.array(vectors, np.float32), [fake_vector(text.encode()) for text in texts])
+            one = await asyncio.to_thread(embeddings.embed_query, "a cat")
+            assert np.array_equal(np.array(one, np.float32), fake_vector(b"a cat"))
 
 
 async def test_the_blocking_client(url: str) -> None:
@@ -82,6 +110,7 @@ async def test_an_image_in_every_form(http: httpx.AsyncClient, body: dict[str, A
         ({"input": ["data:image/png;base64,a"]}, "invalid_request", "input.0"),
         ({"input": ["data:image/png,abc"]}, "invalid_request", "input.0"),
         ({"input": [data_uri(OTHER), "a cat"], "modality": "image"}, "invalid_request", "input.1"),
+        ({"input": ["a cat", " "]}, "EMPTY", "input.1"),
         ({"input": data_uri(OTHER), "modality": "audio"}, "invalid_request", None),
         ({"input": data_uri(OTHER), "dimensions": 4}, "dimensions_not_supported", None),
         ({"input": data_uri(OTHER), "encoding_format": "hex"}, "invalid_request", None),
@@ -114,3 +143,11 @@ async def test_an_unknown_model_lists_the_known_ones(client: openai.AsyncOpenAI)
 async def test_an_unknown_address_answers_in_the_dialect(http: httpx.AsyncClient) -> None:
     assert (await http.post("/v1/chat/completions")).json()["error"]["code"] == "not_found"
     assert (await http.get("/v1/embeddings")).status_code == 405
+
+
+async def test_a_model_without_a_text_tower_says_how_to_export_one() -> None:
+    async with FakeTriton() as triton, gateway(triton.url) as url, client_of(url) as http:
+        answer = await http.post("/v1/embeddings", json={"input": [data_uri(OTHER), "a cat"]})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "no_text_tower")
+        assert "--towers image,text" in answer.json()["error"]["message"]
+        assert (await http.post("/v1/embeddings", json={"input": data_uri(OTHER)})).status_code == 200
