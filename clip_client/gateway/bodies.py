@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from clip_client.gateway.settings import Settings
+
+# It would write a line for each malformed form.
+logging.getLogger("python_multipart").setLevel(logging.ERROR)
 
 Parsed = TypeVar("Parsed", bound=BaseModel)
 
@@ -64,22 +68,22 @@ class Body:
         """Read a multipart form: the name and value of each field, a file's as bytes. Raises Refusal."""
         if not self._request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
             raise Refusal(422, "The body must be a form: multipart/form-data.")
-        parser = MultiPartParser(
+        form = _Form(
             self._request.headers, self._chunks(), max_files=max_files, max_fields=_MOST_FIELDS, max_part_size=2**20
         )
-        parser.spool_max_size = self._bodies.settings.max_body_bytes + 1  # files stay in memory
+        form.spool_max_size = self._bodies.settings.max_body_bytes + 1  # files stay in memory
         try:
             async with _in_time():
-                form = await parser.parse()
+                fields = (await form.parse()).multi_items()
+            if not form.is_complete:
+                raise Refusal(422, "The form ends before its last boundary.")
+            return [(name, await value.read() if isinstance(value, UploadFile) else value) for name, value in fields]
         except MultiPartException as error:
             raise Refusal(422, f"The form cannot be read: {error.message}") from None
         except ValueError:  # such as a charset or a boundary that no text can have
             raise Refusal(422, "The form cannot be read.") from None
-        values = [
-            (name, await value.read() if isinstance(value, UploadFile) else value) for name, value in form.multi_items()
-        ]
-        await form.close()
-        return values
+        finally:
+            form.close()
 
     async def _chunks(self) -> AsyncGenerator[bytes, None]:
         announced = self._request.headers.get("content-length", "")
@@ -98,6 +102,19 @@ class Body:
             raise Refusal(413, f"The body has more than {limit}: send fewer items.", code="body_too_large")
         if self._bodies.held > settings.max_held_bytes:
             raise Refusal(503, "The gateway holds as many requests as --max-held-bytes allows.", code="Overloaded")
+
+
+class _Form(MultiPartParser):
+    """Starlette's parser, which takes a form that was cut off for a complete one, and leaves its files open."""
+
+    is_complete = False
+
+    def on_end(self) -> None:
+        self.is_complete = True
+
+    def close(self) -> None:
+        for file in self._files_to_close_on_error:
+            file.close()
 
 
 def parsed(model: type[Parsed], content: bytes | str) -> Parsed:
