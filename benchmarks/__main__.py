@@ -15,6 +15,7 @@ MODULES: Final = {
     "three_way": "experiments.serving.three_way",
     "ensemble": "experiments.serving.ensemble",
     "transfer": "experiments.serving.transfer",
+    "text": "experiments.serving.text",
     "faults": "experiments.serving.faults",
     "soak": "experiments.serving.soak",
     "preprocess": "experiments.imaging.preprocess",

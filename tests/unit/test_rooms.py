@@ -33,11 +33,15 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     ),
     "tritonserver": (("preprocess_ensemble.tritonserver",), ("contract",)),
     "imaging": (("preprocess_ensemble.imaging",), ("contract",)),
+    "text": (("preprocess_ensemble.text",), ("contract",)),
     "model_repository": (("preprocess_ensemble.model_repository",), ("contract", "imaging")),
-    "runtimes": (("preprocess_ensemble.runtimes",), ("contract", "imaging", "model_repository")),
-    "backends": (("preprocess_ensemble.backends",), ("contract", "imaging", "model_repository", "runtimes")),
-    "triton_model": (("preprocess_ensemble.triton_model",), ("contract", "imaging", "backends", "model_repository")),
-    "export": (("preprocess_ensemble.export",), ("contract", "imaging", "model_repository", "runtimes")),
+    "runtimes": (("preprocess_ensemble.runtimes",), ("contract", "imaging", "text", "model_repository")),
+    "backends": (("preprocess_ensemble.backends",), ("contract", "imaging", "text", "model_repository", "runtimes")),
+    "triton models": (
+        ("preprocess_ensemble.triton_model", "preprocess_ensemble.triton_tokenizer"),
+        ("contract", "imaging", "text", "backends", "model_repository"),
+    ),
+    "export": (("preprocess_ensemble.export",), ("contract", "imaging", "text", "model_repository", "runtimes")),
     BASE: (
         tuple(
             f"clip_client.{name}"
@@ -47,7 +51,7 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
         ),
         ("contract", "imaging", "model_repository", "runtimes"),
     ),
-    "transports": (("clip_client._transports",), (BASE, "contract", "imaging", "model_repository", "runtimes")),
+    "transports": (("clip_client._transports",), (BASE, "contract", "imaging", "text", "model_repository", "runtimes")),
     "balancing": (("clip_client._balancing",), (BASE, "transports")),
     "server state": (("clip_client._handshake", "clip_client._health"), (BASE, "contract", "transports", "balancing")),
     "pipeline": (("clip_client._pipeline",), (BASE, "contract", "imaging", "transports", "balancing")),
@@ -117,7 +121,10 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     ),
     "serving": (
         ("preprocess_ensemble.serving",),
-        ("contract", "imaging", "model_repository", "runtimes", "transports", "server state", "client", "tritonserver"),
+        (
+            BASE, "contract", "imaging", "model_repository", "runtimes", "transports", "server state", "client",
+            "tritonserver",
+        ),
     ),
 }  # fmt: skip
 
@@ -286,9 +293,14 @@ def test_other_tests_import_only_the_fixtures_that_benchmarks_share() -> None:
             },
         ),
         ("open_clip", {"preprocess_ensemble.export.pytorch"}),
+        ("tokenizers", {"preprocess_ensemble.text"}),
         (
             "triton_python_backend_utils",
-            {"preprocess_ensemble.triton_model", "preprocess_ensemble.backends.onnxruntime.model"},
+            {
+                "preprocess_ensemble.triton_model",
+                "preprocess_ensemble.triton_tokenizer",
+                "preprocess_ensemble.backends.onnxruntime.model",
+            },
         ),
     ],
 )
