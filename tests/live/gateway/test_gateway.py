@@ -6,18 +6,23 @@ import asyncio
 import base64
 import io
 import json
+import shutil
 import struct
+import subprocess
+import sys
 import zlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pytest
 from PIL import Image
 
-from benchmarks.fixtures.server import serving
+from benchmarks.fixtures.server import TINY_CLIP, serving
 from clip_client import ClipClient
 from tests.fixtures.gateways import client_of, data_uri, gateway
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     import httpx
@@ -99,3 +104,44 @@ async def test_a_killed_triton_is_waited_for_or_a_503(tiny_repository: Path, pho
                 await asyncio.sleep(0.1)
             assert np.array_equal(vectors_of(answer), expected)
             assert (await waits.get("/health")).status_code == 200
+
+
+@pytest.fixture(scope="module")
+def two_models(tiny_pair_repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A Triton with the model clip, which has both towers, and the model second, which has that of images."""
+    repository = tmp_path_factory.mktemp("two_models") / "triton_models"
+    shutil.copytree(tiny_pair_repository, repository)
+    command = [sys.executable, "-m", "preprocess_ensemble.export.command", "--model", TINY_CLIP, "--towers", "image"]
+    options = ["--pretrained", "random:1", "--name", "second", "--repository", repository]
+    subprocess.run([*command, *options], check=True, capture_output=True)
+    with serving(repository) as server:
+        yield server
+
+
+async def test_texts_have_the_vectors_of_grpc_beside_images(two_models: Server, photos: Path) -> None:
+    image, texts = jpegs(photos)[0], ["a photo of a cat", "ein Foto von einer Katze", "word " * 100]
+    async with ClipClient(two_models.grpc_url, transfer="original") as clip:
+        expected = np.concatenate([(await clip.embed_text(texts)).vectors, (await clip.embed(image)).vectors])
+    async with gateway(two_models.grpc_url) as url, client_of(url) as http:
+        answer = await http.post("/v1/embeddings", json={"input": [*texts, data_uri(image, "jpeg")]})
+        assert np.array_equal(vectors_of(answer), expected)
+        assert answer.json()["truncated"] == [2]
+
+
+async def test_the_model_field_chooses_among_models(two_models: Server, photos: Path) -> None:
+    body = {"input": data_uri(jpegs(photos)[0], "jpeg")}
+    async with gateway(two_models.grpc_url, models=("clip", "second")) as url, client_of(url) as http:
+        listed = {model["id"]: model["model"] for model in (await http.get("/v1/models")).json()["data"]}
+        assert list(listed) == ["clip", "second"]
+        unnamed, clip, second, by_id = [
+            vectors_of(await http.post("/v1/embeddings", json={**body, **named}))
+            for named in ({}, {"model": "clip"}, {"model": "second"}, {"model": listed["second"]})
+        ]
+        assert np.array_equal(unnamed, clip)
+        assert np.array_equal(by_id, second)
+        assert not np.allclose(clip, second)
+        unknown = await http.post("/v1/embeddings", json={**body, "model": "third"})
+        assert all(name in unknown.json()["error"]["message"] for name in listed)
+        text = await http.post("/v1/embeddings", json={"input": "a cat", "model": "second"})
+        assert text.json()["error"]["code"] == "no_text_tower"
+        assert (await http.get("/health")).status_code == 200
