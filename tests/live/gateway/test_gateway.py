@@ -6,23 +6,18 @@ import asyncio
 import base64
 import io
 import json
-import shutil
 import struct
-import subprocess
-import sys
 import zlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pytest
 from PIL import Image
 
-from benchmarks.fixtures.server import TINY_CLIP, serving
+from benchmarks.fixtures.server import serving
 from clip_client import ClipClient
 from tests.fixtures.gateways import client_of, data_uri, gateway
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     import httpx
@@ -104,18 +99,6 @@ async def test_a_killed_triton_is_waited_for_or_a_503(tiny_repository: Path, pho
                 await asyncio.sleep(0.1)
             assert np.array_equal(vectors_of(answer), expected)
             assert (await waits.get("/health")).status_code == 200
-
-
-@pytest.fixture(scope="module")
-def two_models(tiny_pair_repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A Triton with the model clip, which has both towers, and the model second, which has that of images."""
-    repository = tmp_path_factory.mktemp("two_models") / "triton_models"
-    shutil.copytree(tiny_pair_repository, repository)
-    command = [sys.executable, "-m", "preprocess_ensemble.export.command", "--model", TINY_CLIP, "--towers", "image"]
-    options = ["--pretrained", "random:1", "--name", "second", "--repository", repository]
-    subprocess.run([*command, *options], check=True, capture_output=True)
-    with serving(repository) as server:
-        yield server
 
 
 async def test_texts_have_the_vectors_of_grpc_beside_images(two_models: Server, photos: Path) -> None:
