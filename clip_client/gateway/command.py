@@ -49,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings.to_environment()
     with ExitStack() as stack:
         if options.workers > 1:
+            stack.callback(os.environ.pop, MULTIPROCESS_VARIABLE)
             os.environ[MULTIPROCESS_VARIABLE] = stack.enter_context(tempfile.TemporaryDirectory(prefix="clip-gateway-"))
         uvicorn.run(
             "clip_client.gateway.app:app_from_environment",

@@ -21,8 +21,8 @@ def two_models(tiny_pair_repository: Path, tmp_path_factory: pytest.TempPathFact
     """A Triton with the model clip, which has both towers, and the model second, which has that of images."""
     repository = tmp_path_factory.mktemp("two_models") / "triton_models"
     shutil.copytree(tiny_pair_repository, repository)
-    command = [sys.executable, "-m", "preprocess_ensemble.export.command", "--model", TINY_CLIP, "--towers", "image"]
-    options = ["--pretrained", "random:1", "--name", "second", "--repository", repository]
-    subprocess.run([*command, *options], check=True, capture_output=True)
+    command = f"{sys.executable} -m preprocess_ensemble.export.command --model {TINY_CLIP} --towers image"
+    options = f"--pretrained random:1 --name second --repository {repository}"
+    subprocess.run([*command.split(), *options.split()], check=True, capture_output=True)
     with serving(repository) as server:
         yield server
