@@ -17,6 +17,7 @@ MODULES: Final = {
     "transfer": "experiments.serving.transfer",
     "text": "experiments.serving.text",
     "faults": "experiments.serving.faults",
+    "gateway": "experiments.serving.gateway",
     "soak": "experiments.serving.soak",
     "preprocess": "experiments.imaging.preprocess",
     "fidelity": "experiments.imaging.fidelity",

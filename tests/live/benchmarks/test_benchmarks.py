@@ -146,3 +146,12 @@ async def test_soak(server: Server) -> None:
     processes = ("client", "clip-serve", "tritonserver", "clip_preprocess", "clip_encoder")
     assert all(min(read[f"{name}, memory in MiB"]) > 10 and min(read[f"{name}, open files"]) > 2 for name in processes)
     assert min(read["shared-memory regions"]) > 0
+
+
+def test_gateway(tiny_repository: Path, tmp_path: Path) -> None:
+    options = ("--rows", "1", "2", "--concurrency", "2", "--rounds", "1", "--seconds", "0.2")
+    model = ("--repository", str(tiny_repository), "--model", str(TINY_CLIP))
+    summary = run("gateway", *model, *options, results=tmp_path)["summary"]
+    assert all(row["valid"] for row in summary.values()), summary
+    assert summary.keys() >= {"grpc x1", "openai-base64 x2", "immich x1"}
+    assert summary["openai x1"]["processor_ms"]["gateway"] > 0 == summary["grpc x2"]["processor_ms"].get("infinity", 0)
