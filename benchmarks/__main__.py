@@ -16,6 +16,7 @@ MODULES: Final = {
     "ensemble": "experiments.serving.ensemble",
     "transfer": "experiments.serving.transfer",
     "text": "experiments.serving.text",
+    "trained": "experiments.serving.trained",
     "faults": "experiments.serving.faults",
     "soak": "experiments.serving.soak",
     "preprocess": "experiments.imaging.preprocess",
