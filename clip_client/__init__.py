@@ -31,8 +31,10 @@ from clip_client._results import EmbeddedItem, EmbeddingBatch, ImageSource, Imag
 from clip_client._sync import SyncClipClient
 from clip_client._vectors.files import load_vectors, save_vectors
 from clip_client._vectors.nearest import Neighbour, nearest
+from clip_client._zero_shot import Classification
 
 __all__ = (
+    "Classification",
     "ClientConfig",
     "ClientStats",
     "ClipClient",

@@ -14,11 +14,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.to_thread
 
+from clip_client import _zero_shot as zero_shot
 from clip_client._balancing.balancer import Balancer
 from clip_client._config import ClientConfig, check_count, positive_seconds
 from clip_client._endpoint import DEFAULT_URL, Endpoint, EndpointKind
-from clip_client._errors import ClipError, ItemError, forked_process
+from clip_client._errors import ClipError, ItemError, ProtocolMismatch, forked_process
 from clip_client._handshake import Handshake
 from clip_client._health import HealthReport, run_health_checks
 from clip_client._model import Tower
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from clip_client._pipeline.encoder import Encoder
     from clip_client._results import ImageSources, TextSources
     from clip_client._transports.base import TransportFactory
+    from clip_client._zero_shot import Classification
     from clip_client.dedup.report import DuplicateReport
 
 URL_VARIABLE = "CLIP_URL"
@@ -192,6 +195,39 @@ class ClipClient(ClientBase):
         An item has ``truncated`` set if its text is longer than the model's context.
         """
         return self._embed_stream(Tower.TEXT, source, ordered, max_in_flight, timeout_s)
+
+    async def classify(
+        self,
+        images: ImageSources,
+        labels: Sequence[str],
+        *,
+        templates: Sequence[str] = zero_shot.TEMPLATES,
+        timeout_s: float | None = None,
+    ) -> Classification:
+        """Say how well each of ``labels`` describes each image, without training (zero-shot).
+
+        The vector of a label is the mean of those of ``templates``, in which ``{}`` stands for the label; the default
+        are seven of OpenAI's for photos, in English. The cosines of images and labels become probabilities as in the
+        model's training: by a softmax over the labels, or by a sigmoid for each.
+
+        Raises ModelNotReady if the model has no text tower, TextError if a label cannot be embedded, and ValueError
+        without labels. Images, deadlines and failures are as in :meth:`embed`; ``timeout_s`` bounds the whole call.
+        """
+        prompts = zero_shot.prompts(labels, templates)
+        session, deadline = self._begin(timeout_s)
+        model = await session.handshake.model(deadline.at)
+        texts = await self.embed_text(prompts, timeout_s=timeout_s)
+        texts.raise_for_errors()
+        left_s = None if timeout_s is None else max(0.001, deadline.at - session.loop.time())
+        batch = await self.embed(images, timeout_s=left_s)
+        if {texts.model_id, batch.model_id} != {model.id}:
+            raise ProtocolMismatch("The servers changed their model during the call; call again.")
+        shares = await anyio.to_thread.run_sync(
+            zero_shot.probabilities, batch.vectors, texts.vectors, model.text_tower, len(labels)
+        )
+        return zero_shot.Classification(
+            labels=tuple(labels), probabilities=shares, errors=batch.errors, sources=batch.sources
+        )
 
     async def find_duplicates(
         self, images: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], *, threshold: float | None = None

@@ -141,6 +141,7 @@ class SyncClipClient(ClientBase):
     embed_text = _blocking(ClipClient.embed_text)
     embed_stream = _streaming(ClipClient.embed_stream)
     embed_text_stream = _streaming(ClipClient.embed_text_stream)
+    classify = _blocking(ClipClient.classify)
     find_duplicates = _blocking(ClipClient.find_duplicates)
     model = _blocking(ClipClient.model)
     health = _blocking(ClipClient.health)

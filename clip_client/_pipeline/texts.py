@@ -35,7 +35,8 @@ class TextEncoder(Encoder):
         return None
 
     def unchanged(self, source: object) -> bytes | None:
-        """Return the bytes to send, or None for a text that no server takes: :meth:`encode` says why.
+        """Return the bytes to send, or None for a text that no server takes, since it is too long or has half of a
+        surrogate pair: :meth:`encode` says that as a server would.
 
         Raises TypeError if it is no text.
         """
@@ -49,14 +50,15 @@ class TextEncoder(Encoder):
             return None
 
     def encode(self, source: object, model: ModelInfo) -> bytes:
+        from preprocess_ensemble.text.text_input import TextRejected, checked_text
+
         assert isinstance(source, str)
-        if len(source) > MAX_TEXT_BYTES:
-            raise TextError(
-                f"has {len(source)} characters, and a text may have {MAX_TEXT_BYTES} bytes; shorten it, since the "
-                "model reads only the first few dozen words.",
-                code="TOO_LARGE",
-            )
-        raise TextError("has half of a surrogate pair, which UTF-8 cannot hold; remove it.", code="NOT_UTF8")
+        data = source.encode(errors="surrogatepass")
+        try:
+            checked_text(data)
+        except TextRejected as error:
+            raise TextError(error.message, code=error.status.name) from None
+        return data
 
 
 def _no_text(found: object) -> TypeError:

@@ -112,6 +112,9 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         self.model = model
         self.names = contract.ModelNames(name)
         self.has_text = has_text
+        self.logit_scale = 100.0
+        self.logit_bias: float | None = None
+        """With ``logit_scale``, what the passport says."""
         self.fingerprint = fingerprint
         self.token = token
         self.seconds_per_image = seconds_per_image
@@ -191,8 +194,8 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
             parity=_PARITY,
             canary=_CANARY_TEXT,
             canary_vector=tuple(float(number) for number in self.vector(_CANARY_TEXT.encode())),
-            logit_scale=100.0,
-            logit_bias=None,
+            logit_scale=self.logit_scale,
+            logit_bias=self.logit_bias,
         )
 
     async def start(self, *, port: int | None = None) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 
@@ -21,10 +22,16 @@ from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.model_repository.location import MODEL_VARIABLE, default_repository, model_names
 
 if TYPE_CHECKING:
-    from preprocess_ensemble.imaging.preprocessor import Preprocessor
+    from numpy.typing import NDArray
+    from onnxruntime import InferenceSession, SessionOptions
+
+    from preprocess_ensemble.imaging.preprocessor import Preprocessed, Preprocessor
     from preprocess_ensemble.model_repository.passport import Passport
+    from preprocess_ensemble.runtimes.model import Session
     from preprocess_ensemble.runtimes.precision import Precision
     from preprocess_ensemble.runtimes.selection import Selection
+    from preprocess_ensemble.text.text_input import TokenizedText
+    from preprocess_ensemble.text.tokenizer import Tokenizer
 
 _MAX_BATCH_SIZE: Final = 32
 """That of ``clip_image``: larger batches use more memory and are no faster."""
@@ -41,14 +48,21 @@ class _Loaded:
     preprocessor: Preprocessor
 
 
+@dataclass(frozen=True, kw_only=True)
+class _LoadedText:
+    session: Session
+    tokenizer: Tokenizer
+
+
 class LocalTransport(Transport):
     """Decodes images in threads and runs the model, in place of a server.
 
-    The first call loads the model. Images are decoded by the code of ``clip_preprocess`` with its default settings:
-    large JPEG files at reduced size, the default limits, and the default time to decode. ``threads`` is the number of
-    threads for decoding and for the model; None means one per core that the process may use, and for the model of a
-    hybrid processor one per performance core. ``precision`` None means that of the environment, or else ``"auto"``.
-    A call that is cancelled or out of time returns at once; its batch runs to its end.
+    The first call loads the model, and the first text the text tower. Images are decoded by the code of
+    ``clip_preprocess`` with its default settings: large JPEG files at reduced size, the default limits, and the default
+    time to decode. ``threads`` is the number of threads for decoding and for the model; None means one per core that
+    the process may use, and for the model of a hybrid processor one per performance core. ``precision`` None means that
+    of the environment, or else ``"auto"``. A call that is cancelled or out of time returns at once; its batch runs to
+    its end.
     """
 
     def __init__(
@@ -66,17 +80,18 @@ class LocalTransport(Transport):
         # One batch at a time: a second one would compete for the same cores.
         self._runner = ThreadPoolExecutor(1, thread_name_prefix="clip encode")
         self._loaded: _Loaded | None = None
+        self._loaded_text: _LoadedText | None = None
 
     async def infer(
         self, items: Sequence[bytes], *, tower: Tower = Tower.IMAGE, request_id: str, timeout_s: float
     ) -> Answer:
-        return await self._in_thread(lambda: self._embed_images(items), timeout_s, request_id)
+        embed = self._embed_images if tower is Tower.IMAGE else self._embed_texts
+        return await self._in_thread(lambda: embed(items), timeout_s, request_id)
 
     async def model(self, *, timeout_s: float) -> ModelInfo:
         loaded = await self._in_thread(self._load, timeout_s, None)
         runtime = str(loaded.selection.model)
-        model = ModelInfo.of(loaded.passport, max_batch_size=_MAX_BATCH_SIZE, runtime=runtime)
-        return replace(model, text=None)
+        return ModelInfo.of(loaded.passport, max_batch_size=_MAX_BATCH_SIZE, runtime=runtime)
 
     async def server_live(self, *, timeout_s: float) -> bool:
         return True
@@ -110,13 +125,7 @@ class LocalTransport(Transport):
     def _load(self) -> _Loaded:
         if self._loaded is not None:
             return self._loaded
-        try:
-            import onnxruntime as _  # noqa: F401
-        except ImportError as error:
-            raise ClipError(
-                f'Embedding in this process needs onnxruntime ({error}): pip install "clip-triton[local]", or start a '
-                "server with clip-serve."
-            ) from None
+        _need("onnxruntime")
         from preprocess_ensemble.imaging.preprocessor import Preprocessor
         from preprocess_ensemble.imaging.transform import PreprocessConfig
         from preprocess_ensemble.model_repository.passport import Passport
@@ -134,6 +143,26 @@ class LocalTransport(Transport):
         self._loaded = _Loaded(selection=selection, passport=passport, preprocessor=preprocessor)
         return self._loaded
 
+    def _load_text(self) -> _LoadedText:
+        """Load the text tower, which the passport has: else no text gets here."""
+        if self._loaded_text is not None:
+            return self._loaded_text
+        passport = self._load().passport
+        assert passport.text is not None
+        _need("tokenizers")
+        _need("ftfy")
+        from preprocess_ensemble.text.tokenizer import Tokenizer, TokenizerConfig, TokenizerError
+
+        folder = self.repository / self._names.tokenize / "1"
+        try:
+            config = TokenizerConfig.from_mapping(passport.text.tokenizer)
+            tokenizer = Tokenizer.load(folder, config, passport.text.tokenizer_sha256)
+        except TokenizerError as error:
+            raise ModelNotReady(str(error)) from None
+        session, _ = self._open(self.repository / self._names.text_encoder / "1" / "model.onnx")
+        self._loaded_text = _LoadedText(session=session, tokenizer=tokenizer)
+        return self._loaded_text
+
     def _missing(self) -> ModelNotReady:
         names = model_names(self.repository)
         if not names:
@@ -148,21 +177,12 @@ class LocalTransport(Transport):
 
     def _select(self, file: Path, passport: Passport) -> Selection:
         """Open the model, choose what runs it, and log that. Raises ClipError if it cannot run as it should."""
-        import onnxruntime
-
         from preprocess_ensemble.runtimes.candidates import coreml, openvino_candidates
-        from preprocess_ensemble.runtimes.model import LoadFailed
-        from preprocess_ensemble.runtimes.onnx_session import CPU, CUDA, open_model, open_session, session_options
+        from preprocess_ensemble.runtimes.onnx_session import open_model
         from preprocess_ensemble.runtimes.precision import precision_of_environment
         from preprocess_ensemble.runtimes.selection import select
 
-        options = session_options(self._threads)
-        # What the C++ backend of Triton would use. Not TensorRT, which takes minutes to build an engine.
-        providers = [provider for provider in (CUDA, CPU) if provider in onnxruntime.get_available_providers()]
-        try:
-            session = open_session(file, options, providers)
-        except LoadFailed as error:
-            raise ModelNotReady(f"{error}; export the model again.") from error
+        session, options = self._open(file)
         candidates = (*openvino_candidates(file, threads=options.intra_op_num_threads), coreml(file))
         try:
             precision = self._precision or precision_of_environment() or "auto"
@@ -173,19 +193,59 @@ class LocalTransport(Transport):
         _logger.log(level, "The model in %s runs on %s.", self.repository, selection)
         return selection
 
+    def _open(self, file: Path) -> tuple[InferenceSession, SessionOptions]:
+        """Open a model with ONNX Runtime; also return how. Raises ModelNotReady if the file cannot be loaded."""
+        import onnxruntime
+
+        from preprocess_ensemble.runtimes.model import LoadFailed
+        from preprocess_ensemble.runtimes.onnx_session import CPU, CUDA, open_session, session_options
+
+        options = session_options(self._threads)
+        # What the C++ backend of Triton would use. Not TensorRT, which takes minutes to build an engine.
+        providers = [provider for provider in (CUDA, CPU) if provider in onnxruntime.get_available_providers()]
+        try:
+            return open_session(file, options, providers), options
+        except LoadFailed as error:
+            raise ModelNotReady(f"{error}; export the model again.") from error
+
     def _embed_images(self, images: Sequence[bytes]) -> Answer:
         loaded = self._load()
         pixels, outcomes = loaded.preprocessor.run([images])  # uint8 (N, H, W, 3)
-        for outcome in outcomes:
-            if outcome.log:
-                _logger.error("An image failed with an internal error.\n%s", outcome.log)
-        statuses = np.array([outcome.status for outcome in outcomes], np.int32)
-        vectors, fingerprints = loaded.selection.model.session.run(
-            [contract.EMBEDDING, contract.FINGERPRINT], {contract.PIXELS: pixels, contract.STATUS: statuses[:, None]}
-        )
-        return Answer(
-            vectors=vectors,
-            statuses=statuses,
-            errors=tuple(outcome.message for outcome in outcomes),
-            fingerprints=fingerprints,
-        )
+        return _run(loaded.selection.model.session, contract.PIXELS, pixels, outcomes)
+
+    def _embed_texts(self, texts: Sequence[bytes]) -> Answer:
+        from preprocess_ensemble.text.text_input import tokenize_rows
+
+        loaded = self._load_text()
+        tokens, outcomes = tokenize_rows(loaded.tokenizer, texts)
+        answer = _run(loaded.session, contract.TOKENS, tokens, outcomes)
+        return replace(answer, truncated=np.array([outcome.truncated for outcome in outcomes], np.bool_))
+
+
+def _need(package: str) -> None:
+    try:
+        importlib.import_module(package)
+    except ImportError as error:
+        raise ClipError(
+            f'Embedding in this process needs {package} ({error}): pip install "clip-triton[local]", or start a server '
+            "with clip-serve."
+        ) from None
+
+
+def _run(
+    session: Session, tensor: str, inputs: NDArray[Any], outcomes: Sequence[Preprocessed | TokenizedText]
+) -> Answer:
+    """Run a tower's model on the rows of ``inputs``; ``outcomes`` says which of them failed before."""
+    for outcome in outcomes:
+        if outcome.log:
+            _logger.error("An internal error while an item was prepared.\n%s", outcome.log)
+    statuses = np.array([outcome.status for outcome in outcomes], np.int32)
+    vectors, fingerprints = session.run(
+        [contract.EMBEDDING, contract.FINGERPRINT], {tensor: inputs, contract.STATUS: statuses[:, None]}
+    )
+    return Answer(
+        vectors=vectors,
+        statuses=statuses,
+        errors=tuple(outcome.message for outcome in outcomes),
+        fingerprints=fingerprints,
+    )

@@ -183,12 +183,12 @@ def read_parquet(path: Path) -> Iterator[EmbeddingBatch]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    # pyarrow itself opens only UTF-8 paths, and without a buffer it would read each column whole.
+    # Why a file of Python's, a buffer and no threads: dedup/store/parquet_store.py.
     with open(path, "rb") as file, pq.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False) as parquet:
         model = FileModel.of(path, parquet.schema_arrow.metadata or {})
         schema = vector_schema(model)
         schema = pa.schema([schema.field(name) for name in RESULT_COLUMNS])
-        for rows in parquet.iter_batches(_ROWS_PER_GROUP, columns=list(RESULT_COLUMNS)):
+        for rows in parquet.iter_batches(_ROWS_PER_GROUP, columns=list(RESULT_COLUMNS), use_threads=False):
             table = pa.Table.from_batches([rows]).select(RESULT_COLUMNS)
             yield batch_of(without_null_lists(table.cast(schema)), model)
 

@@ -150,7 +150,7 @@ def _take_over(folder: Path, store: Store, model: FileModel) -> None:
     for path in sorted(folder.glob("part-*.parquet")):
         files = []
         with open(path, "rb") as file, pq.ParquetFile(file) as parquet:
-            for batch in parquet.iter_batches(1024):
+            for batch in parquet.iter_batches(1024, use_threads=False):
                 numbers = batch.column("vector").flatten().to_numpy().reshape(len(batch), model.dimension)
                 rest = batch.drop_columns(["vector"]).to_pylist()
                 for row, vector in zip(rest, numbers, strict=True):

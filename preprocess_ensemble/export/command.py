@@ -13,11 +13,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from preprocess_ensemble.contract import DEFAULT_NAME
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.export.model_source import WrongChoice, names_file, shipped_models
 from preprocess_ensemble.model_repository.location import repository_to_fill
 
 _PRETRAINED: Final = "laion2b_s34b_b79k"
+_BOTH: Final = "image,text"
 _HUB: Final = "https://huggingface.co"
 _HUB_TIMEOUT_S: Final = 10.0
 _EPILOG: Final = """\
@@ -53,6 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             pretrained=options.pretrained or _PRETRAINED,
             precision=options.precision,
             repository=options.repository,
+            name=options.name,
+            text=options.towers == _BOTH,
             force=options.force,
             report=_say,
         )
@@ -94,6 +98,18 @@ def _parser() -> argparse.ArgumentParser:
         "measures and prints by how much (default: %(default)s)",
     )
     parser.add_argument(
+        "--towers",
+        default=_BOTH,
+        choices=[_BOTH, "image"],
+        help="image: only the image tower, without search by words (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--name",
+        default=DEFAULT_NAME,
+        help="the name under which clients ask for this model; several models can share a repository (default: "
+        "%(default)s)",
+    )
+    parser.add_argument(
         "--repository",
         type=Path,
         default=repository_to_fill(),
@@ -118,7 +134,8 @@ def _record(model: str, pretrained: str | None, file: Path) -> int:
         return _missing(error, "export,local")
     _say(f"recording {model}")
     recorded = record_file(model, pretrained, file)
-    _say(f"recorded {recorded.model} in {file}: {len(recorded.places)} tensors of the graph come from the weights")
+    image, text = (len(tower.places) for tower in (recorded.image, recorded.text))
+    _say(f"recorded {recorded.model} in {file}: {image} and {text} tensors of its two graphs come from the weights")
     return 0
 
 

@@ -18,6 +18,7 @@ from preprocess_ensemble.contract import CONTRACT_VERSION
 from preprocess_ensemble.errors import ReportedError
 
 _GRAPH_VERSION: Final = 1
+_TEXT_GRAPH_VERSION: Final = 1
 """Raise it if the exported graph computes something else from the same weights: the fingerprint then changes."""
 
 
@@ -42,12 +43,17 @@ class Parity:
     """How closely the exported model agrees with PyTorch fp32, measured when it was exported."""
 
     images: int
-    """Pictures of which PyTorch's vectors with these weights were compared; 0 if only vectors with other weights were
-    there."""
+    """Pictures, or texts, of which PyTorch's vectors with these weights were compared; 0 if only vectors with other
+    weights were there."""
     min_cosine: float
-    """The lowest cosine similarity between an image's two vectors."""
+    """The lowest cosine similarity between the two vectors of one of them."""
     required: float
     """The lowest ``min_cosine`` at which the export succeeds."""
+
+
+def rounded(vector: Iterable[float]) -> tuple[float, ...]:
+    """Return the numbers with nine digits each, which distinguish any two float32 numbers."""
+    return tuple(float(f"{number:.9g}") for number in vector)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +67,8 @@ class Canary:
 
     @classmethod
     def of(cls, image: bytes, vector: Iterable[float]) -> Canary:
-        """Make one with nine digits a number, which distinguish any two float32 numbers."""
-        return cls(image=image, vector=tuple(float(f"{number:.9g}") for number in vector))
+        """Make one of the :func:`rounded` vector."""
+        return cls(image=image, vector=rounded(vector))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,8 +224,22 @@ def compute_fingerprint(
 
     The pretrained tag is not part of it: the same weights from a tag and from a file give the same vectors.
     """
-    identity = json.dumps(
-        [CONTRACT_VERSION, _GRAPH_VERSION, model, weights_sha256, dict(preprocess), precision], sort_keys=True
-    )
-    digest = hashlib.sha256(identity.encode("ascii")).digest()
+    return _fingerprint([CONTRACT_VERSION, _GRAPH_VERSION, model, weights_sha256, dict(preprocess), precision])
+
+
+def compute_text_fingerprint(
+    *,
+    model: str,
+    weights_sha256: str,
+    tokenizer: Mapping[str, Any],
+    tokenizer_sha256: Mapping[str, str],
+    precision: str,
+) -> tuple[int, int]:
+    """Return two int32 numbers computed from everything that decides a text's vector, and from nothing else."""
+    tokens = [dict(tokenizer), dict(tokenizer_sha256)]
+    return _fingerprint(["text", CONTRACT_VERSION, _TEXT_GRAPH_VERSION, model, weights_sha256, *tokens, precision])
+
+
+def _fingerprint(identity: list[Any]) -> tuple[int, int]:
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode("ascii")).digest()
     return int.from_bytes(digest[:4], "little", signed=True), int.from_bytes(digest[4:8], "little", signed=True)

@@ -88,7 +88,9 @@ class CrashedByRequest(CrashedAtStart):
     """A request ended the server: the model was loaded, and had worked before."""
 
 
-_CRASHES: Final = frozenset(-number for number in (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV))
+_CRASHES: Final = frozenset(
+    -number for number in signal.Signals if number.name in ("SIGABRT", "SIGBUS", "SIGFPE", "SIGSEGV")
+)
 """Exit codes of a program that a defect has ended, rather than another program or itself."""
 
 

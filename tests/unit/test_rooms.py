@@ -54,7 +54,7 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "transports": (("clip_client._transports",), (BASE, "contract", "imaging", "text", "model_repository", "runtimes")),
     "balancing": (("clip_client._balancing",), (BASE, "transports")),
     "server state": (("clip_client._handshake", "clip_client._health"), (BASE, "contract", "transports", "balancing")),
-    "pipeline": (("clip_client._pipeline",), (BASE, "contract", "imaging", "transports", "balancing")),
+    "pipeline": (("clip_client._pipeline",), (BASE, "contract", "imaging", "text", "transports", "balancing")),
     "dedup types": (
         tuple(f"clip_client.dedup.{name}" for name in ("aligned", "group", "photo", "report", "text", "types")),
         (),
@@ -92,7 +92,7 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
         ),
     ),
     "client": (
-        ("clip_client._client", "clip_client._sync", "clip_client"),
+        ("clip_client._client", "clip_client._sync", "clip_client._zero_shot", "clip_client"),
         (
             BASE, "contract", "transports", "balancing", "server state", "pipeline", "vectors", "dedup types",
             "dedup search",

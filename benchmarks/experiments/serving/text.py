@@ -78,7 +78,7 @@ def measure(run: Run) -> dict[str, Any]:
                 shape = {"rows": size} if name == FIRST else {"concurrency": size}
                 cells[f"{name} x{size}"] = partial(worker.ask, {"seconds": options.seconds, **shape})
         found = run.in_rounds(cells)
-    summary = {
+    summary: dict[str, dict[str, Any]] = {
         name: {
             "cosine": plain[name],
             "odd": odd[name],

@@ -21,6 +21,7 @@ from clip_client.cli.options.connection import add_model_options, connected, rea
 from clip_client.cli.output.progress import ProgressBars, progress_bars
 from clip_client.cli.parser import count, user_path
 from clip_client.dedup import FailedFile, scan
+from clip_client.dedup.files.directories import is_same_file
 from clip_client.dedup.text import counted, escaped, printable
 from clip_client.dedup.types import is_random
 
@@ -167,5 +168,5 @@ def _print(found: Mapping[str, Any]) -> None:
 
 def _is_same(path: str, photo: str) -> bool:
     with suppress(OSError, ValueError):
-        return os.path.samefile(path, photo)
+        return is_same_file(path, photo)
     return False

@@ -26,6 +26,7 @@ from clip_client.dedup.actions.quarantine import (
 )
 from clip_client.dedup.actions.sidecars import check_sidecars, remaining_sidecars, remove_sidecars, write_sidecars
 from clip_client.dedup.actions.verdicts import NOT_THE_SAME_BYTES, another_companion
+from clip_client.dedup.files.directories import is_same_file
 from clip_client.dedup.files.hashing import Content, has_sha256, hash_file
 from clip_client.dedup.store.journal import IN_QUARANTINE, JournalEntry, MovedFile, State
 from clip_client.dedup.store.sqlite import StoreError
@@ -128,7 +129,7 @@ def _move(move: Move, journal: Journal, *, run: str, method: str) -> Outcome:
     kept_version = _version(kept_path)
     if kept_version is None or not has_sha256(kept_path, kept.sha256):
         raise CannotMove("The kept photo has changed or can no longer be read.")
-    if os.path.samefile(kept_path, path):
+    if is_same_file(kept_path, path):
         raise CannotMove("It is the kept photo itself under another name.")
     for companion, file in zip(move.companions, files[1:], strict=True):
         if not any(is_copy(other.path, file) for other in kept.companions if other.kind == companion.kind):

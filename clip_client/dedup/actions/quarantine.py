@@ -16,6 +16,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
 from clip_client.dedup.files.apple_photos import is_inside_library
+from clip_client.dedup.files.directories import is_same_file
 from clip_client.dedup.files.hashing import sha256_of
 from clip_client.dedup.types import QUARANTINE_NAME
 from preprocess_ensemble.errors import ReportedError
@@ -28,7 +29,10 @@ if TYPE_CHECKING:
 _NO_SYNC: Final = frozenset({errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})
 """Errors of file systems that cannot sync a folder, which POSIX allows."""
 _NO_SUCH_NAME: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
-_NO_HARD_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
+_NO_HARD_LINKS: Final = frozenset(
+    {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EINVAL}
+)
+"""EINVAL is what Python makes of Windows' answer for a drive with FAT."""
 _WITHOUT_HARD_LINKS: Final = frozenset({"exfat", "msdos", "vfat"})
 """File systems, by their names in Linux. On others without hard links, making the link fails."""
 
@@ -160,9 +164,9 @@ def _make_folder(folder: str) -> None:
 
 def sync_folder(folder: str) -> None:
     """Write a folder's entries to the disk, if the system can."""
-    if os.name == "nt":
+    if not hasattr(os, "O_DIRECTORY"):  # Windows opens no folders
         return
-    descriptor = os.open(folder, os.O_RDONLY)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
     except OSError as error:
@@ -230,7 +234,7 @@ def restore(file: MovedFile, *, replace_equal: bool = False) -> None:
             rename_new(quarantined, original)
         except FileExistsError:
             raise CannotMove("Another file has taken its name.") from None
-    elif os.path.samefile(quarantined, original):
+    elif is_same_file(quarantined, original):
         os.unlink(quarantined)
         sync_folder(os.path.dirname(quarantined))
     elif replace_equal and is_copy(original, file):
@@ -263,7 +267,8 @@ def why_out_of_reach(entry: JournalEntry) -> str:
     and the file are missing, and so are the file's old folder or the kept photo.
     """
     file = entry.files[0]
-    folder = file.quarantined.partition(f"{os.sep}{QUARANTINE_NAME}{os.sep}")[0] or os.sep
+    above, name, _ = file.quarantined.partition(f"{os.sep}{QUARANTINE_NAME}")
+    folder = os.path.dirname(above + name)  # of a quarantine in the root of all files, or of a drive, the root
     try:
         with os.scandir(folder) as entries:
             is_empty = next(entries, None) is None
@@ -288,7 +293,7 @@ def remove_empty_folders(entry: JournalEntry) -> None:
             for folder in map(str, PurePath(file.quarantined).parents):
                 if QUARANTINE_NAME not in folder.split(os.sep):
                     break
-                with suppress(FileNotFoundError):
+                if is_there(folder):
                     os.rmdir(folder)
 
 
@@ -310,4 +315,8 @@ def is_copy(path: str, file: MovedFile) -> bool:
 
 def sentence(error: OSError | CannotMove) -> str:
     """Return why a file did not move."""
-    return f"The system refuses: {error.strerror or error}." if isinstance(error, OSError) else str(error)
+    if isinstance(error, CannotMove):
+        return str(error)
+    if error.errno == errno.EXDEV:  # the plan compares devices, and one device can be mounted twice
+        return "Its folder is mounted there, and files cannot be renamed across mounts; name that folder itself."
+    return f"The system refuses: {error.strerror or error}."

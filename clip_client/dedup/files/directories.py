@@ -1,13 +1,15 @@
-"""Sets of folders that recognise a folder under each of its names."""
+"""Which file or folder a path names, whatever the path is; and sets of folders."""
 
 from __future__ import annotations
 
 import functools
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+FileIdentity: TypeAlias = tuple[int, int | str]
 
 
 class DirectorySet:
@@ -34,9 +36,25 @@ class DirectorySet:
         return _identity(real) in self._identities or (above != real and self._is_inside(above))
 
 
-def _identity(path: str) -> tuple[int, int] | None:
+def identity_of(path: str, status: os.stat_result) -> FileIdentity:
+    """Return what all names of a file have in common; ``status`` is its ``os.stat``.
+
+    It is the inode on its device. Some network drives of Windows number no files, so that all have 0: there it is the
+    path without links.
+    """
+    return status.st_dev, status.st_ino or os.path.normcase(os.path.realpath(path))
+
+
+def is_same_file(path: str, other: str) -> bool:
+    """Tell whether two paths name one file, which ``os.path.samefile`` cannot where files have no inodes.
+
+    Raises OSError.
+    """
+    return identity_of(path, os.stat(path)) == identity_of(other, os.stat(other))
+
+
+def _identity(path: str) -> FileIdentity | None:
     try:
-        status = os.stat(path)
+        return identity_of(path, os.stat(path))
     except OSError:
         return None
-    return status.st_dev, status.st_ino

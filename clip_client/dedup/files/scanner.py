@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from clip_client.dedup.files.apple_photos import is_library, read_library
+from clip_client.dedup.files.directories import FileIdentity, identity_of
 from clip_client.dedup.files.file_types import COMPANION_KINDS, PHOTO_SUFFIXES, RAW_SUFFIXES, suffix_of
 from clip_client.dedup.files.reading import open_file
 from clip_client.dedup.text import why_unreadable
@@ -127,12 +128,12 @@ class _Walk:
     follow_links: bool
     one_file_system: bool
     raw: bool
-    names: dict[tuple[int, int], tuple[bool, PhotoFile]] = field(default_factory=dict)
-    """(device, inode) of a file -> (it was reached by a link, the file), the best name so far."""
+    names: dict[FileIdentity, tuple[bool, PhotoFile]] = field(default_factory=dict)
+    """File -> (it was reached by a link, the file), the best name so far."""
     links: dict[str, str] = field(default_factory=dict)
     """Real path of a file -> the first link in order that leads there."""
-    hard_linked: set[tuple[int, int]] = field(default_factory=set)
-    """(device, inode) of the files that have several names."""
+    hard_linked: set[FileIdentity] = field(default_factory=set)
+    """Files that have several names."""
     in_libraries: dict[str, LibraryPhoto] = field(default_factory=dict)
     failed: dict[str, FailedFile] = field(default_factory=dict)
     failed_in_libraries: list[FailedFile] = field(default_factory=list)
@@ -143,8 +144,8 @@ class _Walk:
     """Skipped files that were opened to read their first bytes."""
     waiting: list[tuple[int, bytes, str, int]] = field(default_factory=list)
     """A heap of folders to walk: how each was reached, its path as bytes and as text, and the device of the start."""
-    walked: set[tuple[int, int]] = field(default_factory=set)
-    """(device, inode) of the folders that were walked; none is walked twice, so the walk ends."""
+    walked: set[FileIdentity] = field(default_factory=set)
+    """Folders that were walked; none is walked twice, so the walk ends."""
 
     def start(self, path: str) -> None:
         """Add a path that the user named: a file whatever its name is, or a folder to walk."""
@@ -171,8 +172,7 @@ class _Walk:
 
     def _enter(self, folder: str, device: int, reached: int) -> None:
         """Add the entries of one folder."""
-        status = os.stat(folder)
-        identity = (status.st_dev, status.st_ino)
+        identity = identity_of(folder, os.stat(folder))
         if identity in self.walked:
             return
         self.walked.add(identity)
@@ -208,7 +208,7 @@ class _Walk:
             self._remember_link(entry.path)
         if is_photo or not stat.S_ISREG(status.st_mode):
             self._take(entry.path, status, is_by_link=is_link or reached == _BY_FOUND_LINK)
-        elif is_skipped and (status.st_dev, status.st_ino) not in self.names:
+        elif is_skipped and identity_of(entry.path, status) not in self.names:
             self._skip(entry.path)
 
     def _remember_link(self, path: str) -> None:
@@ -230,7 +230,7 @@ class _Walk:
             self._fail(path, f"This is not a regular file but {kind}.")
             return
         name = (is_by_link, PhotoFile(path, status.st_size, status.st_mtime_ns))
-        identity = (status.st_dev, status.st_ino)
+        identity = identity_of(path, status)
         if status.st_nlink > 1:
             self.hard_linked.add(identity)
         known = self.names.get(identity, name)
@@ -247,7 +247,7 @@ class _Walk:
                 status = os.stat(photo.path)
                 # The walk may have found a file that the library only refers to: it keeps the name in the library.
                 file = PhotoFile(photo.path, status.st_size, status.st_mtime_ns)
-                self.names[status.st_dev, status.st_ino] = (False, file)
+                self.names[identity_of(photo.path, status)] = (False, file)
                 self.in_libraries[photo.path] = photo
 
     def _skip(self, path: str) -> None:

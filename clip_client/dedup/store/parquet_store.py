@@ -225,7 +225,7 @@ class ParquetStore:
         keys = None
         with self._opened(path) as parquet, self._damage(path):
             if parquet is not None:
-                keys = parquet.read(columns=[self.layout.key]).column(self.layout.key)
+                keys = parquet.read(columns=[self.layout.key], use_threads=False).column(self.layout.key)
         return None if keys is None else _File(path, keys)
 
     def _all_keys(self, files: Sequence[_File]) -> Any:
@@ -291,7 +291,10 @@ class ParquetStore:
         with contextlib.ExitStack() as stack:
             parquet = None
             with self._damage(path):
-                file = stack.enter_context(open(path, "rb"))  # pyarrow itself opens only UTF-8 paths
+                # pyarrow itself opens only UTF-8 paths. Reads have use_threads=False: a thread of pyarrow's that lets
+                # go of a file of Python's while the interpreter ends aborts the process, or hangs it
+                # (https://github.com/apache/arrow/issues/50482).
+                file = stack.enter_context(open(path, "rb"))
                 # Columns are read in parts as they are needed; without a buffer each would be read whole.
                 parquet = stack.enter_context(pq.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False))
             if parquet is not None and not any_schema:

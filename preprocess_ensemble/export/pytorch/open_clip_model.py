@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any, cast
 
 import open_clip
 import torch
@@ -109,3 +110,17 @@ def preprocessing_of(network: nn.Module) -> PreprocessConfig:
         return PreprocessConfig.from_mapping(open_clip.get_model_preprocess_cfg(network))
     except ValueError as error:
         raise ExportError(f"The model's preprocessing is not supported: {error}") from error
+
+
+def text_config_of(model: str) -> dict[str, Any]:
+    """Return the section of the text tower in open_clip's configuration of ``model``."""
+    config = open_clip.get_model_config(model) or {}
+    return dict(config["text_cfg"])
+
+
+def token_kinds(network: nn.Module, context_length: int) -> tuple[int, int, int]:
+    """Return what ``sample_tokens`` needs: the length of the context, the size of the vocabulary, the padding's id."""
+    tower = cast("Any", getattr(network, "text", network))
+    # A tower of transformers has a configuration of its own; CLIP's pads with 0 and does not know it.
+    padding = tower.config.pad_token_id if hasattr(tower, "config") else getattr(tower, "pad_id", 0)
+    return context_length, int(cast("Any", network).vocab_size), int(padding)

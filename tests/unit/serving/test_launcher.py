@@ -244,7 +244,8 @@ def test_a_platform_that_cannot_run_it(
 @pytest.mark.parametrize(("command", "name"), [("command", "clip-serve"), ("launcher", "tritonserver")])
 def test_a_command_of_the_server_names_the_extra_that_is_missing(command: str, name: str) -> None:
     code = (
-        "import sys; sys.modules['psutil'] = None; "
+        "import signal, sys; del signal.SIGBUS, signal.SIGHUP, signal.SIGKILL, signal.SIGUSR1; "  # as on Windows
+        "sys.modules['psutil'] = None; "
         f"from preprocess_ensemble.serving.{command} import main; sys.exit(main([]))"
     )
     ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import builtins
 import errno
+import io
 import os
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -68,6 +71,22 @@ def test_a_folder_refuses_what_it_could_not_tell_apart_or_compare(tmp_path: Path
     (tmp_path / "other" / "part-00000.parquet").rename(tmp_path / "part-00001.parquet")
     with pytest.raises(VectorsError, match="holds vectors of other"):
         load_vectors(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["vectors.parquet", "vectors"])
+def test_files_are_read_in_the_thread_that_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """A thread of pyarrow's that still holds a file of Python's aborts a process that ends."""
+    save_vectors(tmp_path / name, batch(*PHOTOS))
+    threads = set()
+
+    class Watched(io.FileIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            threads.add(threading.get_ident())
+            return super().read(size) or b""
+
+    monkeypatch.setattr(builtins, "open", lambda path, mode: Watched(path, mode))
+    load_vectors(tmp_path / name)
+    assert threads == {threading.get_ident()}
 
 
 def test_one_process_at_a_time_writes_into_a_folder(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def refuse_links(code: int) -> Callable[[str, str], None]:
     return refuse
 
 
-NO_HARD_LINKS = [errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK]
+NO_HARD_LINKS = [errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EINVAL]
 
 
 @pytest.mark.parametrize("code", [None, *NO_HARD_LINKS])
@@ -106,6 +106,20 @@ def test_undo_replaces_nothing_that_comes_in_its_last_moment(
     assert copy.read_bytes() == b"new"
     (entry,) = journal.entries(IN_QUARANTINE)
     assert Path(entry.files[0].quarantined).read_bytes() == b"x"
+
+
+@pytest.mark.skipif(not hasattr(os, "pathconf"), reason="this system does not tell how long a path may be")
+def test_a_path_too_long_for_the_quarantine_keeps_its_photo(tmp_path: Path, journal: Journal) -> None:
+    folder = tmp_path
+    while len(str(folder)) < os.pathconf(tmp_path, "PC_PATH_MAX") - 250:
+        folder /= "d" * 200
+    folder /= "d" * (os.pathconf(tmp_path, "PC_PATH_MAX") - len(str(folder)) - 10)
+    folder.mkdir(parents=True)
+    kept, copy = write(tmp_path / "1.jpg", b"x"), write(folder / "2.jpg", b"x")
+    (outcome,) = apply(planned(report((member(kept), member(copy))), [tmp_path]), journal)
+    assert (outcome.done, outcome.message) == (False, "The system refuses: File name too long.")
+    assert copy.read_bytes() == b"x"
+    assert not (tmp_path / QUARANTINE_NAME).exists()
 
 
 def test_other_bytes_at_the_old_place_are_not_replaced_even_after_a_hard_link(tmp_path: Path) -> None:

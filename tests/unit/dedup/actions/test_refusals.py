@@ -25,7 +25,7 @@ from clip_client.dedup.actions.quarantine import (
 from clip_client.dedup.files.hashing import sha256_of
 from clip_client.dedup.store.journal import JournalEntry, MovedFile, State
 from clip_client.dedup.types import QUARANTINE_NAME
-from tests.fixtures.albums import write
+from tests.fixtures.albums import without_inodes, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -228,8 +228,20 @@ def test_windows_needs_no_sync_of_folders(tmp_path: Path, monkeypatch: pytest.Mo
         patch.setattr(os, "open", refuse)
         with pytest.raises(PermissionError):
             sync_folder(str(tmp_path))
-        patch.setattr(os, "name", "nt")
+        patch.delattr(os, "O_DIRECTORY")
         sync_folder(str(tmp_path))
+
+
+def test_without_inodes_another_file_is_not_taken_for_the_one_that_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such are some network drives of Windows. Of two names of one file, the one in the quarantine is removed."""
+    original, away = write(tmp_path / "1.jpg", b"another"), write(tmp_path / "away", b"x")
+    file = moved_file(original, away)
+    without_inodes(monkeypatch)
+    with pytest.raises(CannotMove, match="Another file has taken its name"):
+        restore(file)
+    assert (original.read_bytes(), away.read_bytes()) == (b"another", b"x")
 
 
 def test_what_is_in_neither_place_cannot_come_back(tmp_path: Path) -> None:

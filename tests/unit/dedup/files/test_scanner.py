@@ -12,6 +12,7 @@ from clip_client.dedup import FailedFile, scan
 from clip_client.dedup.files.directories import DirectorySet
 from clip_client.dedup.files.hashing import Content, hash_file
 from clip_client.dedup.types import PREVIEWS_MARK
+from tests.fixtures.albums import without_inodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -111,6 +112,15 @@ def test_one_file_under_several_names_is_one_photo(tmp_path: Path) -> None:
     (tmp_path / "a link.jpg").symlink_to(photo)
     (tmp_path / "z hard link.jpg").hardlink_to(photo)
     assert scan([tmp_path, tmp_path, photo]).photos == (photo,)
+
+
+def test_files_without_inodes_are_told_apart_by_their_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    photos = write(tmp_path / "a" / "1.jpg"), write(tmp_path / "b" / "2.jpg")
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    without_inodes(monkeypatch)
+    assert scan([tmp_path, tmp_path / "link", photos[1]], follow_links=True).photos == photos
+    directories = DirectorySet([str(tmp_path / "link")])
+    assert (directories.contains(photos[0]), directories.contains(photos[1])) == (True, False)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no FIFOs")

@@ -100,6 +100,26 @@ def check_files_that_are_mounts(folder: Path) -> None:
     ]
 
 
+def check_a_mount_of_the_same_device(folder: Path) -> None:
+    """The plan cannot see it, and its files move when it is named itself."""
+    root = folder / "root"
+    kept = write(root / "1.jpg", b"x")
+    (root / "bound").mkdir()
+    write(folder / "elsewhere" / "2.jpg", b"x")
+    mount(folder / "elsewhere", root / "bound")
+    found = report((member(kept), member(root / "bound" / "2.jpg")))
+    with opened(folder / "journal.sqlite") as journal:
+        (outcome,) = apply(planned(found, [root]), journal)
+        assert (outcome.done, outcome.message) == (
+            False,
+            "Its folder is mounted there, and files cannot be renamed across mounts; name that folder itself.",
+        )
+        assert sorted(path.name for path in (root / "bound").iterdir()) == ["2.jpg"]
+        assert not (root / QUARANTINE_NAME).exists()
+        assert [outcome.done for outcome in apply(planned(found, [root, root / "bound"]), journal)] == [True]
+        assert [outcome.done for outcome in undo(journal)] == [True]
+
+
 def check_a_read_only_mount(folder: Path) -> None:
     """Root may write to any folder, and to no file system that is mounted read-only: no move and no sidecar."""
     disk = folder / "root" / "disk"
@@ -125,6 +145,7 @@ def mount(source: Path, target: Path) -> None:
         check_copies_below_a_mount,
         check_hard_links_across_file_systems,
         check_files_that_are_mounts,
+        check_a_mount_of_the_same_device,
         check_a_read_only_mount,
     ],
 )
