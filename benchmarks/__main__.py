@@ -16,6 +16,7 @@ MODULES: Final = {
     "ensemble": "experiments.serving.ensemble",
     "transfer": "experiments.serving.transfer",
     "text": "experiments.serving.text",
+    "trained": "experiments.serving.trained",
     "faults": "experiments.serving.faults",
     "gateway": "experiments.serving.gateway",
     "soak": "experiments.serving.soak",
