@@ -15,7 +15,7 @@ import pytest
 from benchmarks.fixtures.server import TINY_CLIP
 from preprocess_ensemble.contract import DEFAULT_NAMES, ModelNames
 from preprocess_ensemble.export import atomic_install, exporter
-from preprocess_ensemble.export.model_source import WrongChoice
+from preprocess_ensemble.export.model_source import ExportError, WrongChoice
 from preprocess_ensemble.model_repository.config import (
     installed_passport,
     read_config,
@@ -107,6 +107,26 @@ def test_every_kind_of_tower_gives_open_clips_vectors(kind: str, tmp_path: Path)
     assert (vectors_of(tmp_path / "models", TEXTS) * expected).sum(axis=1).min() > 0.999999
     assert text.parity.min_cosine >= 0.999999
     assert (text.logit_bias is None) == (kind == "multilingual")
+
+
+def test_a_tokenizer_with_other_ids_than_open_clips_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import open_clip
+
+    said: list[str] = []
+    theirs = open_clip.get_tokenizer("ViT-B-32")
+    monkeypatch.setattr(open_clip, "get_tokenizer", lambda _: lambda texts: theirs([*texts[:-1], "another text"]))
+    with pytest.raises(ExportError, match=r"gives other token ids here than in open_clip .* for 'a crowded street"):
+        export(tmp_path)
+    assert not (tmp_path / "clip_text").exists()
+
+    def missing(_: str) -> None:
+        raise ImportError("No module named 'transformers'")
+
+    monkeypatch.setattr(open_clip, "get_tokenizer", missing)
+    export(tmp_path, report=said.append)
+    assert "the tokenizer was not compared with open_clip's, which cannot be loaded here (No module" in " ".join(said)
 
 
 def test_adding_a_text_tower_changes_nothing_of_the_image_tower(tmp_path: Path) -> None:
