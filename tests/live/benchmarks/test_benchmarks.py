@@ -57,9 +57,11 @@ def test_three_way_in_an_open_loop(tiny_repository: Path, tmp_path: Path) -> Non
     assert summary["systems"]["client"]["offered"]["0.5"]["p99"] > 0
 
 
-def test_text(tiny_repository: Path, tmp_path: Path) -> None:
+def test_text(tiny_pair_repository: Path, tmp_path: Path) -> None:
     options = ("--systems", "client-text", "--concurrency", "2", "--rounds", "1", "--seconds", "0.2")
-    summary = run("text", "--repository", str(tiny_repository), "--model", str(TINY_CLIP), *options, results=tmp_path)
+    summary = run(
+        "text", "--repository", str(tiny_pair_repository), "--model", str(TINY_CLIP), *options, results=tmp_path
+    )
     for system in summary["summary"].values():
         assert system["valid"]
         assert system["odd"] > 0.999999
