@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from preprocess_ensemble.imaging.transform import PreprocessConfig
     from preprocess_ensemble.runtimes.agreement import Rows
+    from preprocess_ensemble.text.tokenizer import Tokenizer
 
 _FIRST_SEED: Final = 2700
 """Generator seed of ``random:0``. Skeletons use smaller ones; with this one the random weights tell the copies among
@@ -182,6 +183,10 @@ class ExportableModel(Protocol):
 
     def build(self, stage: Path, options: GraphOptions) -> BuiltGraph:
         """Write the graph of the image tower into the directory ``stage``. Raises ExportError."""
+        ...
+
+    def check_tokenizer(self, tokenizer: Tokenizer, report: Callable[[str], None]) -> None:
+        """Raise ExportError if open_clip, where it is installed, has other token ids than ``tokenizer``."""
         ...
 
     def build_text(self, stage: Path, options: GraphOptions, canary: npt.NDArray[np.int32]) -> BuiltGraph:

@@ -85,6 +85,12 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "dedup actions": (("clip_client.dedup.actions",), ("contract", "dedup types", "dedup files", "dedup store")),
     "vectors": (("clip_client._vectors",), (BASE, "contract", "dedup types", "dedup store")),
     "dedup reporting": (("clip_client.dedup.reporting",), ("contract", "dedup types")),
+    "search": (
+        ("clip_client.search",),
+        (
+            BASE, "contract", "imaging", "vectors", "dedup types", "dedup store", "dedup features", "dedup reporting",
+        ),
+    ),
     "client": (
         ("clip_client._client", "clip_client._sync", "clip_client._zero_shot", "clip_client"),
         (
@@ -107,7 +113,7 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
         ("clip_client.review",),
         (
             "contract", "dedup types", "dedup files", "dedup store", "dedup features", "dedup compare", "dedup search",
-            "dedup actions", "dedup reporting",
+            "dedup actions", "dedup reporting", "search",
         ),
     ),
     "gateway": (("clip_client.gateway",), (BASE, "contract", "imaging", "transports", "client")),
@@ -116,7 +122,7 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
         (
             BASE, "contract", "imaging", "model_repository", "runtimes", "transports", "balancing", "server state",
             "client", "vectors", "dedup types", "dedup files", "dedup store", "dedup features", "dedup compare",
-            "dedup search", "dedup actions", "dedup reporting", "review", "distributed", "tritonserver",
+            "dedup search", "dedup actions", "dedup reporting", "review", "distributed", "search", "tritonserver",
         ),
     ),
     "serving": (

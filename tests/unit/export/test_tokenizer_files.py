@@ -13,7 +13,7 @@ from open_clip.tokenizer import SimpleTokenizer
 from preprocess_ensemble.export.model_source import ExportError, WrongChoice
 from preprocess_ensemble.export.tokenizer_files import write_tokenizer
 from preprocess_ensemble.text.tokenizer import TOKENIZER_FILE, TokenizerConfig
-from tests.fixtures.tokenizers import write_gemma, write_xlm_roberta
+from tests.fixtures.texts.tokenizers import write_gemma, write_xlm_roberta
 
 
 def test_clips_vocabulary_is_that_of_open_clip(tmp_path: Path) -> None:
