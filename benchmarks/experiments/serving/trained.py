@@ -64,8 +64,12 @@ def measure(run: Run) -> dict[str, Any]:
     folders = {path: path.relative_to(options.photos).parts[0] for path in paths if path.parent != options.photos}
     labels = options.labels.split(",") if options.labels else sorted(set(folders.values()))
     summary = asyncio.run(compared(repository, model, options.pretrained, paths, labels, folders))
-    for name, figures in summary.items():
-        show(name, list(figures), [[f"{number:.6g}" for number in figures.values()]])
+    rows = [
+        (name if place == 0 else "", figure, f"{value:.6g}")
+        for name, figures in summary.items()
+        for place, (figure, value) in enumerate(figures.items())
+    ]
+    show(f"{passport.id}, {len(paths)} photos", ("", "figure", "value"), rows)
     return {"model": passport.id, "photos": len(paths), "summary": summary}
 
 
