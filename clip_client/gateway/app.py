@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+import httpx
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -26,13 +27,14 @@ from clip_client.gateway.metrics import REQUESTS, SECONDS, exposition
 from clip_client.gateway.models import Models
 from clip_client.gateway.openapi import document, page
 from clip_client.gateway.settings import Settings
-from clip_client.gateway.upstream import Upstream
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
     from clip_client._transports.base import TransportFactory
 
+_UPSTREAM_S: Final = 300.0
+"""Immich's own service loads a model when that is first used, which may include a download."""
 _CLIENT_GONE: Final = 499
 """nginx's status for a client that has closed the connection; for the metrics."""
 
@@ -51,10 +53,14 @@ def gateway_app(
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
             fetches = fetcher or (Fetcher(max_bytes=settings.max_body_bytes) if settings.fetch_urls else None)
-            upstream = None if settings.immich_upstream is None else Upstream(str(settings.immich_upstream))
-            for client in (fetches, upstream):
-                if client is not None:
-                    stack.push_async_callback(client.aclose)
+            if fetches is not None:
+                stack.push_async_callback(fetches.aclose)
+            upstream = None
+            if settings.immich_upstream is not None:
+                upstream = httpx.AsyncClient(
+                    base_url=str(settings.immich_upstream), timeout=_UPSTREAM_S, trust_env=False
+                )
+                await stack.enter_async_context(upstream)
             models = Models(settings, fetches, transport_factory=transport_factory)
             app.state.service = Service(await stack.enter_async_context(models), upstream)
             yield

@@ -10,12 +10,12 @@ from pydantic_core import to_json
 from starlette.responses import Response
 
 if TYPE_CHECKING:
+    import httpx
     from pydantic import BaseModel
 
     from clip_client.gateway.bodies import Body
     from clip_client.gateway.errors import Dialect
     from clip_client.gateway.models import Models
-    from clip_client.gateway.upstream import Upstream
 
 Content = TypeVar("Content")
 
@@ -25,7 +25,8 @@ class Service:
     """What answers are made with."""
 
     models: Models
-    upstream: Upstream | None
+    upstream: httpx.AsyncClient | None
+    """Calls Immich's own machine-learning service."""
 
 
 async def no_body(_: Body) -> None:

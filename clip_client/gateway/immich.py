@@ -11,6 +11,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import httpx
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 from pydantic_core import from_json
 from starlette.responses import PlainTextResponse, Response
@@ -77,8 +78,7 @@ async def _predict(service: Service, wanted: _Prediction) -> Response:
         tasks = ", ".join(others.root)
         message = f"This gateway answers CLIP only, and not {tasks}: start it with --immich-upstream URL."
         raise Refusal(400, message, code="no_upstream")
-    fields = {**wanted.fields, "entries": others.model_dump_json(by_alias=True)}
-    there = asyncio.create_task(service.upstream.predict(fields, wanted.image))
+    there = asyncio.create_task(_others(service.upstream, wanted))
     try:
         here = await _clip(service.models, wanted) if wanted.clip else {}
         answer = await there
@@ -90,6 +90,16 @@ async def _predict(service: Service, wanted: _Prediction) -> Response:
         return json_response({**from_json(answer.content), **here})
     except (ValueError, TypeError):
         raise Refusal(502, "Immich's own service answered with something else than a JSON object.") from None
+
+
+async def _others(upstream: httpx.AsyncClient, wanted: _Prediction) -> httpx.Response:
+    fields = {**wanted.fields, "entries": wanted.others.model_dump_json(by_alias=True)}
+    files = {} if wanted.image is None else {"image": ("blob", wanted.image, "application/octet-stream")}
+    try:
+        return await upstream.post("/predict", data=fields, files=files)
+    except httpx.HTTPError as error:
+        message = f"Immich's own service does not answer ({type(error).__name__}): see --immich-upstream."
+        raise Refusal(503, message, code="upstream_unavailable") from None
 
 
 async def _clip(models: Models, wanted: _Prediction) -> dict[str, Any]:

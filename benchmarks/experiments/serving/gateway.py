@@ -113,7 +113,7 @@ def measure(run: Run) -> dict[str, Any]:
         "to the first",
         *(f"{part} CPU ms" for part in ("callers", *services)),
     )
-    show("Medians of the rounds; processor time per image", headings, rows_of_table)
+    show("Medians of the rounds; processor time per image", headings, rows_of_table, width=150)
     return {"model": run.passport.id, "summary": summary}
 
 
