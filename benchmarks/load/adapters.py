@@ -7,6 +7,7 @@ these row numbers and returns their vectors (N, D).
 from __future__ import annotations
 
 import base64
+import json
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -18,6 +19,7 @@ import numpy.typing as npt
 
 from benchmarks.fixtures.bare_encoder import preprocessing
 from benchmarks.fixtures.float_models import FLOAT_MODEL
+from benchmarks.fixtures.repositories import exported_passport
 from benchmarks.load.triton_requests import TIMEOUT_S, json_posts, triton_requests
 from benchmarks.peers.in_process import Target, pytorch_loop, pytorch_texts, ready_pixels
 from clip_client import ClientConfig, ClipClient
@@ -110,6 +112,43 @@ async def infinity(target: Target, *, modality: str) -> AsyncIterator[Embed]:
         yield embed
 
 
+@asynccontextmanager
+async def openai(target: Target, *, encoding: str) -> AsyncIterator[Embed]:
+    """OpenAI's endpoint; images travel as data URIs, and vectors as numbers or in base64."""
+    uris = [data_uri(file) for file in target.files]
+    async with json_posts(f"{target.url}/v1/embeddings") as post:
+
+        async def embed(rows: list[int]) -> Vectors:
+            body = {"model": "clip", "encoding_format": encoding, "input": [uris[row] for row in rows]}
+            vectors = [entry["embedding"] for entry in (await post(body))["data"]]
+            if encoding == "base64":
+                return np.array([np.frombuffer(base64.b64decode(vector), "<f4") for vector in vectors])
+            return np.array(vectors, np.float32)
+
+        yield embed
+
+
+@asynccontextmanager
+async def immich(target: Target) -> AsyncIterator[Embed]:
+    """Immich's endpoint: a form with one image."""
+    import aiohttp
+
+    passport = exported_passport(target.repository)
+    name = f"{passport.model}__{passport.pretrained}"
+    connector, timeout = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(total=TIMEOUT_S)
+    async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
+
+        async def embed(rows: list[int]) -> Vectors:
+            (row,) = rows
+            form = aiohttp.FormData({"entries": json.dumps({"clip": {"visual": {"modelName": name}}})})
+            form.add_field("image", target.files[row], filename="blob")
+            async with session.post(f"{target.url}/predict", data=form) as response:
+                response.raise_for_status()
+                return np.array([json.loads((await response.json())["clip"])], np.float32)
+
+        yield embed
+
+
 def data_uri(file: bytes) -> str:
     """A JPEG file as a URI."""
     return f"data:image/jpeg;base64,{base64.b64encode(file).decode()}"
@@ -142,6 +181,9 @@ ADAPTERS: Final[dict[str, Open]] = {
     "transport": transport,
     "client-text": clip_client_text,
     "infinity": partial(infinity, modality="image"),
+    "openai": partial(openai, encoding="float"),
+    "openai-base64": partial(openai, encoding="base64"),
+    "immich": immich,
     "infinity-text": partial(infinity, modality="text"),
     "triton-json": partial(triton_tensors, protocol="json"),
     "triton-http": partial(triton_tensors, protocol="http"),

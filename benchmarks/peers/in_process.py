@@ -116,7 +116,7 @@ def pytorch_texts(target: Target) -> Embed:
     passport = exported_passport(target.repository)
     where = device()
     network = cast("Any", load_model(target.model or passport.model, passport.pretrained).to(where))
-    tokenize = cast("Any", open_clip.get_tokenizer(target.model or passport.model))
+    tokenize = cast("Any", open_clip.get_tokenizer(passport.model))
     texts = target.texts
 
     @torch.inference_mode()

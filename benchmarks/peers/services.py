@@ -74,6 +74,12 @@ def plain_service(model: str, pretrained: str, *, max_batch: int = 32) -> Abstra
     return _running("the plain service", command, "/healthz", environment)
 
 
+def gateway(url: str, *, workers: int) -> AbstractContextManager[Service]:
+    """clip-gateway in front of the Triton at this gRPC address."""
+    options = ("--url", url, "--workers", str(workers))
+    return _running("clip-gateway", (sys.executable, "-m", "clip_client.gateway.command", *options), "/health", {})
+
+
 def infinity(model: str, pretrained: str) -> AbstractContextManager[Service]:
     """infinity in fp32 on the device of the other systems, with the same weights."""
     python = venv_python("infinity")

@@ -83,8 +83,9 @@ def run_demo(scratch: Path) -> dict[str, float]:
     # Not the setuptools and pip of a new environment: the build of this package needs newer ones.
     listed = (*pip, "list", "--format=freeze", "--exclude-editable", "--exclude=setuptools", "--exclude=pip")
     pinned.write_text(subprocess.check_output(listed, text=True), encoding="utf-8")
-    download = (*pip, "download", "--dest", wheels, "--no-deps", "--requirement", pinned, "setuptools", "wheel")
-    run_command(*download, variables=home)  # from pip's cache below that home
+    download = (*pip, "download", "--dest", wheels)  # from pip's cache below that home
+    run_command(*download, "--no-deps", "--requirement", pinned, variables=home)
+    run_command(*download, "setuptools", "setuptools-scm", "wheel", variables=home)  # for the builds
     size = disk_mb(first / ".venv")
     shutil.rmtree(first)
     variables = {**home, **offline(wheels), "HF_HUB_OFFLINE": "1"}

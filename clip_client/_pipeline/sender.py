@@ -206,9 +206,11 @@ class Sender:
         now = self._loop.time()
         # If a server is down, that is why items are late; they are no sign of overload.
         latency = None if server.is_down else server.limit.latency_s
-        while waiting and len(items) < available_slots and len(others) < model.max_batch_size:
+        while waiting and len(items) < available_slots:
             item = waiting[0]
             if item.tower is not tower or item.model is not model:
+                if len(others) == model.max_batch_size:
+                    break
                 others.append(waiting.popleft())
                 continue
             deadline = item.deadline

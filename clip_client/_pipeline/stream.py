@@ -11,6 +11,7 @@ import anyio
 import anyio.to_thread
 
 from clip_client._errors import ClipError, DeadlineExceeded, ItemError
+from clip_client._model import Tower
 from clip_client._pipeline.pending_item import PendingItem
 from clip_client._pipeline.source import open_source
 
@@ -56,6 +57,8 @@ class Stream:
         self._deadline = deadline
         self._timeout_s = config.timeout_s
         self._encoder = encoder
+        self._tower = encoder.tower
+        self._is_text = encoder.tower is Tower.TEXT
         self._threads = threads
         self._sender = sender
         self._loop = asyncio.get_running_loop()
@@ -127,9 +130,9 @@ class Stream:
         payload = self._encoder.unchanged(item)
         if payload is None:
             work = self._encode_and_send(self._submitted, item)
-            future: asyncio.Future[Result] = asyncio.create_task(work, name=f"clip_client {self._encoder.tower.value}")
+            future: asyncio.Future[Result] = asyncio.create_task(work, name=f"clip_client {self._tower.value}")
         else:
-            future = self._sender.submit(payload, self._encoder.tower, self._model, self._deadline)
+            future = self._sender.submit(payload, self._tower, self._model, self._deadline)
         self._pending[future] = (self._submitted, item)
         self._submitted += 1
         if self._ordered:
@@ -156,16 +159,16 @@ class Stream:
         except ClipError as error:
             return error
         except TimeoutError:
-            return DeadlineExceeded(f"Reading {self._encoder.tower.value} {index} took longer than timeout_s.")
+            return DeadlineExceeded(f"Reading {self._tower.value} {index} took longer than timeout_s.")
         except (Exception, asyncio.CancelledError) as error:
             if self._has_ended:
                 raise
             # No memory, no thread, or a caller's file object that raises CancelledError.
-            message = f"Reading {self._encoder.tower.value} {index} failed: internal error ({type(error).__name__})."
+            message = f"Reading {self._tower.value} {index} failed: internal error ({type(error).__name__})."
             if isinstance(error, Exception):
                 self._loop.call_exception_handler({"message": message, "exception": error})
             return ClipError(message)
-        return await self._sender.submit(payload, self._encoder.tower, self._model, self._deadline)
+        return await self._sender.submit(payload, self._tower, self._model, self._deadline)
 
     def _on_done(self, future: asyncio.Future[Result]) -> None:
         self._queue.append(future)
@@ -211,15 +214,14 @@ class Stream:
         while self._queue and self._queue[0].done():
             future = self._queue.popleft()
             index, item = self._pending.pop(future)
-            delivery = self._delivery(index, item, future)
+            result = future.result()
+            if isinstance(result, ClipError):
+                self._check(index, item, result)
             self._source.delivered()
-            yield delivery
+            yield index, item, result, self._is_truncated(future) if self._is_text else False
 
-    def _delivery(self, index: int, item: Any, future: asyncio.Future[Result]) -> Delivery:
-        result = future.result()
-        if isinstance(result, ClipError):
-            self._check(index, item, result)
-        return index, item, result, isinstance(future, PendingItem) and future.truncated
+    def _is_truncated(self, future: asyncio.Future[Result]) -> bool:
+        return isinstance(future, PendingItem) and future.truncated  # one that failed before may be a task
 
     def _check(self, index: int, item: Any, error: ClipError) -> None:
         """Complete the error of an item; raise any other, unless the time of a call with a fixed end ran out."""
@@ -236,18 +238,19 @@ class Stream:
         late = [index for index, _, future in left if not future.done()]
         late += range(self._submitted, self._submitted + len(self._arrived))
         first = late[0] if late else self._submitted
-        name = self._encoder.tower.value
+        name = self._tower.value
         message = f"timeout_s ran out with {len(late)} {name}s in flight, the first of them number {first}"
         if rest is None:
-            hint = f"embed a list, or use {self._encoder.tower.stream_method} without timeout_s"
+            hint = f"embed a list, or use {self._tower.stream_method} without timeout_s"
             raise DeadlineExceeded(f"{message}, and the iterator has not ended; {hint}.")
         error = DeadlineExceeded(f"{message}.")
-        results = [(index, item, future if future.done() else None) for index, item, future in left]
-        results += [(index, item, None) for index, item in enumerate((*self._arrived, *rest), self._submitted)]
+        results = [
+            (index, item, *((future.result(), self._is_truncated(future)) if future.done() else (error, False)))
+            for index, item, future in left
+        ]
+        results += [(index, item, error, False) for index, item in enumerate((*self._arrived, *rest), self._submitted)]
         self._end()
-        for index, item, future in results:
-            if future is not None:
-                yield self._delivery(index, item, future)
-            else:
-                self._check(index, item, error)
-                yield index, item, error, False
+        for index, item, result, truncated in results:
+            if isinstance(result, ClipError):
+                self._check(index, item, result)
+            yield index, item, result, truncated

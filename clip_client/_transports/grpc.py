@@ -7,6 +7,7 @@ hand, which copies each item once; protobuf would copy it three times.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import uuid
 from collections.abc import Callable, Sequence
@@ -147,14 +148,20 @@ class TritonTransport(Transport):
         await self._channel.close()
 
     async def _other_models(self, timeout_s: float) -> set[str]:
-        """Return the ready models of the server; empty if the ensemble is one of them, or if it does not say."""
+        """Return the ready models of the server; empty if the ensemble is one of them.
+
+        If the server lists none, as clip-serve, the default model is asked for.
+        """
         request = service_pb2.RepositoryIndexRequest(ready=True)
-        try:
+        with contextlib.suppress(ClipError):
             index = await self._call(self._stub.RepositoryIndex, request, timeout_s)
-        except ClipError:
-            return set()
-        names = {model.name for model in index.models}
-        return set() if self._names.image in names else names
+            names = {model.name for model in index.models}
+            return set() if self._names.image in names else names
+        request = service_pb2.ModelReadyRequest(name=contract.ENSEMBLE)
+        with contextlib.suppress(ClipError):
+            if (await self._call(self._stub.ModelReady, request, timeout_s)).ready:
+                return {contract.ENSEMBLE} - {self._names.image}
+        return set()
 
     async def _call(
         self,

@@ -23,7 +23,6 @@ from preprocess_ensemble.model_repository.location import MODEL_VARIABLE, defaul
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-    from onnxruntime import InferenceSession, SessionOptions
 
     from preprocess_ensemble.imaging.preprocessor import Preprocessed, Preprocessor
     from preprocess_ensemble.model_repository.passport import Passport
@@ -50,7 +49,7 @@ class _Loaded:
 
 @dataclass(frozen=True, kw_only=True)
 class _LoadedText:
-    session: Session
+    selection: Selection
     tokenizer: Tokenizer
 
 
@@ -159,8 +158,8 @@ class LocalTransport(Transport):
             tokenizer = Tokenizer.load(folder, config, passport.text.tokenizer_sha256)
         except TokenizerError as error:
             raise ModelNotReady(str(error)) from None
-        session, _ = self._open(self.repository / self._names.text_encoder / "1" / "model.onnx")
-        self._loaded_text = _LoadedText(session=session, tokenizer=tokenizer)
+        file = self.repository / self._names.text_encoder / "1" / "model.onnx"
+        self._loaded_text = _LoadedText(selection=self._select(file, passport, folder), tokenizer=tokenizer)
         return self._loaded_text
 
     def _missing(self) -> ModelNotReady:
@@ -175,38 +174,36 @@ class LocalTransport(Transport):
             f"{', '.join(map(repr, names))}. Name one of them with model= (--model of the commands)."
         )
 
-    def _select(self, file: Path, passport: Passport) -> Selection:
-        """Open the model, choose what runs it, and log that. Raises ClipError if it cannot run as it should."""
-        from preprocess_ensemble.runtimes.candidates import coreml, openvino_candidates
-        from preprocess_ensemble.runtimes.onnx_session import open_model
-        from preprocess_ensemble.runtimes.precision import precision_of_environment
-        from preprocess_ensemble.runtimes.selection import select
+    def _select(self, file: Path, passport: Passport, tokenizer: Path | None = None) -> Selection:
+        """Open a tower, choose what runs it, and log that. Raises ClipError if it cannot run as it should.
 
-        session, options = self._open(file)
-        candidates = (*openvino_candidates(file, threads=options.intra_op_num_threads), coreml(file))
-        try:
-            precision = self._precision or precision_of_environment() or "auto"
-            selection = select(open_model(session, passport), passport, precision, candidates)
-        except ReportedError as error:
-            raise ClipError(f"The model in {self.repository} cannot run as asked: {error}") from None
-        level = logging.WARNING if selection.disagrees else logging.INFO
-        _logger.log(level, "The model in %s runs on %s.", self.repository, selection)
-        return selection
-
-    def _open(self, file: Path) -> tuple[InferenceSession, SessionOptions]:
-        """Open a model with ONNX Runtime; also return how. Raises ModelNotReady if the file cannot be loaded."""
+        It is the text tower if ``tokenizer`` is the folder of its files.
+        """
         import onnxruntime
 
+        from preprocess_ensemble.runtimes.candidates import coreml, openvino_candidates
         from preprocess_ensemble.runtimes.model import LoadFailed
-        from preprocess_ensemble.runtimes.onnx_session import CPU, CUDA, open_session, session_options
+        from preprocess_ensemble.runtimes.onnx_session import CPU, CUDA, open_model, open_session, session_options
+        from preprocess_ensemble.runtimes.precision import precision_of_environment
+        from preprocess_ensemble.runtimes.selection import select
 
         options = session_options(self._threads)
         # What the C++ backend of Triton would use. Not TensorRT, which takes minutes to build an engine.
         providers = [provider for provider in (CUDA, CPU) if provider in onnxruntime.get_available_providers()]
         try:
-            return open_session(file, options, providers), options
+            session = open_session(file, options, providers)
         except LoadFailed as error:
             raise ModelNotReady(f"{error}; export the model again.") from error
+        candidates = (*openvino_candidates(file, threads=options.intra_op_num_threads), coreml(file))
+        try:
+            precision = self._precision or precision_of_environment() or "auto"
+            selection = select(open_model(session, passport), passport, precision, candidates, tokenizer=tokenizer)
+        except ReportedError as error:
+            raise ClipError(f"The model in {self.repository} cannot run as asked: {error}") from None
+        level = logging.WARNING if selection.disagrees else logging.INFO
+        tower = "model" if tokenizer is None else "text tower"
+        _logger.log(level, "The %s in %s runs on %s.", tower, self.repository, selection)
+        return selection
 
     def _embed_images(self, images: Sequence[bytes]) -> Answer:
         loaded = self._load()
@@ -218,7 +215,7 @@ class LocalTransport(Transport):
 
         loaded = self._load_text()
         tokens, outcomes = tokenize_rows(loaded.tokenizer, texts)
-        answer = _run(loaded.session, contract.TOKENS, tokens, outcomes)
+        answer = _run(loaded.selection.model.session, contract.TOKENS, tokens, outcomes)
         return replace(answer, truncated=np.array([outcome.truncated for outcome in outcomes], np.bool_))
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from preprocess_ensemble.imaging.transform import PreprocessConfig
     from preprocess_ensemble.runtimes.agreement import Rows
+    from preprocess_ensemble.text.tokenizer import Tokenizer
 
 _FIRST_SEED: Final = 2700
 """Generator seed of ``random:0``. Skeletons use smaller ones; with this one the random weights tell the copies among
@@ -42,7 +43,7 @@ def weights_unavailable(model: str, tag: str, *, tried: str, error: BaseExceptio
     return ExportError(
         f"The weights {tag!r} of {model} are not in the cache and cannot be downloaded.\n"
         f"  tried: {tried}\n"
-        f"  got:   {_reason(error)}\n"
+        f"  got:   {download_failure(error)}\n"
         "You can use:\n"
         f"  a checkpoint file:   clip-export --model {model} --pretrained FILE.safetensors\n"
         f"  a mirror of the hub: HF_ENDPOINT=https://MIRROR clip-export --model {model} --pretrained {tag}\n"
@@ -51,8 +52,8 @@ def weights_unavailable(model: str, tag: str, *, tried: str, error: BaseExceptio
     )
 
 
-def _reason(error: BaseException) -> str:
-    """Return why a download failed, in one line."""
+def download_failure(error: BaseException) -> str:
+    """Return why a download from the hub failed, in one line."""
     from huggingface_hub.errors import OfflineModeIsEnabled
 
     root = error
@@ -182,6 +183,10 @@ class ExportableModel(Protocol):
 
     def build(self, stage: Path, options: GraphOptions) -> BuiltGraph:
         """Write the graph of the image tower into the directory ``stage``. Raises ExportError."""
+        ...
+
+    def check_tokenizer(self, tokenizer: Tokenizer, report: Callable[[str], None]) -> None:
+        """Raise ExportError if open_clip, where it is installed, has other token ids than ``tokenizer``."""
         ...
 
     def build_text(self, stage: Path, options: GraphOptions, canary: npt.NDArray[np.int32]) -> BuiltGraph:

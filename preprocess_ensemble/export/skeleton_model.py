@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from preprocess_ensemble.imaging.transform import PreprocessConfig
     from preprocess_ensemble.runtimes.agreement import Rows
+    from preprocess_ensemble.text.tokenizer import Tokenizer
 
 
 class SkeletonModel:
@@ -67,6 +68,9 @@ class SkeletonModel:
         skeleton = self._skeleton
         rows, check = check_pixels(self.config), check_pixels(skeleton.preprocess)
         return self._build(skeleton.image, stage, options, rows, check, self.config, skeleton.preprocess)
+
+    def check_tokenizer(self, tokenizer: Tokenizer, report: Callable[[str], None]) -> None:
+        """Do nothing: open_clip may be missing."""
 
     def build_text(self, stage: Path, options: GraphOptions, canary: npt.NDArray[np.int32]) -> BuiltGraph:
         """Write the text tower's graph; see ``ExportableModel``."""

@@ -109,13 +109,14 @@ def write_text_tower(
     """Write the text tower and its tokenizer into the folder ``stage``, and check it. Raises ExportError."""
     source = exportable.text
     config, sha256 = write_tokenizer(stage, source.config)
-    tokenizer = config.to_mapping()
-    tokens, _ = Tokenizer.load(stage, config, sha256).encode([parity.CANARY_TEXT])
+    tokenizer = Tokenizer.load(stage, config, sha256)
+    exportable.check_tokenizer(tokenizer, report)
+    tokens, _ = tokenizer.encode([parity.CANARY_TEXT])
     options = GraphOptions(
         fingerprint=compute_text_fingerprint(
             model=exportable.source.model,
             weights_sha256=exportable.weights_sha256,
-            tokenizer=tokenizer,
+            tokenizer=config.to_mapping(),
             tokenizer_sha256=sha256,
             precision=precision,
         ),
@@ -126,7 +127,7 @@ def write_text_tower(
     built = exportable.build_text(stage, options, tokens[0])
     agreement = parity.measure(built, options)
     passport = TextTower(
-        tokenizer=tokenizer,
+        tokenizer=config.to_mapping(),
         tokenizer_sha256=sha256,
         fingerprint=options.fingerprint,
         parity=agreement.parity,

@@ -32,7 +32,7 @@ _LENGTH_ERROR: Final = 1e-4
 """How far the length of a vector may be from 1."""
 
 
-_SAMPLE_TEXTS: Final = (
+SAMPLE_TEXTS: Final = (
     "",
     "dog",
     "a photo of a dog on the beach at sunset",
@@ -161,5 +161,5 @@ def _texts(passport: Passport, folder: Path) -> tuple[tuple[int, int], Rows, Row
     tower = passport.text
     assert tower is not None
     tokenizer = Tokenizer.load(folder, TokenizerConfig.from_mapping(tower.tokenizer), tower.tokenizer_sha256)
-    ids, _ = tokenizer.encode([tower.canary, *_SAMPLE_TEXTS])
+    ids, _ = tokenizer.encode([tower.canary, *SAMPLE_TEXTS])
     return tower.fingerprint, ids[:1], ids[1:]

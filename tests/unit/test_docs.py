@@ -47,6 +47,14 @@ def test_lines_that_a_person_writes_have_at_most_120_characters(page: Path) -> N
     assert [line for line in lines if len(line) > 120 and not line.startswith("|")] == []
 
 
+def test_the_tests_that_a_page_names_exist() -> None:
+    page = (ROOT / "docs" / "elsewhere.md").read_text()
+    for path, name in re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", page):
+        assert not name or re.search(rf"^(?:async )?def {name}\(", (ROOT / path).read_text(), re.MULTILINE), name
+    rows = [line for line in page.splitlines() if line.startswith("| ")][1:]
+    assert [row for row in rows if "https://github.com/" not in row or "`tests/" not in row] == []
+
+
 def _anchors(page: Path) -> set[str]:
     """Return the anchors of a page's headings, as GitHub makes them."""
     headings = re.findall(

@@ -116,6 +116,7 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
             "dedup actions", "dedup reporting", "search",
         ),
     ),
+    "gateway": (("clip_client.gateway",), (BASE, "contract", "imaging", "transports", "client")),
     "cli": (
         ("clip_client.cli", "clip_client.__main__"),
         (

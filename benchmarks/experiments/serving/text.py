@@ -111,11 +111,16 @@ def measure(run: Run) -> dict[str, Any]:
     return {"model": run.passport.id, "summary": summary}
 
 
-def write_texts(folder: Path) -> Path:
-    """Write the captions, then the odd texts, a file each, in the order of their names; return ``folder``."""
-    folder.mkdir()
+def texts() -> list[str]:
+    """The captions, then the odd texts."""
     choose = random.Random(0).choice
     captions = [choose(_STYLES).format(f"{choose(_THINGS)} {choose(_PLACES)}".strip()) for _ in range(CAPTIONS)]
-    for number, text in enumerate((*captions, *ODD)):
+    return [*captions, *ODD]
+
+
+def write_texts(folder: Path) -> Path:
+    """Write :func:`texts`, a file each, in the order of their names; return ``folder``."""
+    folder.mkdir()
+    for number, text in enumerate(texts()):
         (folder / f"{number:03}.txt").write_text(text, encoding="utf-8")
     return folder

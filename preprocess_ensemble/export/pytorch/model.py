@@ -15,6 +15,7 @@ from preprocess_ensemble.export.parity import check_pixels
 from preprocess_ensemble.export.pytorch.class_token_pruning import prune_to_class_token
 from preprocess_ensemble.export.pytorch.graph import export_image_graph, export_text_graph, image_vectors, text_vectors
 from preprocess_ensemble.export.pytorch.open_clip_model import (
+    check_tokenizer,
     find_source,
     load_open_clip_model,
     preprocessing_of,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from preprocess_ensemble.imaging.transform import PreprocessConfig
+    from preprocess_ensemble.text.tokenizer import Tokenizer
 
 
 class PyTorchModel:
@@ -83,6 +85,10 @@ class PyTorchModel:
             options, lambda: record_image_graph(network, self.config.size, dimension, file), export, self.config
         )
         return BuiltGraph(files=_save(model, file, options), rows=rows, expected=expected)
+
+    def check_tokenizer(self, tokenizer: Tokenizer, report: Callable[[str], None]) -> None:
+        """Compare ``tokenizer`` with open_clip's; see ``ExportableModel``."""
+        check_tokenizer(self.source.model, tokenizer, report)
 
     def build_text(self, stage: Path, options: GraphOptions, canary: npt.NDArray[np.int32]) -> BuiltGraph:
         """Write the text tower's graph; see ``ExportableModel``. The network must not be used after it."""

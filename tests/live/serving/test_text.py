@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,17 +11,18 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import open_clip
 import pytest
-import torch
 import tritonclient.grpc as triton
 
 from benchmarks.fixtures.server import QUIET, TINY_CLIP, Server, serving
 from clip_client import ClipClient, ModelNotReady
 from preprocess_ensemble.contract import ImageStatus, ModelNames
-from preprocess_ensemble.export.exporter import load_model
+from preprocess_ensemble.export.exporter import export_model
 from preprocess_ensemble.model_repository.config import installed_passport
+from tests.fixtures.models.text_towers import KINDS, open_clips_vectors
 from tests.live.raw import infer
+
+pytestmark = pytest.mark.timeout(180)  # The first test waits for two exports and a server with twelve models.
 
 NAMES = ModelNames()
 GOOD = ("a dog on the beach", "ein Hund am Strand \U0001f436", "Cafe\u0301 &amp; <b>B\u00e4r</b>", "word " * 200)
@@ -28,28 +30,35 @@ OUTPUTS = ("embedding", "status", "error", "fingerprint", "truncated")
 
 
 @pytest.fixture(scope="module")
-def pair_server(tiny_pair_repository: Path) -> Iterator[Server]:
-    with serving(tiny_pair_repository, *QUIET, "--precision", "fp32") as running:
-        yield running
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Name -> configuration of a small model: CLIP's kind of text tower, and the others."""
+    folders = {kind: tmp_path_factory.mktemp(kind, numbered=False) for kind in KINDS}
+    return {NAMES.name: TINY_CLIP, **{kind: KINDS[kind](folder) for kind, folder in folders.items()}}
 
 
 @pytest.fixture(scope="module")
-def expected() -> npt.NDArray[np.float32]:
-    network: Any = load_model(str(TINY_CLIP), "random:0")
-    with torch.no_grad():
-        vectors: npt.NDArray[np.float32] = network.encode_text(open_clip.tokenize(GOOD), normalize=True).numpy()
-    return vectors
+def pair_server(
+    tiny_pair_repository: Path, models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    """All of them in one repository."""
+    repository = tmp_path_factory.mktemp("models") / "triton_models"
+    shutil.copytree(tiny_pair_repository, repository)
+    for kind in KINDS:
+        export_model(model=str(models[kind]), pretrained="random:0", repository=repository, name=kind)
+    with serving(repository, *QUIET, "--precision", "fp32") as running:
+        yield running
 
 
 def embed(server: Server, *texts: bytes) -> dict[str, npt.NDArray[Any]]:
     return infer(server.grpc_url, NAMES.text, texts, outputs=OUTPUTS, tensor="text")
 
 
-async def test_vectors_are_those_of_pytorch(pair_server: Server, expected: npt.NDArray[np.float32]) -> None:
-    async with ClipClient(pair_server.grpc_url) as clip:
+@pytest.mark.parametrize("name", [NAMES.name, *KINDS])
+async def test_vectors_are_those_of_pytorch(name: str, pair_server: Server, models: dict[str, Path]) -> None:
+    async with ClipClient(pair_server.grpc_url, model=name) as clip:
         batch = await clip.embed_text(GOOD)
         report = await clip.health()
-    assert (batch.vectors * expected).sum(axis=1).min() >= 0.999999
+    assert (batch.vectors * open_clips_vectors(models[name], GOOD)).sum(axis=1).min() >= 0.999999
     assert batch.truncated == (3,)
     assert report.steps[-1].name == "text canary"
     assert report.ok

@@ -45,6 +45,7 @@ def test_a_chunk_that_is_a_large_cell_is_one_block() -> None:
 
 
 def test_pytorch_finds_the_components_of_numpy() -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed (extra: export)")
     vectors = clusters(seed=0, count=60, size=3, spread=0.2)
     rows = np.arange(len(vectors))
     expected, found = UnionFind(len(rows)), UnionFind(len(rows))

@@ -19,8 +19,8 @@ from open_clip.tokenizer import HFTokenizer
 
 from preprocess_ensemble.export.tokenizer_files import write_tokenizer
 from preprocess_ensemble.text.tokenizer import TOKENIZER_FILE, Tokenizer, TokenizerConfig, TokenizerError
-from tests.fixtures.fuzzed_texts import fuzzed_text
-from tests.fixtures.tokenizers import write_gemma, write_xlm_roberta
+from tests.fixtures.texts.fuzzed_texts import fuzzed_text
+from tests.fixtures.texts.tokenizers import write_gemma, write_xlm_roberta
 
 TEXTS = int(os.environ.get("FUZZ_TEXTS", "2000"))
 SEED = int(os.environ.get("FUZZ_SEED", "7"))
