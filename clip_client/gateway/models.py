@@ -103,9 +103,10 @@ class Models:
     async def embed(self, name: str, items: Sequence[Item]) -> Embedded:
         """Embed texts and images with a model. Raises Refusal and ClipError."""
         client, timeout_s = await self.named(name), self._settings.timeout_s
-        fetched = await _all([self._fetched(index, item) for index, item in enumerate(items)])
-        images = {row: item for row, item in enumerate(fetched) if isinstance(item, bytes)}
-        texts = {row: item for row, item in enumerate(fetched) if isinstance(item, str)}
+        urls = {row: item.url for row, item in enumerate(items) if isinstance(item, ImageUrl)}
+        images = dict(zip(urls, await _all([self._fetch(row, url) for row, url in urls.items()]), strict=True))
+        images |= {row: item for row, item in enumerate(items) if isinstance(item, bytes)}
+        texts = {row: item for row, item in enumerate(items) if isinstance(item, str)}
         model = await client.model(timeout_s=timeout_s)
         if texts and model.text is None:
             message = f"The model {model.id} has no text tower: export it with clip-export --towers image,text."
@@ -127,13 +128,11 @@ class Models:
         ITEMS.labels("ok").inc(len(items) - len(errors))
         return Embedded(model, vectors, dict(sorted(errors.items())), truncated, images=len(images))
 
-    async def _fetched(self, index: int, item: Item) -> str | bytes:
-        if not isinstance(item, ImageUrl):
-            return item
+    async def _fetch(self, index: int, url: str) -> bytes:
         if self._fetcher is None:
             message = f"Item {index} is a URL, and this gateway fetches none: send a data URI, or use --fetch-urls."
             raise Refusal(400, message, code="URL_REFUSED", index=index)
-        return await self._fetcher.fetch(index, item.url)
+        return await self._fetcher.fetch(index, url)
 
     async def require_health(self) -> None:
         """Raise Refusal with the step that fails if a canary does not get its vector."""
