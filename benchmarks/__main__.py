@@ -16,6 +16,7 @@ MODULES: Final = {
     "ensemble": "experiments.serving.ensemble",
     "transfer": "experiments.serving.transfer",
     "text": "experiments.serving.text",
+    "towers": "experiments.serving.towers",
     "trained": "experiments.serving.trained",
     "faults": "experiments.serving.faults",
     "gateway": "experiments.serving.gateway",

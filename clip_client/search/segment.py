@@ -111,5 +111,12 @@ class Segment:
         if among is not None:
             chosen = faiss_untyped.IDSelectorBitmap(np.packbits(among, bitorder="little"))
             parameters = faiss_untyped.SearchParameters(sel=chosen)
-        cosines, rows = self._scan.search(queries, count, params=parameters)
+        # faiss divides its threads among queries. One query would wait for threads that have nothing to do, which
+        # costs more than the query itself while other programs run.
+        threads = faiss_untyped.omp_get_max_threads()
+        faiss_untyped.omp_set_num_threads(min(threads, len(queries)))
+        try:
+            cosines, rows = self._scan.search(queries, count, params=parameters)
+        finally:
+            faiss_untyped.omp_set_num_threads(threads)
         return cosines, rows

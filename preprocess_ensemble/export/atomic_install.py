@@ -63,12 +63,13 @@ def install(
     *,
     adds: bool,
 ) -> None:
-    """Install a model: the finished ``files`` (where each is -> where it belongs), then ``texts``, then the ``marker``.
+    """Install a model: delete the folders ``obsolete``, write ``texts``, move ``files`` and then the ``marker``.
 
-    Each replaces its predecessor atomically. The old marker is removed before anything changes and the new one moved
-    last, so what belongs to a marker belongs together. If the model only ``adds`` files to what the old marker
-    describes, that one stays until then. The folders ``obsolete`` are deleted. The bytes of all ``files`` are on the
-    disk before anything changes; the rest is a few renames and small files.
+    ``files`` maps where each finished file is to where it belongs; ``marker`` is such a pair. Each replaces its
+    predecessor atomically. The old marker is removed before anything changes and the new one moved last, so what
+    belongs to a marker belongs together. If the model only ``adds`` files to what the old marker describes, that one
+    stays until then. The bytes of all ``files`` are on the disk before anything changes; the rest is a few renames and
+    small files.
     """
     finished, installed = marker
     for file in (*files, finished):
@@ -77,10 +78,10 @@ def install(
         installed.unlink(missing_ok=True)
     for folder in obsolete:
         shutil.rmtree(folder)
+    write(texts)
     for file, target in files.items():
         target.parent.mkdir(parents=True, exist_ok=True)
         os.replace(file, target)
-    write(texts)
     for folder in {target.parent for target in files.values()}:
         _flush(folder)
     os.replace(finished, installed)

@@ -133,7 +133,14 @@ def _is_complete(repository: Path, names: ModelNames, text: TextTower) -> bool:
 
 
 def _text_folders(repository: Path, names: ModelNames) -> list[Path]:
-    return [repository / name for name in names.of_texts if (repository / name).is_dir()]
+    """Return the folders of an exported text tower; none if the tokenizing step, which is last, is not of this package.
+
+    That step is written first and removed last, so it is there whatever an export that was killed has left.
+    """
+    model_py = tokenizer_directory(repository, names) / "model.py"
+    if not model_py.exists() or "preprocess_ensemble" not in model_py.read_text(encoding="utf-8"):
+        return []
+    return [repository / name for name in reversed(names.of_texts) if (repository / name).is_dir()]
 
 
 def load_exportable(model: str, pretrained: str) -> ExportableModel:

@@ -43,7 +43,7 @@ def weights_unavailable(model: str, tag: str, *, tried: str, error: BaseExceptio
     return ExportError(
         f"The weights {tag!r} of {model} are not in the cache and cannot be downloaded.\n"
         f"  tried: {tried}\n"
-        f"  got:   {_reason(error)}\n"
+        f"  got:   {download_failure(error)}\n"
         "You can use:\n"
         f"  a checkpoint file:   clip-export --model {model} --pretrained FILE.safetensors\n"
         f"  a mirror of the hub: HF_ENDPOINT=https://MIRROR clip-export --model {model} --pretrained {tag}\n"
@@ -52,8 +52,8 @@ def weights_unavailable(model: str, tag: str, *, tried: str, error: BaseExceptio
     )
 
 
-def _reason(error: BaseException) -> str:
-    """Return why a download failed, in one line."""
+def download_failure(error: BaseException) -> str:
+    """Return why a download from the hub failed, in one line."""
     from huggingface_hub.errors import OfflineModeIsEnabled
 
     root = error

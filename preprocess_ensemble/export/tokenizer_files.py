@@ -11,12 +11,10 @@ import gzip
 import hashlib
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from preprocess_ensemble.errors import first_line
-from preprocess_ensemble.export.model_source import ExportError, WrongChoice
+from preprocess_ensemble.export.model_source import ExportError, WrongChoice, download_failure
 from preprocess_ensemble.text.cleaning import CLEANINGS, END, START
 from preprocess_ensemble.text.tokenizer import TOKENIZER_FILE, TokenizerConfig
 
@@ -136,7 +134,7 @@ def _load(name: str) -> tuple[_Document, _Document]:
     except Exception as error:  # of the hub, its HTTP library, the file system or the file
         raise ExportError(
             f"The tokenizer {name} cannot be loaded.\n"
-            f"  got: {first_line(error)}\n"
+            f"  got: {download_failure(error)}\n"
             "You can use:\n"
             "  the image tower alone: clip-export --towers image\n"
             "  a mirror of the hub:   HF_ENDPOINT=https://MIRROR clip-export ...\n"
@@ -147,11 +145,17 @@ def _load(name: str) -> tuple[_Document, _Document]:
 
 def _downloaded(name: str) -> Path:
     import huggingface_hub
-    from huggingface_hub.errors import EntryNotFoundError
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
-    with suppress(EntryNotFoundError):
+    # First the one that must be there: without the hub, each takes half a minute to fail.
+    folder = Path(huggingface_hub.hf_hub_download(name, TOKENIZER_FILE)).parent
+    try:
         huggingface_hub.hf_hub_download(name, _SETTINGS_FILE)
-    return Path(huggingface_hub.hf_hub_download(name, TOKENIZER_FILE)).parent
+    except LocalEntryNotFoundError:  # the hub may have it, and it may say that the padding is on the left
+        raise
+    except EntryNotFoundError:
+        pass
+    return folder
 
 
 def _ids(document: _Document) -> dict[str, int]:

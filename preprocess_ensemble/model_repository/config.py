@@ -72,17 +72,6 @@ def pending_files(repository: Path, shapes: Shapes, names: ModelNames = DEFAULT_
     If its shapes are right already, it is not in the result. Raises ReportedError if one cannot be read.
     """
     pending = {}
-    for name in _models(shapes, names):
-        path = repository / name / "config.pbtxt"
-        exists = path.exists()
-        text = _read(path) if exists else _template(name, names)
-        config = _parse(text, path)
-        before = config.SerializeToString(deterministic=True)
-        _set_shapes(name, config, shapes, names)
-        if config.SerializeToString(deterministic=True) != before:
-            pending[path] = _leading_comment(text) + config_text(config)
-        elif not exists:
-            pending[path] = text
     made = {
         names.preprocess: ("model.py", _MODEL_PY.format(step="preprocessing", module="triton_model")),
         names.tokenize: ("model.py", _MODEL_PY.format(step="tokenizing", module="triton_tokenizer")),
@@ -93,6 +82,17 @@ def pending_files(repository: Path, shapes: Shapes, names: ModelNames = DEFAULT_
     for name, (file, text) in made.items():
         path = repository / name / "1" / file
         if name in _models(shapes, names) and not path.exists():
+            pending[path] = text
+    for name in _models(shapes, names):
+        path = repository / name / "config.pbtxt"
+        exists = path.exists()
+        text = _read(path) if exists else _template(name, names)
+        config = _parse(text, path)
+        before = config.SerializeToString(deterministic=True)
+        _set_shapes(name, config, shapes, names)
+        if config.SerializeToString(deterministic=True) != before:
+            pending[path] = _leading_comment(text) + config_text(config)
+        elif not exists:
             pending[path] = text
     return pending
 

@@ -57,9 +57,11 @@ def test_three_way_in_an_open_loop(tiny_repository: Path, tmp_path: Path) -> Non
     assert summary["systems"]["client"]["offered"]["0.5"]["p99"] > 0
 
 
-def test_text(tiny_repository: Path, tmp_path: Path) -> None:
+def test_text(tiny_pair_repository: Path, tmp_path: Path) -> None:
     options = ("--systems", "client-text", "--concurrency", "2", "--rounds", "1", "--seconds", "0.2")
-    summary = run("text", "--repository", str(tiny_repository), "--model", str(TINY_CLIP), *options, results=tmp_path)
+    summary = run(
+        "text", "--repository", str(tiny_pair_repository), "--model", str(TINY_CLIP), *options, results=tmp_path
+    )
     for system in summary["summary"].values():
         assert system["valid"]
         assert system["odd"] > 0.999999
@@ -107,6 +109,13 @@ def test_transfer(tiny_repository: Path, tmp_path: Path) -> None:
     sizes = {way: one["mean_kb"] for way, one in found["preparation_2_megapixels"].items()}
     assert sizes["JSON"] > sizes["FP32 tensor"] == 4 * sizes["uint8 tensor"] > sizes["thumbnail"]
     assert found["settings"]["PNG"]["least_cosine"] > found["settings"]["JPEG q75 4:2:0"]["least_cosine"]
+
+
+def test_towers(tiny_pair_repository: Path, tmp_path: Path) -> None:
+    found = run("towers", str(tiny_pair_repository), "--batch", "2", "--rounds", "1", results=tmp_path)
+    ((model, milliseconds),) = found["milliseconds"].items()
+    assert model.startswith("tiny_clip/")
+    assert milliseconds["image"] > milliseconds["text"] > 0
 
 
 @pytest.mark.timeout(300)

@@ -8,6 +8,7 @@ from typing import Any
 
 import huggingface_hub
 import pytest
+from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 from open_clip.tokenizer import SimpleTokenizer
 
 from preprocess_ensemble.export.model_source import ExportError, WrongChoice
@@ -45,6 +46,25 @@ def test_a_tokenizer_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert config == TokenizerConfig(kind="hf", clean="canonicalize", context_length=64)
     written = json.loads((tmp_path / "exported" / TOKENIZER_FILE).read_text(encoding="utf-8"))
     assert (written["padding"]["pad_token"], written["padding"]["strategy"]) == ("<pad>", {"Fixed": 64})
+
+
+def test_settings_that_the_hub_lacks_are_no_error_and_those_that_it_may_have_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_xlm_roberta(tmp_path)
+    (tmp_path / "exported").mkdir()
+    error: Exception = EntryNotFoundError.__new__(EntryNotFoundError, "404")
+
+    def download(_: str, file: str) -> str:
+        if file == TOKENIZER_FILE:
+            return str(tmp_path / file)
+        raise error
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    write_tokenizer(tmp_path / "exported", {"hf_tokenizer_name": "xlm-roberta-base"})
+    error = LocalEntryNotFoundError("only the cache was searched")
+    with pytest.raises(ExportError, match="only the cache was searched"):
+        write_tokenizer(tmp_path / "exported", {"hf_tokenizer_name": "xlm-roberta-base"})
 
 
 def test_a_tokenizer_that_pads_on_the_left(tmp_path: Path) -> None:
