@@ -65,7 +65,9 @@ async def test_a_stream_of_texts_is_in_order_and_names_long_ones() -> None:
     assert items[3].source == "text 3"
 
 
-@pytest.mark.parametrize("texts", [b"a text", 5, ["a text", 5], iter(["a text", None])], ids=str)
+@pytest.mark.parametrize(
+    "texts", [b"a text", 5, ["a text", 5], iter(["a text", None])], ids=["bytes", "int", "list", "iterator"]
+)
 async def test_only_str_is_a_text(texts: Any) -> None:
     async with client_of(FakeTriton(has_text=True)) as clip:
         with pytest.raises(TypeError, match=r"a text is a str, got|expected one text or an iterable of texts, got int"):
