@@ -52,7 +52,7 @@ def gateway_app(
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
-            fetches = fetcher or (Fetcher(max_bytes=settings.max_body_bytes) if settings.fetch_urls else None)
+            fetches = fetcher or (Fetcher() if settings.fetch_urls else None)
             if fetches is not None:
                 stack.push_async_callback(fetches.aclose)
             upstream = None

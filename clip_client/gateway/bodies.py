@@ -89,17 +89,21 @@ class Body:
         announced = self._request.headers.get("content-length", "")
         self._check(int(announced) if announced.isdecimal() else 0)
         async for chunk in self._request.stream():
-            self.size += len(chunk)
-            self._bodies.held += len(chunk)
-            HELD_BYTES.set(self._bodies.held)
-            self._check(self.size)
+            self.hold(len(chunk))
             yield chunk
+
+    def hold(self, more: int) -> None:
+        """Count bytes that arrived with the request or for it. Raises Refusal if they are too many."""
+        self.size += more
+        self._bodies.held += more
+        HELD_BYTES.set(self._bodies.held)
+        self._check(self.size)
 
     def _check(self, size: int) -> None:
         settings = self._bodies.settings
         if size > settings.max_body_bytes:
             limit = f"{settings.max_body_bytes:,} bytes, the limit of --max-body-bytes"
-            raise Refusal(413, f"The body has more than {limit}: send fewer items.", code="body_too_large")
+            raise Refusal(413, f"The request has more than {limit}: send fewer items.", code="body_too_large")
         if self._bodies.held > settings.max_held_bytes:
             raise Refusal(503, "The gateway holds as many requests as --max-held-bytes allows.", code="Overloaded")
 

@@ -18,6 +18,7 @@ import httpx
 from clip_client.gateway.errors import Refusal
 
 Address: TypeAlias = IPv4Address | IPv6Address
+Hold: TypeAlias = Callable[[int], None]
 Resolver: TypeAlias = Callable[[str, int], Awaitable[list[Address]]]
 
 _FETCH_S: Final = 15.0
@@ -53,10 +54,7 @@ async def resolve(host: str, port: int) -> list[Address]:
 class Fetcher:
     """Fetches images; the defaults of ``resolver`` and ``allows`` are what a gateway uses."""
 
-    def __init__(
-        self, *, max_bytes: int, resolver: Resolver = resolve, allows: Callable[[Address], bool] = is_public
-    ) -> None:
-        self._max_bytes = max_bytes
+    def __init__(self, *, resolver: Resolver = resolve, allows: Callable[[Address], bool] = is_public) -> None:
         self._resolve = resolver
         self._allows = allows
         self._slots = asyncio.Semaphore(_AT_ONCE)
@@ -73,15 +71,18 @@ class Fetcher:
         """Close all connections."""
         await self._http.aclose()
 
-    async def fetch(self, index: int, url: str) -> bytes:
-        """Return the bytes at ``url``, item ``index`` of its request. Raises Refusal that names the item."""
+    async def fetch(self, index: int, url: str, hold: Hold) -> bytes:
+        """Return the bytes at ``url``, item ``index`` of its request; ``hold`` counts them as they arrive.
+
+        Raises Refusal that names the item, and what ``hold`` raises.
+        """
 
         def refused(reason: str) -> Refusal:
             return Refusal(400, f"Item {index} cannot be fetched: {reason}.", code="URL_REFUSED", index=index)
 
         try:
             async with self._slots, asyncio.timeout(_FETCH_S):
-                return await self._follow(httpx.URL(url))
+                return await self._follow(httpx.URL(url), hold)
         except _CannotFetch as error:
             raise refused(str(error)) from None
         except TimeoutError:
@@ -91,7 +92,7 @@ class Fetcher:
         except (OSError, ValueError, httpx.HTTPError):  # ValueError: a name that no DNS query can hold
             raise refused("its server cannot be reached") from None
 
-    async def _follow(self, url: httpx.URL) -> bytes:
+    async def _follow(self, url: httpx.URL, hold: Hold) -> bytes:
         for _ in range(_MOST_REDIRECTS + 1):
             address = await self._checked(url)
             host = url.netloc.decode("ascii")
@@ -104,7 +105,7 @@ class Fetcher:
             response = await self._http.send(request, stream=True)
             try:
                 if response.status_code not in _REDIRECTS:
-                    return await self._content(response)
+                    return await _content(response, hold)
                 url = url.join(response.headers.get("location", ""))
             finally:
                 await response.aclose()
@@ -121,17 +122,17 @@ class Fetcher:
             raise _CannotFetch("its host is not on the public Internet")
         return addresses[0]
 
-    async def _content(self, response: httpx.Response) -> bytes:
-        if response.status_code != 200:
-            raise _CannotFetch(f"its server answered {response.status_code}")
-        if not response.headers.get("content-type", "").lower().startswith(_TYPES):
-            raise _CannotFetch("it is no image by its content-type")
-        content = bytearray()
-        async for chunk in response.aiter_raw():
-            content += chunk
-            if len(content) > self._max_bytes:
-                raise _CannotFetch(f"it has more than {self._max_bytes:,} bytes")
-        return bytes(content)
+
+async def _content(response: httpx.Response, hold: Hold) -> bytes:
+    if response.status_code != 200:
+        raise _CannotFetch(f"its server answered {response.status_code}")
+    if not response.headers.get("content-type", "").lower().startswith(_TYPES):
+        raise _CannotFetch("it is no image by its content-type")
+    content = bytearray()
+    async for chunk in response.aiter_raw():
+        hold(len(chunk))
+        content += chunk
+    return bytes(content)
 
 
 class _CannotFetch(Exception):

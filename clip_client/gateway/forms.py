@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from clip_client.gateway.endpoint import Endpoint, Service, json_response, no_body
 from clip_client.gateway.errors import FORM, Refusal, refusal_of_item
-from clip_client.gateway.items import Item, decoded
+from clip_client.gateway.items import decoded
 from preprocess_ensemble.contract import ImageStatus
 
 if TYPE_CHECKING:
@@ -35,14 +35,14 @@ class Base64Images(BaseModel):
     images: list[str]
 
 
-async def _read_form(body: Body) -> list[Item]:
+async def _read_form(body: Body) -> list[bytes]:
     form = await body.form(max_files=body.max_items)
     # Some clients send a file as a field, without a name.
     images = [value if isinstance(value, bytes) else value.encode() for name, value in form if name == "images"]
     return _checked(images, body.max_items)
 
 
-async def _read_base64(body: Body) -> list[Item]:
+async def _read_base64(body: Body) -> list[bytes]:
     texts = (await body.json(Base64Images)).images
     return [decoded(index, text) for index, text in enumerate(_checked(texts, body.max_items))]
 
@@ -53,7 +53,7 @@ def _checked(images: list[Any], most: int) -> list[Any]:
     return images
 
 
-async def _embed(service: Service, images: list[Item]) -> Response:
+async def _embed(service: Service, images: list[bytes]) -> Response:
     """Answer with a result for each image."""
     embedded = await service.models.embed("", images)
     results: list[dict[str, object]] = []

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from clip_client._errors import ItemError
     from clip_client._model import ModelInfo
     from clip_client._transports.base import TransportFactory
-    from clip_client.gateway.fetch import Fetcher
+    from clip_client.gateway.fetch import Fetcher, Hold
     from clip_client.gateway.settings import Settings
 
 Result = TypeVar("Result")
@@ -100,13 +100,29 @@ class Models:
         models = await _all([client.model(timeout_s=self._settings.timeout_s) for client in self.clients.values()])
         return dict(zip(self.clients, models, strict=True))
 
-    async def embed(self, name: str, items: Sequence[Item]) -> Embedded:
-        """Embed texts and images with a model. Raises Refusal and ClipError."""
+    async def fetched(self, items: Sequence[Item], hold: Hold) -> list[str | bytes]:
+        """Return the items with the images at their URLs in their place; ``hold`` counts the bytes. Raises Refusal."""
+        urls = {row: item.url for row, item in enumerate(items) if isinstance(item, ImageUrl)}
+        if urls and self._fetcher is None:
+            message = "is a URL, and this gateway fetches none: send a data URI, or start it with --fetch-urls."
+            raise Refusal(400, f"Item {min(urls)} {message}", code="URL_REFUSED", index=min(urls))
+        fetch = self._fetcher.fetch if self._fetcher else None
+        images = await _all([fetch(row, url, hold) for row, url in urls.items()] if fetch else [])
+        found = dict(zip(urls, images, strict=True))
+        return [found[row] if isinstance(item, ImageUrl) else item for row, item in enumerate(items)]
+
+    async def embed(self, name: str, items: Sequence[str | bytes], *, dimension: int | None = None) -> Embedded:
+        """Embed texts and images with a model.
+
+        Raises Refusal, also if the vectors have not ``dimension`` numbers, and ClipError.
+        """
         client, timeout_s = await self.named(name), self._settings.timeout_s
-        fetched = await _all([self._fetched(index, item) for index, item in enumerate(items)])
-        images = {row: item for row, item in enumerate(fetched) if isinstance(item, bytes)}
-        texts = {row: item for row, item in enumerate(fetched) if isinstance(item, str)}
         model = await client.model(timeout_s=timeout_s)
+        if dimension not in (None, 0, model.dimension):
+            message = f"The vectors have {model.dimension} numbers, and cannot be shortened: leave dimensions out."
+            raise Refusal(400, message, code="dimensions_not_supported")
+        images = {row: item for row, item in enumerate(items) if isinstance(item, bytes)}
+        texts = {row: item for row, item in enumerate(items) if isinstance(item, str)}
         if texts and model.text is None:
             message = f"The model {model.id} has no text tower: export it with clip-export --towers image,text."
             raise Refusal(400, message, code="no_text_tower", index=next(iter(texts)))
@@ -126,14 +142,6 @@ class Models:
             ITEMS.labels(error.code).inc()
         ITEMS.labels("ok").inc(len(items) - len(errors))
         return Embedded(model, vectors, dict(sorted(errors.items())), truncated, images=len(images))
-
-    async def _fetched(self, index: int, item: Item) -> str | bytes:
-        if not isinstance(item, ImageUrl):
-            return item
-        if self._fetcher is None:
-            message = f"Item {index} is a URL, and this gateway fetches none: send a data URI, or use --fetch-urls."
-            raise Refusal(400, message, code="URL_REFUSED", index=index)
-        return await self._fetcher.fetch(index, item.url)
 
     async def require_health(self) -> None:
         """Raise Refusal with the step that fails if a canary does not get its vector."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from pydantic import BaseModel, WithJsonSchema
 
 from clip_client.gateway.endpoint import Endpoint, Service, json_response, no_body
-from clip_client.gateway.errors import INFINITY, OPENAI, Refusal, refusal_of_item
+from clip_client.gateway.errors import INFINITY, OPENAI, refusal_of_item
 from clip_client.gateway.items import INPUT_SCHEMA, Item, Modality, items_of
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from clip_client.gateway.bodies import Body
+    from clip_client.gateway.fetch import Hold
 
 
 class Embeddings(BaseModel):
@@ -37,19 +38,18 @@ class ImageEmbeddings(Embeddings):
     modality: Modality | None = "image"
 
 
-async def _read(body: Body, *, schema: type[Embeddings]) -> tuple[Embeddings, list[Item]]:
+async def _read(body: Body, *, schema: type[Embeddings]) -> tuple[Embeddings, list[Item], Hold]:
     asked = await body.json(schema)
-    return asked, items_of(asked.input, modality=asked.modality, most=body.max_items)
+    return asked, items_of(asked.input, modality=asked.modality, most=body.max_items), body.hold
 
 
-async def _embeddings(service: Service, content: tuple[Embeddings, list[Item]]) -> Response:
+async def _embeddings(service: Service, content: tuple[Embeddings, list[Item], Hold]) -> Response:
     """Answer with a vector for each item; an item that fails fails the request."""
-    asked, items = content
-    embedded = await service.models.embed(asked.model, items)
+    asked, items, hold = content
+    embedded = await service.models.embed(
+        asked.model, await service.models.fetched(items, hold), dimension=asked.dimensions
+    )
     model = embedded.model
-    if asked.dimensions not in (None, 0, model.dimension):
-        message = f"The vectors have {model.dimension} numbers, and cannot be shortened: leave dimensions out."
-        raise Refusal(400, message, code="dimensions_not_supported")
     for index, error in embedded.errors.items():
         raise refusal_of_item(index, error)
     return json_response(

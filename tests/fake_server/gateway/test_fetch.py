@@ -74,13 +74,21 @@ async def _too_much() -> AsyncIterator[bytes]:
         yield b"x" * 10_000
 
 
+def fetcher_of(site: Site) -> Fetcher:
+    return Fetcher(resolver=site.resolve, allows=lambda address: address == HERE)
+
+
 @asynccontextmanager
 async def fetching(site: Site) -> AsyncIterator[tuple[Fetcher, int]]:
     """A fetcher that takes 127.0.0.1 for a public address, and the port of the site there."""
     async with served(site.app) as url:
-        fetcher = Fetcher(max_bytes=50_000, resolver=site.resolve, allows=lambda address: address == HERE)
+        fetcher = fetcher_of(site)
         yield fetcher, httpx.URL(url).port or 0
         await fetcher.aclose()
+
+
+def no_limit(_: int) -> None:
+    """Count nothing."""
 
 
 @pytest.fixture
@@ -104,7 +112,6 @@ async def test_an_image_of_a_public_host(site: Site, triton: FakeTriton) -> None
     [
         ("/page", "no image"),
         ("/missing", "404"),
-        ("/large", "50,000 bytes"),
         ("/hops/3", "more than 3 times"),
         ("/away?to=http://10.0.0.1/photo.png", "public Internet"),
         ("/away?to=http://[::1]/photo.png", "public Internet"),
@@ -116,33 +123,43 @@ async def test_an_image_of_a_public_host(site: Site, triton: FakeTriton) -> None
 async def test_what_the_site_answers_is_refused(site: Site, path: str, says: str) -> None:
     async with fetching(site) as (fetcher, port):
         with pytest.raises(Refusal, match=f"Item 7 .*{says}") as raised:
-            await fetcher.fetch(7, f"http://photos.example:{port}{path}")
+            await fetcher.fetch(7, f"http://photos.example:{port}{path}", no_limit)
     assert (raised.value.status, raised.value.index) == (400, 7)
     assert site.hosts == []
+
+
+async def test_what_is_fetched_counts_as_part_of_its_request(site: Site, triton: FakeTriton) -> None:
+    async with fetching(site) as (_, port):
+        body = {"input": [{"image_url": f"http://photos.example:{port}{path}"} for path in ("/photo.png", "/large")]}
+        for limits, status in (({"max_body_bytes": 10_000}, 413), ({"max_held_bytes": 10_000}, 503), ({}, 200)):
+            async with gateway(triton.url, fetcher=fetcher_of(site), **limits) as url, client_of(url) as http:
+                assert (await http.post("/v1/embeddings", json=body)).status_code == status
+                # It is no longer held.
+                assert (await http.post("/v1/embeddings", json={"input": "a cat"})).status_code == 200
 
 
 async def test_a_host_with_one_private_address_is_refused(site: Site) -> None:
     site.addresses["mixed.example"] = [[HERE, ip_address("192.168.0.1")]]
     async with fetching(site) as (fetcher, port):
         with pytest.raises(Refusal, match="public Internet"):
-            await fetcher.fetch(0, f"http://mixed.example:{port}/photo.png")
+            await fetcher.fetch(0, f"http://mixed.example:{port}/photo.png", no_limit)
 
 
 async def test_the_connection_goes_to_the_address_that_was_checked(site: Site) -> None:
     # DNS rebinding: the second answer names a host inside, which nobody asks for.
     site.addresses["rebinding.example"] = [[HERE], [ip_address("10.0.0.1")]]
     async with fetching(site) as (fetcher, port):
-        assert await fetcher.fetch(0, f"http://rebinding.example:{port}/photo.png") == PNG_1X1
+        assert await fetcher.fetch(0, f"http://rebinding.example:{port}/photo.png", no_limit) == PNG_1X1
         assert site.resolved == ["rebinding.example"]
         with pytest.raises(Refusal, match="public Internet"):
-            await fetcher.fetch(0, f"http://rebinding.example:{port}/photo.png")
+            await fetcher.fetch(0, f"http://rebinding.example:{port}/photo.png", no_limit)
 
 
 async def test_a_redirect_is_resolved_and_checked_again(site: Site) -> None:
     site.addresses["rebinding.example"] = [[HERE], [ip_address("169.254.169.254")]]
     async with fetching(site) as (fetcher, port):
         with pytest.raises(Refusal, match="public Internet"):
-            await fetcher.fetch(0, f"http://rebinding.example:{port}/hops/0")
+            await fetcher.fetch(0, f"http://rebinding.example:{port}/hops/0", no_limit)
     assert site.resolved == ["rebinding.example"] * 2
 
 
@@ -150,7 +167,7 @@ async def test_a_silent_site_does_not_hold_the_request(site: Site, monkeypatch: 
     monkeypatch.setattr("clip_client.gateway.fetch._FETCH_S", 0.2)
     async with fetching(site) as (fetcher, port):
         with pytest.raises(Refusal, match="took more than"):
-            await fetcher.fetch(0, f"http://photos.example:{port}/silent")
+            await fetcher.fetch(0, f"http://photos.example:{port}/silent", no_limit)
 
 
 async def test_the_certificate_must_be_that_of_the_name(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +182,7 @@ async def test_the_certificate_must_be_that_of_the_name(site: Site, monkeypatch:
     monkeypatch.setattr(ssl.SSLContext, "wrap_bio", wrap_bio)
     async with fetching(site) as (fetcher, port):
         with pytest.raises(Refusal, match="cannot be reached"):  # the site speaks no TLS
-            await fetcher.fetch(0, f"https://photos.example:{port}/photo.png")
+            await fetcher.fetch(0, f"https://photos.example:{port}/photo.png", no_limit)
     assert names == [b"photos.example"]
 
 
@@ -173,9 +190,9 @@ async def test_the_certificate_must_be_that_of_the_name(site: Site, monkeypatch:
     "url", ["http://", "http://[", "http://a b/", "http://\udce9/", "http://x:99999/", "https://.."]
 )
 async def test_a_malformed_url_is_a_400(url: str) -> None:
-    fetcher = Fetcher(max_bytes=1)
+    fetcher = Fetcher()
     with pytest.raises(Refusal) as raised:
-        await fetcher.fetch(0, url)
+        await fetcher.fetch(0, url, no_limit)
     assert raised.value.status == 400
     await fetcher.aclose()
 

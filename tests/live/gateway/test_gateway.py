@@ -56,6 +56,17 @@ async def test_every_dialect_gives_the_vectors_of_grpc(server: Server, photos: P
         assert np.array_equal(np.array(json.loads(answer.json()["clip"]), np.float32), expected[0])
 
 
+async def test_without_a_triton_the_gateway_embeds_in_its_own_process(
+    server: Server, tiny_repository: Path, photos: Path
+) -> None:
+    body = {"input": [data_uri(file, "jpeg") for file in jpegs(photos)]}
+    async with gateway(f"local:{tiny_repository}") as here, gateway(server.grpc_url) as there:
+        async with client_of(here) as own, client_of(there) as other:
+            first, second = [vectors_of(await http.post("/v1/embeddings", json=body)) for http in (own, other)]
+            assert np.allclose(first, second, atol=1e-5)
+            assert (await own.get("/health")).status_code == 200
+
+
 def bomb(width: int, height: int) -> bytes:
     """A PNG of a few bytes that says it has this many pixels."""
 

@@ -170,7 +170,7 @@ def test_the_package_brings_all_that_it_imports_and_no_pytorch(image: Image) -> 
             [image.clip / "bin" / program, "--help"], env=image.environment, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stderr
-    modules = "clip_client._transports.grpc, preprocess_ensemble.imaging.decode"
+    modules = "clip_client._transports.grpc, clip_client.gateway.app, preprocess_ensemble.imaging.decode"
     subprocess.run(["python3", "-c", f"import {modules}"], env=image.environment, check=True)
     assert not (image.packages / "torch").exists()
 
