@@ -256,6 +256,7 @@ def test_an_installation_that_is_killed_anywhere_has_no_marker_that_lies(
             break
 
 
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("moves", [1, 7])
 def test_a_killed_export_of_a_text_tower_leaves_the_image_tower(
     moves: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
