@@ -28,6 +28,7 @@ MODULES: Final = {
     "scale": "experiments.dedup.scale",
     "review": "experiments.dedup.review",
     "search": "experiments.search",
+    "search_scores": "experiments.search_scores",
     "gpu": "gpu.command",
     "gpu_kit": "gpu.offline_bundle",
     "report": "report.command",
@@ -39,7 +40,7 @@ MODULES: Final = {
 ALL: Final = ("three_way", "ensemble", "transfer", "preprocess", "fidelity")
 """What ``all`` runs before the report."""
 
-WITH_TABLES: Final = ("three_way", "transfer", "accuracy", "first_scan", "install_size")
+WITH_TABLES: Final = ("three_way", "transfer", "accuracy", "first_scan", "search", "install_size")
 """Experiments that print what the report writes into the documents."""
 
 

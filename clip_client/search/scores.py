@@ -44,7 +44,7 @@ NEUTRAL: Final = (
     "the consequence of an omission", "in general and without example",
 )  # fmt: skip
 """Texts that no photo shows. A query that scores like them matches nothing clearly."""
-_MOST_BEATEN_BY: Final = 0.1
+MOST_BEATEN_BY: Final = 0.1
 """A query is unclear if at least this share of the neutral texts scores as high."""
 
 
@@ -113,7 +113,7 @@ class NeutralTexts:
         neutral = self.best if among is None else index.best_scores(self.vectors, among=among)
         best = np.concatenate([index.best_scores(unit[None], among=among), neutral])
         above_mean = best - np.concatenate([unit[None], self.vectors]) @ self.mean
-        return all(np.mean(scores[1:] >= scores[0]) >= _MOST_BEATEN_BY for scores in (best, above_mean))
+        return all(np.mean(scores[1:] >= scores[0]) >= MOST_BEATEN_BY for scores in (best, above_mean))
 
 
 def _kept(file: Path) -> dict[str, NDArray[np.float32]]:

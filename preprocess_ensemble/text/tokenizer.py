@@ -53,7 +53,7 @@ class TokenizerConfig:
         except TypeError as error:
             raise TokenizerError(
                 f"The tokenizer's configuration cannot be read ({error}); export the model again."
-            ) from (None)
+            ) from None
         if config.kind not in _KINDS or config.clean not in CLEANINGS:
             raise TokenizerError(
                 f"This package knows no tokenizer of the kind {config.kind!r} with the cleaning {config.clean!r}; "

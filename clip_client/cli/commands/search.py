@@ -288,7 +288,7 @@ def _warnings(answer: Answer) -> list[str]:
     elif answer.is_unclear:
         warnings.append("Nothing clearly matches. These photos are the nearest, as they would be to meaningless words.")
     if not answer.found.compared:
-        warnings.append("No photo fits what you ask for besides the words.")
+        warnings.append("There is no photo that fits.")
     return warnings
 
 

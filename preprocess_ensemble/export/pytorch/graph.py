@@ -121,8 +121,10 @@ def _export(tower: _Tower, name: str, example: torch.Tensor, dimension: int, fil
                 dynamo=False,  # the newer exporter writes opset 18 or later
             )
     except (torch.onnx.OnnxExporterError, RuntimeError) as error:
-        reason = first_line(error)
-        raise ExportError(f"The model cannot be written as ONNX with opset {OPSET}: {reason}.") from error
+        remedy = " To export the image tower alone, use --towers image." if name == TOKENS else ""
+        raise ExportError(
+            f"The model cannot be written as ONNX with opset {OPSET}: {first_line(error)}.{remedy}"
+        ) from error
     model = onnx.load(str(file))
     # The exporter leaves the size of each output's row open for fp16. Triton's C++ backend rejects a config.pbtxt that
     # states a size which the graph does not.

@@ -75,6 +75,7 @@ def load_open_clip_model(source: ModelSource) -> nn.Module:
     """Return the network in fp32, on the CPU, in evaluation mode. Raises ExportError."""
     if source.seed is None and source.checkpoint is None:
         _download(source)
+    _require_transformer(source.model)
     pretrained = None if source.seed is not None else str(source.checkpoint or source.pretrained)
     try:
         with torch.random.fork_rng(devices=[]):
@@ -90,6 +91,25 @@ def load_open_clip_model(source: ModelSource) -> nn.Module:
         set_generated(network, source.seed)
     network.eval()
     return network  # type: ignore[no-any-return]
+
+
+def _require_transformer(model: str) -> None:
+    """Raise ExportError if the text tower is one of transformers whose configuration cannot be had."""
+    name = text_config_of(model).get("hf_model_name")
+    if not name:
+        return
+    try:
+        from transformers import AutoConfig
+
+        AutoConfig.from_pretrained(name)
+    except ModuleNotFoundError:
+        raise ExportError(f"The text tower of {model} needs transformers: pip install transformers") from None
+    except (OSError, ValueError) as error:
+        raise ExportError(
+            f"The text tower of {model} has the configuration of {name}, which is not in the cache and cannot be "
+            f"downloaded ({first_line(error)}). Use a mirror of the hub (HF_ENDPOINT), or a copy of its config.json in "
+            "a folder, whose path is the hf_model_name in a copy of the model's configuration."
+        ) from None
 
 
 def set_generated(module: nn.Module, seed: int, *, noise: float = NOISE, prefix: str = "") -> None:
@@ -129,7 +149,7 @@ def token_kinds(network: nn.Module, context_length: int) -> tuple[int, int, int]
     tower = cast("Any", getattr(network, "text", network))
     # A tower of transformers has a configuration of its own; CLIP's pads with 0 and does not know it.
     padding = tower.config.pad_token_id if hasattr(tower, "config") else getattr(tower, "pad_id", 0)
-    return context_length, int(cast("Any", network).vocab_size), int(padding)
+    return context_length, int(tower.vocab_size), int(padding)
 
 
 def check_tokenizer(model: str, tokenizer: Tokenizer, report: Callable[[str], None]) -> None:

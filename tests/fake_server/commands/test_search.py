@@ -154,7 +154,7 @@ def test_a_collection_of_qdrant_is_filled_and_searched(
 
 def test_filters_that_leave_nothing_end_with_1(search: Search, album: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert search("red", album, "--since", "1999") == 1
-    assert "No photo fits" in capsys.readouterr().err
+    assert "There is no photo that fits" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

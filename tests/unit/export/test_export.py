@@ -317,6 +317,7 @@ def python(*arguments: str, **variables: str) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, *arguments], cwd=ROOT, env=os.environ | variables, text=True, **pipes)
 
 
+@pytest.mark.timeout(180)
 def test_a_killed_export_leaves_the_old_model_and_the_next_one_cleans_up(
     repository: Path, unchanged: Callable[[], None]
 ) -> None:

@@ -129,6 +129,14 @@ def test_a_tokenizer_with_other_ids_than_open_clips_is_not_installed(
     assert "the tokenizer was not compared with open_clip's, which cannot be loaded here (No module" in " ".join(said)
 
 
+def test_a_transformer_that_is_not_there_is_named(tmp_path: Path) -> None:
+    model = tmp_path / "without_config.json"
+    text = {"text_cfg": {"hf_model_name": str(tmp_path), "hf_pooler_type": "mean_pooler"}}
+    model.write_text(json.dumps(json.loads(TINY_CLIP.read_text()) | text))
+    with pytest.raises(ExportError, match=r"has the configuration of .*hf_model_name in a copy"):
+        export(tmp_path / "models", model)
+
+
 def test_adding_a_text_tower_changes_nothing_of_the_image_tower(tmp_path: Path) -> None:
     before = export(tmp_path, text=False)
     files = contents(tmp_path)
@@ -248,6 +256,7 @@ def test_an_installation_that_is_killed_anywhere_has_no_marker_that_lies(
             break
 
 
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("moves", [1, 7])
 def test_a_killed_export_of_a_text_tower_leaves_the_image_tower(
     moves: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

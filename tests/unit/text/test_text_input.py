@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 
@@ -74,6 +76,15 @@ def test_a_defect_fails_its_row_only(tokenizer: Tokenizer, monkeypatch: pytest.M
     assert "secret path" not in failed.message
     assert fine.status is ImageStatus.OK
     assert np.array_equal(tokens[1:], good)
+
+
+def test_a_request_that_spent_its_time_gets_no_more_long_texts(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spent_s = iter(range(0, 100, 4))
+    monkeypatch.setattr(time, "thread_time", lambda: next(spent_s))
+    _, outcomes = tokenize_rows(tokenizer, [b"x" * 5000, b"x" * 5000, b"x" * 4000])
+    assert [row.status.name for row in outcomes] == ["OK", "LIMIT", "OK"]
 
 
 def test_no_rows(tokenizer: Tokenizer) -> None:
