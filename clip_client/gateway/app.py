@@ -117,7 +117,7 @@ async def _unless_gone(request: Request, answer: Awaitable[Response]) -> Respons
     finally:
         for task in (work, gone):
             task.cancel()
-        await asyncio.wait({work, gone})
+        await asyncio.gather(work, gone, return_exceptions=True)
 
 
 async def _gone(request: Request) -> None:

@@ -84,6 +84,7 @@ async def _predict(service: Service, wanted: _Prediction) -> Response:
         answer = await there
     finally:
         there.cancel()
+        await asyncio.gather(there, return_exceptions=True)
     if not here or not answer.is_success:
         return Response(answer.content, answer.status_code, media_type=answer.headers.get("content-type"))
     try:
