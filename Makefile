@@ -75,8 +75,10 @@ bench: $(INSTALLED)  ## run the serving and imaging benchmarks and write the rep
 measure: $(INSTALLED)  ## measure images per second through the ensemble and its parts (five minutes), with MODEL=file.json
 	$(BIN)/python -m benchmarks ensemble $(if $(MODEL),--model '$(MODEL)')
 
-fuzz: $(INSTALLED)  ## send 100,000 damaged files through the preprocessing, and 10,000 through a server
-	FUZZ_INPUTS=100000 FUZZ_LIVE=10000 $(BIN)/python -m pytest tests/unit/imaging/test_fuzz.py tests/live/serving/test_fuzz.py
+fuzz: $(INSTALLED)  ## try 100,000 damaged files, 10,000 through a server, 10,000 bodies for clip-gateway, 100,000 texts
+	FUZZ_INPUTS=100000 FUZZ_LIVE=10000 FUZZ_GATEWAY=10000 FUZZ_TEXTS=100000 $(BIN)/python -m pytest \
+	    tests/unit/imaging/test_fuzz.py tests/live/serving/test_fuzz.py tests/fake_server/gateway/test_fuzz.py \
+	    tests/unit/text/test_tokenizer.py
 
 faults: $(INSTALLED)  ## kill, freeze and starve a server under load, and print what was lost
 	$(BIN)/python -m benchmarks faults

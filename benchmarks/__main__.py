@@ -15,7 +15,11 @@ MODULES: Final = {
     "three_way": "experiments.serving.three_way",
     "ensemble": "experiments.serving.ensemble",
     "transfer": "experiments.serving.transfer",
+    "text": "experiments.serving.text",
+    "towers": "experiments.serving.towers",
+    "trained": "experiments.serving.trained",
     "faults": "experiments.serving.faults",
+    "gateway": "experiments.serving.gateway",
     "soak": "experiments.serving.soak",
     "preprocess": "experiments.imaging.preprocess",
     "fidelity": "experiments.imaging.fidelity",
@@ -23,6 +27,8 @@ MODULES: Final = {
     "first_scan": "experiments.dedup.first_scan",
     "scale": "experiments.dedup.scale",
     "review": "experiments.dedup.review",
+    "search": "experiments.search",
+    "search_scores": "experiments.search_scores",
     "gpu": "gpu.command",
     "gpu_kit": "gpu.offline_bundle",
     "report": "report.command",
@@ -34,7 +40,7 @@ MODULES: Final = {
 ALL: Final = ("three_way", "ensemble", "transfer", "preprocess", "fidelity")
 """What ``all`` runs before the report."""
 
-WITH_TABLES: Final = ("three_way", "transfer", "accuracy", "first_scan", "install_size")
+WITH_TABLES: Final = ("three_way", "transfer", "accuracy", "first_scan", "search", "install_size")
 """Experiments that print what the report writes into the documents."""
 
 

@@ -1,4 +1,4 @@
-"""Embeds images on a Triton server: an asynchronous client, and a blocking one over it.
+"""Embeds images and texts on a Triton server: an asynchronous client, and a blocking one over it.
 
 Importing this package reads no environment, opens nothing and loads neither torch nor gRPC.
 """
@@ -14,21 +14,27 @@ from clip_client._errors import (
     ForkedProcess,
     ImageError,
     ImageErrors,
+    ItemError,
+    ItemErrors,
     ModelNotReady,
     Overloaded,
     ProtocolMismatch,
+    TextError,
+    TextErrors,
     Unauthorized,
     Unavailable,
     VectorsError,
 )
 from clip_client._health import HealthReport, HealthStep
-from clip_client._model import ModelInfo
-from clip_client._results import EmbeddedItem, EmbeddingBatch, ImageSource, ImageSources
+from clip_client._model import ModelInfo, TextInfo
+from clip_client._results import EmbeddedItem, EmbeddingBatch, ImageSource, ImageSources, TextSources
 from clip_client._sync import SyncClipClient
 from clip_client._vectors.files import load_vectors, save_vectors
 from clip_client._vectors.nearest import Neighbour, nearest
+from clip_client._zero_shot import Classification
 
 __all__ = (
+    "Classification",
     "ClientConfig",
     "ClientStats",
     "ClipClient",
@@ -43,6 +49,8 @@ __all__ = (
     "ImageErrors",
     "ImageSource",
     "ImageSources",
+    "ItemError",
+    "ItemErrors",
     "ModelInfo",
     "ModelNotReady",
     "Neighbour",
@@ -50,6 +58,10 @@ __all__ = (
     "ProtocolMismatch",
     "ServerStats",
     "SyncClipClient",
+    "TextError",
+    "TextErrors",
+    "TextInfo",
+    "TextSources",
     "Unauthorized",
     "Unavailable",
     "VectorsError",

@@ -8,24 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence, Sized
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.to_thread
 
+from clip_client import _zero_shot as zero_shot
 from clip_client._balancing.balancer import Balancer
 from clip_client._config import ClientConfig, check_count, positive_seconds
 from clip_client._endpoint import DEFAULT_URL, Endpoint, EndpointKind
-from clip_client._errors import ClipError, ImageError, forked_process
+from clip_client._errors import ClipError, ItemError, ProtocolMismatch, forked_process
 from clip_client._handshake import Handshake
 from clip_client._health import HealthReport, run_health_checks
+from clip_client._model import Tower
 from clip_client._pipeline.encoder import ImageEncoder
-from clip_client._pipeline.images import known_count, path_of
-from clip_client._pipeline.pending_image import Deadline
+from clip_client._pipeline.pending_item import Deadline
 from clip_client._pipeline.sender import Sender
 from clip_client._pipeline.stream import Stream
+from clip_client._pipeline.texts import TextEncoder
 from clip_client._results import Collector, EmbeddedItem, EmbeddingBatch
 from clip_client._transports.factory import transport_factory as default_transport_factory
 from preprocess_ensemble.cores import usable_cores
@@ -36,8 +39,10 @@ if TYPE_CHECKING:
     from clip_client._client_stats import ClientStats
     from clip_client._encoding import TransferName
     from clip_client._model import ModelInfo
-    from clip_client._results import ImageSources
+    from clip_client._pipeline.encoder import Encoder
+    from clip_client._results import ImageSources, TextSources
     from clip_client._transports.base import TransportFactory
+    from clip_client._zero_shot import Classification
     from clip_client.dedup.report import DuplicateReport
 
 URL_VARIABLE = "CLIP_URL"
@@ -58,10 +63,11 @@ class ClientBase:
         timeout_s: float | None = None,
         token: str | None = None,
         transfer: TransferName | None = None,
+        model: str | None = None,
         config: ClientConfig | None = None,
         transport_factory: TransportFactory | None = None,
     ) -> None:
-        self._config = make_config(url, timeout_s=timeout_s, token=token, transfer=transfer, config=config)
+        self._config = make_config(url, timeout_s=timeout_s, token=token, transfer=transfer, model=model, config=config)
         self._transport_factory = transport_factory
         self._opened_in: int | None = None
         """Id of the process in which it was opened."""
@@ -77,7 +83,7 @@ class ClientBase:
 
 
 class ClipClient(ClientBase):
-    """Embeds images on a Triton server.
+    """Embeds images and texts on a Triton server.
 
     ::
 
@@ -91,8 +97,9 @@ class ClipClient(ClientBase):
 
     ``timeout_s`` is the time in which a call must get results (see :meth:`embed`), and ``token`` the bearer token.
     ``transfer`` is how images travel: ``"thumbnail"``, the default, reduces them to what the model needs,
-    ``"thumbnail-small"`` reduces them further, and ``"original"`` sends files as they are. All other settings are in
-    :class:`ClientConfig`. ``transport_factory`` is for tests: it opens the connections, as
+    ``"thumbnail-small"`` reduces them further, and ``"original"`` sends files as they are. ``model`` is the name of one
+    of several models there, as ``clip-export --name`` gave it. All other settings are in :class:`ClientConfig`.
+    ``transport_factory`` is for tests: it opens the connections, as
     :class:`clip_client.testing.InMemoryTransports` does without a network.
 
     The client belongs to one event loop and one process; any number of tasks may use it at once. Entering it connects
@@ -139,18 +146,19 @@ class ClipClient(ClientBase):
 
         If you cancel the task, requests that carry no other call's images are cancelled, and nothing keeps running.
         """
-        session, deadline = self._begin(timeout_s)
-        model = await session.handshake.model(deadline.at)
-        if timeout_s is None:
-            deadline.extended_by_s = self._config.timeout_s
-        collector = Collector(model.dimension, expected=known_count(images))
-        async with session.stream(images, model, ordered=False, max_ahead=None, deadline=deadline) as stream:
-            async for chunk in stream:
-                for index, image, result in chunk:
-                    collector.add(index, path_of(image), result)
-        return collector.batch(model)
+        return await self._embed(Tower.IMAGE, images, timeout_s)
 
-    async def embed_stream(
+    async def embed_text(self, texts: TextSources, *, timeout_s: float | None = None) -> EmbeddingBatch:
+        """Embed one text or an iterable of texts, into the space of the images of this model.
+
+        A text that fails has a NaN row and a TextError in ``errors``: one that is empty (``EMPTY``), over 64 KB
+        (``TOO_LARGE``) or no valid Unicode (``NOT_UTF8``). Of a text that is longer than the model's context, the
+        beginning is embedded, and ``truncated`` has its index. Raises ModelNotReady if the model has no text tower, and
+        TypeError for anything but ``str``. Deadlines, failures and cancelling are as in :meth:`embed`.
+        """
+        return await self._embed(Tower.TEXT, texts, timeout_s)
+
+    def embed_stream(
         self,
         source: ImageSources,
         *,
@@ -172,20 +180,54 @@ class ClipClient(ClientBase):
         To leave early, ``break`` inside ``async with contextlib.aclosing(...)``. That cancels the requests and leaves
         nothing running, as cancelling the task does; only a source that is blocking keeps its thread until it returns.
         """
-        if max_in_flight is not None:
-            check_count("max_in_flight", max_in_flight)
+        return self._embed_stream(Tower.IMAGE, source, ordered, max_in_flight, timeout_s)
+
+    def embed_text_stream(
+        self,
+        source: TextSources,
+        *,
+        ordered: bool = True,
+        max_in_flight: int | None = None,
+        timeout_s: float | None = None,
+    ) -> AsyncGenerator[EmbeddedItem, None]:
+        """Embed texts as :meth:`embed_stream` embeds images; the errors are those of :meth:`embed_text`.
+
+        An item has ``truncated`` set if its text is longer than the model's context.
+        """
+        return self._embed_stream(Tower.TEXT, source, ordered, max_in_flight, timeout_s)
+
+    async def classify(
+        self,
+        images: ImageSources,
+        labels: Sequence[str],
+        *,
+        templates: Sequence[str] = zero_shot.TEMPLATES,
+        timeout_s: float | None = None,
+    ) -> Classification:
+        """Say how well each of ``labels`` describes each image, without training (zero-shot).
+
+        The vector of a label is the mean of those of ``templates``, in which ``{}`` stands for the label; the default
+        are seven of OpenAI's for photos, in English. The cosines of images and labels become probabilities as in the
+        model's training: by a softmax over the labels, or by a sigmoid for each.
+
+        Raises ModelNotReady if the model has no text tower, TextError if a label cannot be embedded, and ValueError
+        without labels. Images, deadlines and failures are as in :meth:`embed`; ``timeout_s`` bounds the whole call.
+        """
+        prompts = zero_shot.prompts(labels, templates)
         session, deadline = self._begin(timeout_s)
         model = await session.handshake.model(deadline.at)
-        limit = None if timeout_s is None else deadline
-        async with session.stream(source, model, ordered=ordered, max_ahead=max_in_flight, deadline=limit) as stream:
-            async for chunk in stream:
-                for index, image, result in chunk:
-                    if isinstance(result, ImageError):
-                        yield EmbeddedItem(index=index, source=image, vector=None, error=result)
-                    elif isinstance(result, ClipError):
-                        raise result
-                    else:  # a copy, because a view would keep the whole answer in memory
-                        yield EmbeddedItem(index=index, source=image, vector=result.copy(), error=None)
+        texts = await self.embed_text(prompts, timeout_s=timeout_s)
+        texts.raise_for_errors()
+        left_s = None if timeout_s is None else max(0.001, deadline.at - session.loop.time())
+        batch = await self.embed(images, timeout_s=left_s)
+        if {texts.model_id, batch.model_id} != {model.id}:
+            raise ProtocolMismatch("The servers changed their model during the call; call again.")
+        shares = await anyio.to_thread.run_sync(
+            zero_shot.probabilities, batch.vectors, texts.vectors, model.text_tower, len(labels)
+        )
+        return zero_shot.Classification(
+            labels=tuple(labels), probabilities=shares, errors=batch.errors, sources=batch.sources
+        )
 
     async def find_duplicates(
         self, images: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], *, threshold: float | None = None
@@ -225,7 +267,7 @@ class ClipClient(ClientBase):
 
     @property
     def vector_id(self) -> str:
-        """Model, preprocessing and transfer in one text; never compare vectors of different ids.
+        """Model, preprocessing and transfer in one text: the id of this client's vectors of images.
 
         Raises RuntimeError before the first call has asked the server for its model.
         """
@@ -247,6 +289,49 @@ class ClipClient(ClientBase):
         if self._session is None or self._session.closed:
             raise RuntimeError("this ClipClient is not open: use it inside `async with ClipClient(...) as clip:`")
         return self._session
+
+    async def _embed(self, tower: Tower, source: object, timeout_s: float | None) -> EmbeddingBatch:
+        session, deadline = self._begin(timeout_s)
+        encoder = session.encoders[tower]
+        items = encoder.items(source)
+        model = await session.handshake.model(deadline.at)
+        model.check_tower(tower)
+        if timeout_s is None:
+            deadline.extended_by_s = self._config.timeout_s
+        expected = len(items) if isinstance(items, Sized) else None
+        collector = Collector(model, tower, expected=expected)
+        async with session.stream(
+            items, model, encoder=encoder, ordered=False, max_ahead=None, deadline=deadline
+        ) as stream:
+            async for chunk in stream:
+                for index, item, result, truncated in chunk:
+                    collector.add(index, encoder.path_of(item), result, truncated)
+        return collector.batch()
+
+    async def _embed_stream(
+        self, tower: Tower, source: object, ordered: bool, max_in_flight: int | None, timeout_s: float | None
+    ) -> AsyncGenerator[EmbeddedItem, None]:
+        if max_in_flight is not None:
+            check_count("max_in_flight", max_in_flight)
+        session, deadline = self._begin(timeout_s)
+        encoder = session.encoders[tower]
+        items = encoder.items(source)
+        model = await session.handshake.model(deadline.at)
+        model.check_tower(tower)
+        limit = None if timeout_s is None else deadline
+        async with session.stream(
+            items, model, encoder=encoder, ordered=ordered, max_ahead=max_in_flight, deadline=limit
+        ) as stream:
+            async for chunk in stream:
+                for index, item, result, truncated in chunk:
+                    if isinstance(result, ItemError):
+                        yield EmbeddedItem(index=index, source=item, vector=None, error=result)
+                    elif isinstance(result, ClipError):
+                        raise result
+                    else:  # a copy, because a view would keep the whole answer in memory
+                        yield EmbeddedItem(
+                            index=index, source=item, vector=result.copy(), error=None, truncated=truncated
+                        )
 
     def _begin(self, timeout_s: float | None) -> tuple[_Session, Deadline]:
         """Return the session and the deadline of a call that begins now."""
@@ -271,11 +356,11 @@ class _Session:
         self.balancer = Balancer(config, connect)
         self.handshake = Handshake(self.balancer, config)
         self.sender = Sender(self.balancer, config, on_mismatch=self.handshake.invalidate_model)
+        self.encoders: dict[Tower, Encoder] = {Tower.IMAGE: ImageEncoder(config), Tower.TEXT: TextEncoder()}
         self.stream = partial(
             Stream,
             sender=self.sender,
             config=config,
-            encoder=ImageEncoder(config),
             threads=anyio.CapacityLimiter(min(_MOST_READERS, usable_cores() + _EXTRA_READERS)),
         )
 
@@ -293,10 +378,11 @@ def make_config(
     timeout_s: float | None = None,
     token: str | None = None,
     transfer: TransferName | None = None,
+    model: str | None = None,
     config: ClientConfig | None = None,
 ) -> ClientConfig:
     """Merge a client's arguments: an argument overrides ``config``; ``CLIP_URL`` counts if there is neither."""
-    changes: dict[str, Any] = {"timeout_s": timeout_s, "transfer": transfer, "token": token}
+    changes: dict[str, Any] = {"timeout_s": timeout_s, "transfer": transfer, "token": token, "model": model}
     if url is None and config is None:
         url = os.environ.get(URL_VARIABLE) or DEFAULT_URL
     if url is not None:

@@ -23,14 +23,17 @@ class ServerStats:
 
 @dataclass(kw_only=True, slots=True)
 class ClientStats:
-    """Counts since the client was entered, and two of this moment. It does not change after you got it."""
+    """Counts since the client was entered, and two of this moment. It does not change after you got it.
+
+    Texts count as images do.
+    """
 
     images_waiting: int = 0
     """Encoded, and not in a request now."""
     images_in_flight: int = 0
     images_embedded: int = 0
     images_failed: int = 0
-    """Ended with an ImageError from the server."""
+    """Ended with an ItemError from the server."""
     images_shed: int = 0
     """Given up before they were sent, because they would have come back too late."""
     requests_sent: int = 0

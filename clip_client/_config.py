@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
 from typing import Final
 
 from clip_client._encoding import IMAGE_ENCODINGS, TransferName
 from clip_client._endpoint import DEFAULT_URL, Endpoint, EndpointKind, parse_url
+from preprocess_ensemble.contract import DEFAULT_NAME, ModelNames
 from preprocess_ensemble.runtimes.precision import PRECISIONS, Precision
 
 _LONGEST_S: Final = 1e9
@@ -26,9 +27,12 @@ class ClientConfig:
     """One or more servers that serve the same model; a DNS name stands for all its addresses. Or ``local:`` or
     ``auto:``, alone (see :func:`parse_url`)."""
 
+    model: str = DEFAULT_NAME
+    """Name of the model, as ``clip-export --name`` gave it; a server may serve several."""
+
     timeout_s: float = 60.0
-    """Time for one image, everything included: connecting, reading its file, queueing, retries. A call that embeds many
-    fails if it gets no result for so long."""
+    """Time for one image or text, everything included: connecting, reading its file, queueing, retries. A call that
+    embeds many fails if it gets no result for so long."""
 
     transfer: TransferName = "thumbnail"
     """``"thumbnail"`` reduces a photo on this side to the pixels that the model takes, as a JPEG of 17 KB on average;
@@ -36,14 +40,14 @@ class ClientConfig:
     part of a vector's id."""
 
     max_in_flight: int = 256
-    """The most images in flight at one time, over all calls; the adaptive limit stays at or below it."""
+    """The most images and texts in flight at one time, over all calls; the adaptive limit stays at or below it."""
 
     target_latency_s: float = 2.0
     """An answer that takes longer makes this client keep fewer images in flight. Less gives shorter queues under load,
     more gives fuller batches; it must be above the network's round trip."""
 
     max_request_bytes: int = 8 * 2**20
-    """A request is closed before it grows over this; one image that is larger travels alone."""
+    """A request is closed before it grows over this; one image or text that is larger travels alone."""
 
     max_image_bytes: int = 64 * 2**20
     """A larger file fails with an ImageError (``TOO_LARGE``) and is not read."""
@@ -86,11 +90,8 @@ class ClientConfig:
             raise ValueError("urls is a tuple, even for one server: write urls=('localhost:8001',)")
         if not self.urls:
             raise ValueError("urls is empty: name at least one server, for example 'localhost:8001'")
-        endpoints = self.endpoints
-        if len(endpoints) > 1 and any(endpoint.kind is not EndpointKind.GRPC for endpoint in endpoints):
-            raise ValueError(
-                "local: and auto: cannot be combined with other URLs: name one of them, or one or more servers"
-            )
+        ModelNames(self.model)  # raises ValueError if it is no name
+        self._check_endpoints()
         positive_seconds("timeout_s", self.timeout_s)
         positive_seconds("target_latency_s", self.target_latency_s)
         positive_seconds("keepalive_time_s", self.keepalive_time_s)
@@ -103,6 +104,15 @@ class ClientConfig:
             check_count("local_threads", self.local_threads)
         if self.local_precision not in (None, *PRECISIONS):
             raise ValueError(f"local_precision must be one of {', '.join(PRECISIONS)}, got {self.local_precision!r}")
+
+    def _check_endpoints(self) -> None:
+        endpoints = self.endpoints
+        if len(endpoints) > 1 and any(endpoint.kind is not EndpointKind.GRPC for endpoint in endpoints):
+            raise ValueError(
+                "local: and auto: cannot be combined with other URLs: name one of them, or one or more servers"
+            )
+        if self.model != DEFAULT_NAME and endpoints[0].kind is EndpointKind.HTTP:
+            raise ValueError(f"model={self.model!r} is for Triton and local:; a plain service has one model")
         if (self.client_certificate is None) != (self.client_key is None):
             raise ValueError("client_certificate and client_key belong together: give both or neither")
         tls = all(endpoint.tls and endpoint.kind is not EndpointKind.HTTP for endpoint in endpoints)
@@ -120,7 +130,7 @@ class ClientConfig:
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
-        return tuple(parse_url(url) for url in self.urls)
+        return tuple(replace(parse_url(url), model=self.model) for url in self.urls)
 
 
 def _travels_in_clear(endpoint: Endpoint) -> bool:

@@ -5,7 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from preprocess_ensemble.imaging.transform import PreprocessConfig
 
 TransferName = Literal["thumbnail", "thumbnail-small", "original"]
 
@@ -29,6 +34,15 @@ class ImageEncoding:
     """How a reduced picture is encoded; None if files are never reduced."""
     unchanged_up_to: int
     """A file of at most this many bytes, the mean size of a reduced picture, is sent unchanged."""
+
+    def payload(self, picture: Image, config: PreprocessConfig, file: bytes | None) -> bytes:
+        """Return what is sent of a decoded ``picture``: the model's input as a JPEG, or its ``file`` if that is not
+        larger. It needs a ``jpeg``."""
+        from preprocess_ensemble.imaging.transform import reduced_jpeg
+
+        assert self.jpeg is not None
+        reduced = reduced_jpeg(picture, config, quality=self.jpeg.quality, subsampling=self.jpeg.subsampling)
+        return reduced if file is None or len(reduced) < len(file) else file
 
 
 class EncodedImage(bytes):

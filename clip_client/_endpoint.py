@@ -9,6 +9,8 @@ from enum import Enum
 from typing import Final
 from urllib.parse import urlsplit
 
+from preprocess_ensemble.contract import DEFAULT_NAME, ModelNames
+
 DEFAULT_PORT: Final = 8001
 """Triton's own default for gRPC."""
 
@@ -52,6 +54,8 @@ class Endpoint:
     tls: bool = False
     repository: str = ""
     """Model repository of a LOCAL endpoint; empty for the default: ``CLIP_MODEL``, ``triton_models``, or the user's."""
+    model: str = DEFAULT_NAME
+    """Name of the model there; a repository may hold several."""
 
     def __str__(self) -> str:
         if self.kind is EndpointKind.LOCAL:
@@ -59,6 +63,11 @@ class Endpoint:
         scheme = "http" if self.kind is EndpointKind.HTTP else "grpc"
         url = f"{scheme}{'s' if self.tls else ''}://{self.address}"
         return f"auto:{url}" if self.kind is EndpointKind.AUTO else url
+
+    @property
+    def names(self) -> ModelNames:
+        """Names of the Triton models that serve it."""
+        return ModelNames(self.model)
 
     @property
     def address(self) -> str:

@@ -3,8 +3,12 @@
 ::
 
     ClipError
-    ├── ImageError          this image; never retried
-    ├── ImageErrors         several of those; only raise_for_errors() raises it
+    ├── ItemError           one image or text; never retried
+    │   ├── ImageError
+    │   └── TextError
+    ├── ItemErrors          several of those; only raise_for_errors() raises it
+    │   ├── ImageErrors
+    │   └── TextErrors
     ├── Unavailable         no server answered, or the connection broke
     ├── Overloaded          the server is overloaded
     ├── DeadlineExceeded    timeout_s ran out
@@ -20,6 +24,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from functools import partial
+from typing import ClassVar
 
 from preprocess_ensemble.errors import ReportedError
 
@@ -43,14 +48,17 @@ class ClipError(ReportedError):
         return f"{self.message} (request {self.request_id})" if self.request_id else self.message
 
 
-class ImageError(ClipError):
-    """One image could not be embedded; this does not affect the others in its batch.
+class ItemError(ClipError):
+    """One image or text could not be embedded; this does not affect the others in its batch.
 
     ``code`` is the name of an ``ImageStatus`` (``"TRUNCATED"``, ``"LIMIT"``, ...), ``"UNREADABLE"`` if the client could
-    not read the source, or ``"TIMEOUT"`` if the ``timeout_s`` of :meth:`ClipClient.embed` ran out: only that image may
-    be embedded again. ``index`` is the position in the caller's input; ``source`` is the path if the caller passed one,
-    else ``None``.
+    not read the source of an image, or ``"TIMEOUT"`` if the ``timeout_s`` of :meth:`ClipClient.embed` or
+    :meth:`ClipClient.embed_text` ran out: only that item may be embedded again. ``index`` is the position in the
+    caller's input; ``source`` is the path of an image if the caller passed one, else ``None``.
     """
+
+    item: ClassVar[str] = "item"
+    """What a sentence calls it."""
 
     def __init__(
         self,
@@ -68,7 +76,7 @@ class ImageError(ClipError):
 
     def __reduce__(self) -> tuple[object, ...]:
         # Exceptions are rebuilt from positional arguments, and ``code`` is not one: without this no worker process
-        # could hand an ImageError to its parent.
+        # could hand an ItemError to its parent.
         return (partial(type(self), code=self.code), (self.message,), self.__dict__)
 
     def __repr__(self) -> str:
@@ -76,14 +84,26 @@ class ImageError(ClipError):
         return f"{type(self).__name__}({self.message!r}, code={self.code!r}, {where})"
 
     def __str__(self) -> str:
-        where = self.source if self.source is not None else f"image {self.index}"
+        where = self.source if self.source is not None else f"{self.item} {self.index}"
         return f"{where}: {self.code}: {super().__str__()}"
 
 
-class ImageErrors(ClipError):
-    """Several images failed; raised by ``raise_for_errors`` only. ``errors`` maps the index to its ``ImageError``."""
+class ImageError(ItemError):
+    """One image could not be embedded."""
 
-    def __init__(self, errors: Mapping[int, ImageError]) -> None:
+    item = "image"
+
+
+class TextError(ItemError):
+    """One text could not be embedded."""
+
+    item = "text"
+
+
+class ItemErrors(ClipError):
+    """Several items failed; raised by ``raise_for_errors`` only. ``errors`` maps the index to its ``ItemError``."""
+
+    def __init__(self, errors: Mapping[int, ItemError]) -> None:
         first = next(iter(errors.values()))
         more = f", and {len(errors) - 1} more" if len(errors) > 1 else ""
         super().__init__(f"{first}{more}")
@@ -91,6 +111,14 @@ class ImageErrors(ClipError):
 
     def __reduce__(self) -> tuple[object, ...]:
         return (type(self), (self.errors,))
+
+
+class ImageErrors(ItemErrors):
+    """Several images failed."""
+
+
+class TextErrors(ItemErrors):
+    """Several texts failed."""
 
 
 class Unavailable(ClipError):
@@ -108,7 +136,7 @@ class DeadlineExceeded(ClipError):
 
 
 class ModelNotReady(ClipError):
-    """A server answered, but ``clip_image`` is not loaded or not ready."""
+    """A server answered, but the model is not loaded or not ready, or it has no text tower."""
 
 
 class Unauthorized(ClipError):

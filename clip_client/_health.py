@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from clip_client._errors import ClipError, DeadlineExceeded, ProtocolMismatch, Unavailable
+from clip_client._model import Tower
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from clip_client._transports.base import Transport
 
 CANARY_MIN_COSINE: Final = 0.999
-"""Between the vector of the canary image in the passport and the one that the server makes now. Reduced precision stays
+"""Between the vector of a canary in the passport and the one that the server makes now. Reduced precision stays
 above it; a wrong model, wrong preprocessing or a broken GPU does not."""
 
 
@@ -31,7 +32,8 @@ class HealthStep:
     server: str
     """The server's URL; ``local:...`` if the model is in this process."""
     name: str
-    """``connect``, ``server live``, ``models ready``, ``handshake`` or ``canary``."""
+    """``connect``, ``server live``, ``models ready``, ``handshake``, ``canary``, or ``text canary`` if the model has a
+    text tower."""
     ok: bool | None
     """None if it was not tried."""
     message: str
@@ -65,6 +67,7 @@ class HealthReport:
 
 
 _STEPS: Final = ("connect", "server live", "models ready", "handshake", "canary")
+_TEXT_STEP: Final = "text canary"
 
 
 async def run_health_checks(transport: Transport, *, name: str, timeout_s: float) -> HealthReport:
@@ -72,7 +75,9 @@ async def run_health_checks(transport: Transport, *, name: str, timeout_s: float
     findings = _findings(transport, timeout_s)
     steps: list[HealthStep] = []
     model: ModelInfo | None = None
-    for step in _STEPS:
+    for step in (*_STEPS, _TEXT_STEP):
+        if step == _TEXT_STEP and (model is None or model.text is None):
+            break
         if steps and not steps[-1].ok:
             steps.append(HealthStep(server=name, name=step, ok=None, message="not tried", elapsed_s=0.0))
             continue
@@ -106,27 +111,32 @@ async def _findings(transport: Transport, timeout_s: float) -> AsyncIterator[tup
     yield "the server says that all models are ready", None
     model = await transport.model(timeout_s=remaining())
     yield f"the server serves {model.id}", model
-    yield await check_canary(transport, model, timeout_s=remaining()), model
+    for tower in Tower if model.text is not None else (Tower.IMAGE,):
+        yield await check_canary(transport, model, tower, timeout_s=remaining()), model
 
 
-async def check_canary(transport: Transport, model: ModelInfo, *, timeout_s: float) -> str:
-    """Embed the canary image of ``model`` with one request; return one sentence if its vector is right.
+async def check_canary(transport: Transport, model: ModelInfo, tower: Tower = Tower.IMAGE, *, timeout_s: float) -> str:
+    """Embed the canary image or text of ``model`` with one request; return one sentence if its vector is right.
 
     Raises ProtocolMismatch if it is not, or is another model's, and the transport's errors.
     """
     request_id = uuid.uuid4().hex
-    answer = await transport.infer([model.canary_image], request_id=request_id, timeout_s=timeout_s)
+    if tower is Tower.IMAGE:
+        canary, expected = model.canary_image, model.canary_vector
+    else:
+        canary, expected = model.text_tower.canary.encode(), model.text_tower.canary_vector
+    answer = await transport.infer([canary], tower=tower, request_id=request_id, timeout_s=timeout_s)
     if answer.statuses[0]:
-        problem = f"The server could not embed the canary image: {answer.errors[0]}"
-    elif tuple(answer.fingerprints[0]) != model.fingerprint or answer.vectors.shape[1] != model.dimension:
+        problem = f"The server could not embed the canary {tower.value}: {answer.errors[0]}"
+    elif tuple(answer.fingerprints[0]) != model.fingerprint_of(tower) or answer.vectors.shape[1] != model.dimension:
         problem = "The encoder is not the model of the passport; export the model again."
-    elif not (cosine := _cosine(answer.vectors[0], model.canary_vector)) >= CANARY_MIN_COSINE:
+    elif not (cosine := _cosine(answer.vectors[0], expected)) >= CANARY_MIN_COSINE:
         problem = (
-            f"The vector of the canary image is wrong (cosine {cosine:.4f}, must be at least {CANARY_MIN_COSINE}); "
-            "export the model again on this machine."
+            f"The vector of the canary {tower.value} is wrong (cosine {cosine:.4f}, must be at least "
+            f"{CANARY_MIN_COSINE}); export the model again on this machine."
         )
     else:
-        return f"the canary image has the right vector (cosine {cosine:.6f})"
+        return f"the canary {tower.value} has the right vector (cosine {cosine:.6f})"
     raise ProtocolMismatch(problem, request_id=request_id)
 
 

@@ -2,19 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from clip_client._errors import ProtocolMismatch
+from clip_client._errors import ImageError, ItemError, ModelNotReady, ProtocolMismatch, TextError
 from preprocess_ensemble.contract import CONTRACT_VERSION
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from preprocess_ensemble.model_repository.passport import Passport
+    from preprocess_ensemble.model_repository.passport import Passport, TextTower
+
+_TEXT: Final = "text-"
+"""Begins the last part of a text vector's id, as it begins that of no image."""
+
+
+class Tower(Enum):
+    """The two halves of a CLIP model, which embed into one space. The value is what one item is called."""
+
+    IMAGE = "image"
+    TEXT = "text"
+
+    @property
+    def error(self) -> type[ItemError]:
+        """The error of one item that could not be embedded."""
+        return ImageError if self is Tower.IMAGE else TextError
+
+    @property
+    def stream_method(self) -> str:
+        """Name of the client's method that streams them."""
+        return "embed_stream" if self is Tower.IMAGE else "embed_text_stream"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class TextInfo:
+    """The text tower of a model."""
+
+    id: str
+    """``"text-clip-bpe/lower-77"``: how a text becomes tokens."""
+    context_length: int
+    """Tokens that the model reads; the rest of a longer text is left out."""
+    fingerprint: tuple[int, int]
+    """Returned with every vector; not that of the image tower."""
+    canary: str
+    """A text ..."""
+    canary_vector: NDArray[np.float32]
+    """... and the vector (D,) that the server must make of it."""
+    logit_scale: float
+    """Factor of the cosine in a logit."""
+    logit_bias: float | None
+    """Added to the logit if the model was trained with a sigmoid for each pair; None for one with a softmax."""
+
+    @classmethod
+    def of(cls, tower: TextTower) -> TextInfo:
+        """Make one from a passport. Raises KeyError if the tokenizer's settings lack one that an id needs."""
+        tokenizer = tower.tokenizer
+        length = int(tokenizer["context_length"])
+        return cls(
+            id=f"{_TEXT}{tokenizer['kind']}/{tokenizer['clean']}-{length}",
+            context_length=length,
+            fingerprint=tower.fingerprint,
+            canary=tower.canary,
+            canary_vector=_read_only(tower.canary_vector),
+            logit_scale=tower.logit_scale,
+            logit_bias=tower.logit_bias,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
@@ -38,7 +94,7 @@ class ModelInfo:
     fingerprint: tuple[int, int]
     """Returned with every vector, so that the client notices a vector of another model."""
     max_batch_size: int
-    """Images that one request may carry."""
+    """Images, or texts, that one request may carry."""
     canary_image: bytes
     """The canary image: a small encoded image that was exported with the model ..."""
     canary_vector: NDArray[np.float32]
@@ -49,6 +105,8 @@ class ModelInfo:
     runtime: str = ""
     """What runs the model, and in which precision, if it is in this process: ``"OpenVINO 2026.4.1, bf16"``. Empty for a
     server, whose log says it."""
+    text: TextInfo | None = None
+    """None if only the image tower was exported."""
 
     def __repr__(self) -> str:
         about = f"dimension={self.dimension}, precision={self.precision!r}, vector_id={self.vector_id!r}"
@@ -61,8 +119,36 @@ class ModelInfo:
 
     @property
     def vector_id(self) -> str:
-        """Model, preprocessing and transfer in one text; never compare vectors of different ids."""
+        """Model, preprocessing and transfer in one text; :func:`may_be_compared` says with which ids to compare it."""
         return f"{self.id}|{self.preprocess_id}|{self.transfer}"
+
+    @property
+    def text_vector_id(self) -> str | None:
+        """The id of the vectors of texts: model and tokenizer; None without a text tower."""
+        return None if self.text is None else self.vector_id_of(Tower.TEXT)
+
+    @property
+    def text_tower(self) -> TextInfo:
+        """``text``; raises ModelNotReady with the remedy if there is none."""
+        self.check_tower(Tower.TEXT)
+        assert self.text is not None
+        return self.text
+
+    def check_tower(self, tower: Tower) -> None:
+        """Raise ModelNotReady with the remedy if the model has no such tower."""
+        if tower is Tower.TEXT and self.text is None:
+            raise ModelNotReady(
+                f"The model {self.id} has no text tower; export both with clip-export --towers image,text, and start "
+                "the server again."
+            )
+
+    def fingerprint_of(self, tower: Tower) -> tuple[int, int]:
+        """Return what comes with every vector of this tower. Raises ModelNotReady if there is no such tower."""
+        return self.fingerprint if tower is Tower.IMAGE else self.text_tower.fingerprint
+
+    def vector_id_of(self, tower: Tower) -> str:
+        """Return the id of this tower's vectors. Raises ModelNotReady if there is no such tower."""
+        return self.vector_id if tower is Tower.IMAGE else f"{self.id}|{self.text_tower.id}"
 
     @classmethod
     def from_json(cls, text: str | bytes, *, max_batch_size: int) -> ModelInfo:
@@ -80,14 +166,12 @@ class ModelInfo:
                 f"The server speaks contract {error.found!r} and this client speaks {CONTRACT_VERSION}; "
                 "install the same version of clip-triton on both sides."
             ) from None
-        except PassportError as error:
+        except (PassportError, KeyError) as error:
             raise ProtocolMismatch(f"The server sent an invalid passport. {error}") from None
 
     @classmethod
     def of(cls, passport: Passport, *, max_batch_size: int, runtime: str = "") -> ModelInfo:
         """Make one from a passport; the other arguments are its fields."""
-        canary_vector = np.asarray(passport.canary.vector, dtype=np.float32)
-        canary_vector.setflags(write=False)
         return cls(
             id=passport.id,
             model=passport.model,
@@ -99,6 +183,28 @@ class ModelInfo:
             fingerprint=passport.fingerprint,
             max_batch_size=max_batch_size,
             canary_image=passport.canary.image,
-            canary_vector=canary_vector,
+            canary_vector=_read_only(passport.canary.vector),
             runtime=runtime,
+            text=None if passport.text is None else TextInfo.of(passport.text),
         )
+
+
+def may_be_compared(first: str, second: str) -> bool:
+    """Return whether vectors of these ids may be compared: equal ids, or a text's and an image's of one model."""
+    return first == second or (tower_of(first) is not tower_of(second) and _model_of(first) == _model_of(second))
+
+
+def tower_of(vector_id: str) -> Tower:
+    """Return what the vectors with this id are of."""
+    return Tower.TEXT if vector_id.rpartition("|")[2].startswith(_TEXT) else Tower.IMAGE
+
+
+def _model_of(vector_id: str) -> str:
+    # From the right, because the name of a file of weights may have a bar.
+    return vector_id.rsplit("|", 1 if tower_of(vector_id) is Tower.TEXT else 2)[0]
+
+
+def _read_only(vector: Sequence[float]) -> NDArray[np.float32]:
+    array = np.asarray(vector, dtype=np.float32)
+    array.setflags(write=False)
+    return array

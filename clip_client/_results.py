@@ -1,4 +1,4 @@
-"""What a caller passes as an image, and the results of embedding."""
+"""What a caller passes as images and texts, and the results of embedding."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING, Protocol, TypeAlias, Union
 
 import numpy as np
 
-from clip_client._errors import ClipError, ImageError, ImageErrors, require
+from clip_client._errors import ClipError, ImageErrors, ItemError, TextError, TextErrors, require
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL.Image import Image
 
-    from clip_client._model import ModelInfo
+    from clip_client._model import ModelInfo, Tower
 
 ImageSource: TypeAlias = Union[
     str, "os.PathLike[str]", bytes, bytearray, memoryview, "Image", "NDArray[np.uint8]", IO[bytes]
@@ -27,6 +27,9 @@ ImageSource: TypeAlias = Union[
 ImageSources: TypeAlias = ImageSource | Iterable[ImageSource] | AsyncIterable[ImageSource]
 """One image, or any iterable of images. An array (N, H, W, 3) counts as N images."""
 
+TextSources: TypeAlias = str | Iterable[str] | AsyncIterable[str]
+"""One text, or any iterable of texts."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
 class EmbeddedItem:
@@ -35,11 +38,13 @@ class EmbeddedItem:
     index: int
     """Position in the source, from 0."""
     source: ImageSource
-    """The object that the source gave; a copy of a ``bytearray`` or ``memoryview`` that an iterator gave."""
+    """The image or text that the source gave; a copy of a ``bytearray`` or ``memoryview`` that an iterator gave."""
     vector: NDArray[np.float32] | None
     """Shape (D,), float32, length 1."""
-    error: ImageError | None
+    error: ItemError | None
     """Why there is no vector."""
+    truncated: bool = False
+    """True for a text that is longer than the model's context: the vector is that of its beginning."""
 
     def __repr__(self) -> str:
         result = f"error={self.error!r}" if self.vector is None else f"vector={self.vector.dtype}{self.vector.shape}"
@@ -51,15 +56,18 @@ class EmbeddingBatch:
     """The vectors of one call, in input order."""
 
     vectors: NDArray[np.float32]
-    """Shape (N, D), float32; unit rows. The row of an image that failed is NaN, so no comparison finds it similar."""
-    errors: Mapping[int, ImageError]
-    """Index -> why that image has no vector; empty if none failed."""
+    """Shape (N, D), float32; unit rows. The row of an item that failed is NaN, so no comparison finds it similar."""
+    errors: Mapping[int, ItemError]
+    """Index -> why that image or text has no vector; empty if none failed."""
     model_id: str
     """The model that made the vectors."""
     vector_id: str
-    """Model, preprocessing and transfer in one text: compare only vectors with the same id."""
+    """Model, preprocessing and transfer in one text, or model and tokenizer for texts. Compare only vectors with the
+    same id, or those of texts and images of one model."""
     sources: tuple[str | None, ...] = ()
-    """The path of each image; None for one that was not given as a path. Left out, they are all None."""
+    """The path of each image; None for a text or an image that was not given as a path. Left out, they are all None."""
+    truncated: tuple[int, ...] = ()
+    """Indices of the texts that are longer than the model's context: their vectors are those of their beginnings."""
 
     def __post_init__(self) -> None:
         if not self.sources:
@@ -76,17 +84,19 @@ class EmbeddingBatch:
         return len(self.vectors)
 
     def raise_for_errors(self) -> None:
-        """Raise the ImageError if one image failed, ImageErrors if several did, else do nothing.
+        """Raise the ImageError or TextError if one item failed, ImageErrors or TextErrors if several did.
 
-        Images that ran out of time (``TIMEOUT``) have failed, too.
+        Items that ran out of time (``TIMEOUT``) have failed, too.
         """
+        if not self.errors:
+            return
+        first = next(iter(self.errors.values()))
         if len(self.errors) == 1:
-            raise next(iter(self.errors.values()))
-        if self.errors:
-            raise ImageErrors(self.errors)
+            raise first
+        raise (TextErrors if isinstance(first, TextError) else ImageErrors)(self.errors)
 
     def to_arrow(self) -> pa.Table:
-        """Return a ``pyarrow.Table`` with one row per image.
+        """Return a ``pyarrow.Table`` with one row per image or text.
 
         Columns: ``path`` (string), ``vector`` (fixed-size list of D float32; NaN if the image failed), ``error_code``
         and ``error`` (strings, null if it did not fail). The metadata holds ``model``, ``vector_id`` and
@@ -130,17 +140,20 @@ class Embedder(Protocol):
 class Collector:
     """Collects the results of a stream, in any order, into one batch."""
 
-    def __init__(self, dimension: int, *, expected: int | None) -> None:
+    def __init__(self, model: ModelInfo, tower: Tower, *, expected: int | None) -> None:
+        self._model = model
+        self._tower = tower
         # Doubled as needed if the number is unknown: one large copy at the end would block the event loop.
-        self._matrix = np.full((1024 if expected is None else expected, dimension), np.nan, dtype=np.float32)
-        self._errors: dict[int, ImageError] = {}
+        self._matrix = np.full((1024 if expected is None else expected, model.dimension), np.nan, dtype=np.float32)
+        self._errors: dict[int, ItemError] = {}
+        self._truncated: list[int] = []
         self._late: ClipError | None = None
         self._vectors = 0
         self._paths: dict[int, str] = {}
         self._count = 0
 
-    def add(self, index: int, path: str | None, result: NDArray[np.float32] | ClipError) -> None:
-        """Copy the result of one image; call this once for each index. Errors of the service mean that it was late."""
+    def add(self, index: int, path: str | None, result: NDArray[np.float32] | ClipError, truncated: bool) -> None:
+        """Copy the result of one item; call this once for each index. Errors of the service mean that it was late."""
         if path is not None:
             self._paths[index] = path
         self._count += 1
@@ -148,13 +161,14 @@ class Collector:
             more = np.full((max(index + 1, 2 * len(self._matrix)), self._matrix.shape[1]), np.nan, np.float32)
             more[: len(self._matrix)] = self._matrix
             self._matrix = more
-        if isinstance(result, ImageError):
+        if isinstance(result, ItemError):
             self._errors[index] = result
         elif isinstance(result, ClipError):
             self._late = self._late or result
-            self._errors[index] = ImageError(
-                "timeout_s ran out before this image was embedded; embed it again with a longer timeout_s, or use "
-                "embed_stream, where timeout_s counts for each image.",
+            item = self._tower.value
+            self._errors[index] = self._tower.error(
+                f"timeout_s ran out before this {item} was embedded; embed it again with a longer timeout_s, or use "
+                f"{self._tower.stream_method}, where timeout_s counts for each {item}.",
                 code="TIMEOUT",
                 index=index,
                 source=path,
@@ -162,18 +176,21 @@ class Collector:
             )
         else:
             self._matrix[index] = result
+            if truncated:
+                self._truncated.append(index)
             self._vectors += 1
 
-    def batch(self, model: ModelInfo) -> EmbeddingBatch:
+    def batch(self) -> EmbeddingBatch:
         """Return all results that were added; raise the first error of the service if there is no vector at all."""
         if self._late is not None and not self._vectors:
             raise self._late
         return EmbeddingBatch(
             vectors=self._matrix[: self._count],
             errors=dict(sorted(self._errors.items())),
-            model_id=model.id,
-            vector_id=model.vector_id,
+            model_id=self._model.id,
+            vector_id=self._model.vector_id_of(self._tower),
             sources=tuple(map(self._paths.get, range(self._count))),
+            truncated=tuple(sorted(self._truncated)),
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import Future
 from contextlib import aclosing, suppress
 from functools import cached_property, partial, wraps
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from typing import Self
 
     from clip_client._client_stats import ClientStats
-    from clip_client._results import EmbeddedItem, ImageSources
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -36,6 +35,43 @@ def _blocking(
         return self._call(partial(method, self._client, *args, **kwargs))
 
     return call
+
+
+def _streaming(
+    method: Callable[Concatenate[ClipClient, P], AsyncGenerator[T, None]],
+) -> Callable[Concatenate[SyncClipClient, P], Generator[T, None, None]]:
+    """Return the generator of :class:`SyncClipClient` that takes each item of this one in the client's thread.
+
+    If you leave the loop early, closing the generator ends the stream.
+    """
+
+    @wraps(method)
+    def generate(self: SyncClipClient, /, *args: P.args, **kwargs: P.kwargs) -> Generator[T, None, None]:
+        portal = self._open_portal()
+        items = method(self._client, *args, **kwargs)
+        # A step that was interrupted may not have ended yet when the stream is closed.
+        one_at_a_time = asyncio.Lock()
+
+        async def step() -> T:
+            async with one_at_a_time:
+                return await items.__anext__()
+
+        async def end() -> None:
+            async with one_at_a_time:
+                await items.aclose()
+
+        try:
+            while True:
+                try:
+                    item = self._call(step)
+                except StopAsyncIteration:
+                    return
+                yield item
+        finally:
+            if self._portal is portal and not self._is_forked:  # otherwise closing the client has ended the stream
+                self._call(end)
+
+    return generate
 
 
 class SyncClipClient(ClientBase):
@@ -102,39 +138,10 @@ class SyncClipClient(ClientBase):
 
     embed = _blocking(ClipClient.embed)
 
-    def embed_stream(
-        self,
-        source: ImageSources,
-        *,
-        ordered: bool = True,
-        max_in_flight: int | None = None,
-        timeout_s: float | None = None,
-    ) -> Generator[EmbeddedItem, None, None]:
-        """See :meth:`ClipClient.embed_stream`; if you leave the loop early, closing the generator ends the stream."""
-        portal = self._open_portal()
-        items = self._client.embed_stream(source, ordered=ordered, max_in_flight=max_in_flight, timeout_s=timeout_s)
-        # A step that was interrupted may not have ended yet when the stream is closed.
-        one_at_a_time = asyncio.Lock()
-
-        async def step() -> EmbeddedItem:
-            async with one_at_a_time:
-                return await items.__anext__()
-
-        async def end() -> None:
-            async with one_at_a_time:
-                await items.aclose()
-
-        try:
-            while True:
-                try:
-                    item = self._call(step)
-                except StopAsyncIteration:
-                    return
-                yield item
-        finally:
-            if self._portal is portal and not self._is_forked:  # otherwise closing the client has ended the stream
-                self._call(end)
-
+    embed_text = _blocking(ClipClient.embed_text)
+    embed_stream = _streaming(ClipClient.embed_stream)
+    embed_text_stream = _streaming(ClipClient.embed_text_stream)
+    classify = _blocking(ClipClient.classify)
     find_duplicates = _blocking(ClipClient.find_duplicates)
     model = _blocking(ClipClient.model)
     health = _blocking(ClipClient.health)

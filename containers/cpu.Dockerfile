@@ -17,7 +17,7 @@ COPY containers/constraints.txt containers/constraints.txt
 COPY containers/scripts containers/scripts
 COPY clip_client clip_client
 COPY preprocess_ensemble preprocess_ensemble
-RUN ["containers/scripts/install-package.sh", "/opt/clip", "local"]
+RUN ["containers/scripts/install-package.sh", "/opt/clip", "gateway", "local"]
 # hadolint ignore=DL3059
 RUN ["containers/scripts/install-pip-server.sh", "/opt/clip"]
 

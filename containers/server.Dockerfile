@@ -20,7 +20,7 @@ COPY containers/constraints.txt containers/constraints.txt
 COPY containers/scripts containers/scripts
 COPY clip_client clip_client
 COPY preprocess_ensemble preprocess_ensemble
-RUN ["containers/scripts/install-package.sh", "/opt/clip"]
+RUN ["containers/scripts/install-package.sh", "/opt/clip", "gateway"]
 
 # What exports the model is not needed to serve it, so it stays in this stage. EXTRAS="export local" brings PyTorch, for
 # fp16 and for the models that clip-export does not know without it.

@@ -6,23 +6,92 @@ those files and fails if the two disagree.
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
 CONTRACT_VERSION: Final = 1
 """Version of the wire contract; the passport of an exported model carries the version it was made for."""
 
-ENSEMBLE: Final = "clip_image"
-"""The ensemble: encoded image in, embedding out."""
-PREPROCESSOR: Final = "clip_preprocess"
-"""The step that decodes; it also answers the handshake."""
-ENCODER: Final = "clip_encoder"
-"""The step that embeds."""
+DEFAULT_NAME: Final = "clip"
+"""Name of a model that was exported without a name of its own."""
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}")
+"""No underscore: a model ``clip_text`` would have the ``clip_text_encoder`` of the model ``clip``."""
+
+
+@dataclass(frozen=True)
+class ModelNames:
+    """Names of the Triton models that serve one exported model. Several exported models can share a repository."""
+
+    name: str = DEFAULT_NAME
+    """Raises ValueError if it is not up to 63 letters, digits, dots and hyphens that begin with a letter or digit."""
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(
+                f"{self.name!r} is no name of a model: use up to 63 letters, digits, dots and hyphens, and begin with "
+                "a letter or digit"
+            )
+
+    @property
+    def image(self) -> str:
+        """The ensemble: encoded image in, embedding out."""
+        return f"{self.name}_image"
+
+    @property
+    def preprocess(self) -> str:
+        """The step that decodes; it also answers the handshake."""
+        return f"{self.name}_preprocess"
+
+    @property
+    def encoder(self) -> str:
+        """The step that embeds images."""
+        return f"{self.name}_encoder"
+
+    @property
+    def text(self) -> str:
+        """The ensemble of the text tower: text in, embedding out. It is there if that tower was exported."""
+        return f"{self.name}_text"
+
+    @property
+    def tokenize(self) -> str:
+        """The step that turns texts into token ids."""
+        return f"{self.name}_tokenize"
+
+    @property
+    def text_encoder(self) -> str:
+        """The step that embeds token ids."""
+        return f"{self.name}_text_encoder"
+
+    @property
+    def of_images(self) -> tuple[str, str, str]:
+        """The models of the image tower: the steps, then the ensemble."""
+        return self.preprocess, self.encoder, self.image
+
+    @property
+    def of_texts(self) -> tuple[str, str, str]:
+        """The models of the text tower: the steps, then the ensemble."""
+        return self.tokenize, self.text_encoder, self.text
+
+
+DEFAULT_NAMES: Final = ModelNames()
+
+ENSEMBLE: Final = DEFAULT_NAMES.image
+PREPROCESSOR: Final = DEFAULT_NAMES.preprocess
+ENCODER: Final = DEFAULT_NAMES.encoder
+"""The default model's."""
 
 IMAGE: Final = "image"
 """In, BYTES [N, 1]: one encoded image file per row."""
 PIXELS: Final = "pixels"
 """Between the steps, UINT8 [N, H, W, 3]: the model's input."""
+TEXT: Final = "text"
+"""In, BYTES [N, 1]: one text in UTF-8 per row, of at most MAX_TEXT_BYTES."""
+TOKENS: Final = "tokens"
+"""Between the steps of the text tower, INT32 [N, L]: token ids, padded to the length L of the context."""
+TRUNCATED: Final = "truncated"
+"""Out, BOOL [N, 1]: whether the text is longer than the context, so that the vector is that of its beginning."""
 EMBEDDING: Final = "embedding"
 """Out, FP32 [N, D]: unit rows; a failed image's row is NaN."""
 STATUS: Final = "status"
@@ -34,13 +103,16 @@ FINGERPRINT: Final = "fingerprint"
 PASSPORT: Final = "model"
 """Out of the preprocessor, BYTES [N, 1]: the passport, made only on request."""
 
+MAX_TEXT_BYTES: Final = 65536
+"""Of one text: a hundred times what the longest context holds."""
+
 
 class ImageStatus(IntEnum):
-    """The outcome for one image: the number is in the ``status`` tensor, the name in every error and report."""
+    """The outcome for one image or text: the number is in the ``status`` tensor, the name in every error and report."""
 
     OK = 0
     EMPTY = 1
-    """The file has no bytes."""
+    """The file has no bytes, or the text no characters other than white space."""
     NOT_AN_IMAGE = 2
     """The bytes are not of any known image format."""
     UNSUPPORTED_FORMAT = 3
@@ -50,8 +122,10 @@ class ImageStatus(IntEnum):
     CORRUPT = 5
     """The file contradicts itself."""
     TOO_LARGE = 6
-    """More bytes or pixels than the limits allow."""
+    """More bytes or pixels than the limits allow. For a text: over MAX_TEXT_BYTES."""
     LIMIT = 7
     """Over another limit: side ratio, frames, parts, size of metadata, or time."""
     INTERNAL = 8
     """A defect of this program, not of the image."""
+    NOT_UTF8 = 9
+    """The bytes of a text are not UTF-8."""

@@ -16,41 +16,27 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from preprocess_ensemble.backends.preprocess.metrics import PreprocessMetrics
+from preprocess_ensemble.backends.counters import Counters
+from preprocess_ensemble.backends.preprocess.metrics import PREPROCESS_METRICS, count_images
 from preprocess_ensemble.backends.preprocess.settings import PreprocessSettings
+from preprocess_ensemble.backends.rows import RowsRequest, check_dims, parse, read_passport, text_column
 from preprocess_ensemble.backends.shared_memory import restrict_own_regions
 from preprocess_ensemble.contract import ERROR, IMAGE, PASSPORT, PIXELS, STATUS
 from preprocess_ensemble.imaging import turbojpeg_decoder
 from preprocess_ensemble.imaging.formats import limit_decoder_threads
 from preprocess_ensemble.imaging.preprocessor import Preprocessed, Preprocessor
 from preprocess_ensemble.imaging.transform import PreprocessConfig
-from preprocess_ensemble.model_repository.passport import Passport, PassportError
+from preprocess_ensemble.model_repository.passport import Passport
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
 _DECODED_OUTPUTS: Final = frozenset({PIXELS, STATUS, ERROR})
-
-
-class _Request(NamedTuple):
-    """What one request asks for; a malformed one asks for nothing."""
-
-    id: str
-    """The client's own, which its error messages repeat."""
-    requested: frozenset[str] = frozenset()
-    files: Sequence[bytes] = ()
-    problem: str = ""
-    """What is wrong with a malformed request, in one sentence for the client."""
-
-    @property
-    def decodes(self) -> bool:
-        """Whether it asks for anything that needs decoding."""
-        return not self.requested.isdisjoint(_DECODED_OUTPUTS)
 
 
 class TritonPythonModel:
@@ -66,14 +52,14 @@ class TritonPythonModel:
                 {key: value["string_value"] for key, value in config.get("parameters", {}).items()},
                 instances=max(1, sum(group.get("count", 1) for group in config.get("instance_group", []))),
             )
-            self._passport_text = _read_passport(Path(args["model_repository"]) / settings.passport)
+            self._passport_text = read_passport(Path(args["model_repository"]) / settings.passport)
             preprocess = PreprocessConfig.from_mapping(Passport.from_json(self._passport_text).preprocess)
-            _check_dims(config, preprocess)
+            check_dims(config, PIXELS, [*preprocess.size, 3])
         except ValueError as error:
             raise pb_utils.TritonModelException(f"{name}: {error}") from None
-        self._metrics: PreprocessMetrics | None = None
+        self._metrics: Counters | None = None
         try:
-            self._metrics = PreprocessMetrics(pb_utils.MetricFamily)
+            self._metrics = Counters(pb_utils.MetricFamily, PREPROCESS_METRICS)
         except pb_utils.TritonModelException as error:
             pb_utils.Logger.log_warn(f"{name}: running without its own metrics, because Triton refused them: {error}")
         # The rows are spread over the cores already; a decoder's own threads would only compete with them.
@@ -90,8 +76,11 @@ class TritonPythonModel:
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Return a response for each request, in order; the rows of all requests share the threads."""
-        parsed = [_parse(request) for request in requests]
-        decoded = [request.files if request.decodes else () for request in parsed]
+        parsed = [
+            parse(request, IMAGE, pb_utils.get_input_tensor_by_name(request, IMAGE), "image file")
+            for request in requests
+        ]
+        decoded = [request.rows if _decodes(request) else () for request in parsed]
         pixels, rows = self._preprocessor.run(decoded)
         outcomes, responses = [], []
         end = 0
@@ -100,7 +89,8 @@ class TritonPythonModel:
             outcomes.append(rows[start:end])
             responses.append(self._respond(request, rows[start:end], pixels[start:end]))
         if self._metrics is not None:
-            self._metrics.add(images for request, images in zip(parsed, outcomes, strict=True) if request.decodes)
+            counted = (images for request, images in zip(parsed, outcomes, strict=True) if _decodes(request))
+            self._metrics.add(count_images(counted))
         return responses
 
     def finalize(self) -> None:
@@ -109,12 +99,12 @@ class TritonPythonModel:
         if self._metrics is not None:
             self._metrics.close()
 
-    def _respond(self, request: _Request, rows: Sequence[Preprocessed], pixels: npt.NDArray[np.uint8]) -> Any:
+    def _respond(self, request: RowsRequest, rows: Sequence[Preprocessed], pixels: npt.NDArray[np.uint8]) -> Any:
         if request.problem:
             error = pb_utils.TritonError(request.problem, pb_utils.TritonError.INVALID_ARG)
             return pb_utils.InferenceResponse(error=error)
         outputs: dict[str, npt.NDArray[Any]] = {}
-        if request.decodes:
+        if _decodes(request):
             for number, row in enumerate(rows):
                 if row.log:
                     pb_utils.Logger.log_error(
@@ -123,10 +113,10 @@ class TritonPythonModel:
             outputs = {
                 PIXELS: pixels,
                 STATUS: np.array([[row.status] for row in rows], dtype=np.int32),
-                ERROR: _text_column([row.message for row in rows]),
+                ERROR: text_column([row.message for row in rows]),
             }
         if PASSPORT in request.requested:
-            outputs[PASSPORT] = _text_column([self._passport_text] * len(request.files))
+            outputs[PASSPORT] = text_column([self._passport_text] * len(request.rows))
         return pb_utils.InferenceResponse(
             output_tensors=[
                 pb_utils.Tensor(name, array) for name, array in outputs.items() if name in request.requested
@@ -134,44 +124,6 @@ class TritonPythonModel:
         )
 
 
-def _parse(request: Any) -> _Request:
-    tensor = pb_utils.get_input_tensor_by_name(request, IMAGE)
-    if tensor is None:
-        problem = f"The request lacks the input {IMAGE}: a BYTES tensor of shape [N, 1], one image file per row."
-        return _Request(request.request_id(), problem=problem)
-    files: npt.NDArray[np.object_] = tensor.as_numpy()
-    if files.dtype != np.object_ or files.ndim != 2 or files.shape[1] != 1:
-        problem = (
-            f"The input {IMAGE} has shape {list(files.shape)} and type {files.dtype}; "
-            "it must be a BYTES tensor of shape [N, 1], one image file per row."
-        )
-        return _Request(request.request_id(), problem=problem)
-    return _Request(request.request_id(), frozenset(request.requested_output_names()), files[:, 0].tolist())
-
-
-def _text_column(texts: Sequence[str]) -> npt.NDArray[np.object_]:
-    column = np.empty((len(texts), 1), dtype=np.object_)
-    column[:, 0] = [text.encode() for text in texts]
-    return column
-
-
-def _read_passport(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii")
-    except FileNotFoundError:
-        raise PassportError(
-            "the model's passport, model.json, is missing; run clip-export with this repository to make the model"
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise PassportError(f"the model's passport, model.json, cannot be read ({type(error).__name__})") from None
-
-
-def _check_dims(config: Mapping[str, Any], preprocess_config: PreprocessConfig) -> None:
-    expected = [*preprocess_config.size, 3]
-    for output in config["output"]:
-        dims = [int(side) for side in output["dims"]]
-        if output["name"] == PIXELS and dims != expected:
-            raise ValueError(
-                f"config.pbtxt says dims {dims} for the output {PIXELS} and the exported model needs {expected}; "
-                "run clip-export with this repository again to update it"
-            )
+def _decodes(request: RowsRequest) -> bool:
+    """Whether it asks for anything that needs decoding."""
+    return not request.requested.isdisjoint(_DECODED_OUTPUTS)

@@ -99,14 +99,23 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_repository(shared_folder: Path) -> Path:
-    """A model repository with the small CLIP, which no test changes.
+    """A model repository with the image tower of the small CLIP, which no test changes."""
+    return _exported(shared_folder / "tiny_repository", "image")
 
-    Another process exports it: one that has loaded PyTorch forks slowly, and some tests fork thousands of times.
-    """
-    repository = shared_folder / "tiny_repository" / "triton_models"
-    with FileLock(shared_folder / "tiny_repository.lock"):
+
+@pytest.fixture(scope="session")
+def tiny_pair_repository(shared_folder: Path) -> Path:
+    """A model repository with both towers of the small CLIP, which no test changes."""
+    return _exported(shared_folder / "tiny_pair_repository", "image,text")
+
+
+def _exported(folder: Path, towers: str) -> Path:
+    """Export once for all processes, in another process: one that has loaded PyTorch forks slowly, and some tests fork
+    thousands of times."""
+    repository = folder / "triton_models"
+    with FileLock(folder.with_suffix(".lock")):
         if not repository.exists():
             command = [sys.executable, "-m", "preprocess_ensemble.export.command", "--model", str(TINY_CLIP)]
-            options = ["--pretrained", "random:0", "--repository", str(repository)]
+            options = ["--towers", towers, "--pretrained", "random:0", "--repository", str(repository)]
             subprocess.run([*command, *options], check=True, capture_output=True)
     return repository

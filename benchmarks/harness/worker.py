@@ -34,6 +34,11 @@ class Worker:
             [sys.executable, "-m", module, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
+    @property
+    def process_id(self) -> int:
+        """Of the process that measures."""
+        return self._process.pid
+
     @cached_property
     def ready(self) -> dict[str, Any]:
         """The first answer; waits until the worker is warm."""

@@ -7,6 +7,7 @@ these row numbers and returns their vectors (N, D).
 from __future__ import annotations
 
 import base64
+import json
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -18,8 +19,9 @@ import numpy.typing as npt
 
 from benchmarks.fixtures.bare_encoder import preprocessing
 from benchmarks.fixtures.float_models import FLOAT_MODEL
+from benchmarks.fixtures.repositories import exported_passport
 from benchmarks.load.triton_requests import TIMEOUT_S, json_posts, triton_requests
-from benchmarks.peers.in_process import Target, pytorch_loop, ready_pixels
+from benchmarks.peers.in_process import Target, pytorch_loop, pytorch_texts, ready_pixels
 from clip_client import ClientConfig, ClipClient
 from clip_client._transports.grpc import transport_factory
 from preprocess_ensemble.imaging.preprocessor import Preprocessor
@@ -41,6 +43,20 @@ async def clip_client(target: Target) -> AsyncIterator[Embed]:
 
         async def embed(rows: list[int]) -> Vectors:
             batch = await clip.embed(target.images(rows))
+            batch.raise_for_errors()
+            return batch.vectors
+
+        yield embed
+
+
+@asynccontextmanager
+async def clip_client_text(target: Target) -> AsyncIterator[Embed]:
+    """Texts through the library."""
+    texts = target.texts
+    async with ClipClient(target.url, timeout_s=TIMEOUT_S) as clip:
+
+        async def embed(rows: list[int]) -> Vectors:
+            batch = await clip.embed_text([texts[row] for row in rows])
             batch.raise_for_errors()
             return batch.vectors
 
@@ -84,16 +100,58 @@ async def in_process(target: Target, load: Callable[[Target], Callable[[list[int
 
 
 @asynccontextmanager
-async def infinity(target: Target) -> AsyncIterator[Embed]:
+async def infinity(target: Target, *, modality: str) -> AsyncIterator[Embed]:
     """infinity's endpoint, which is like OpenAI's; images travel as data URIs."""
-    uris = ["data:image/jpeg;base64," + base64.b64encode(file).decode() for file in target.files]
+    inputs = target.texts if modality == "text" else [data_uri(file) for file in target.files]
     async with json_posts(f"{target.url}/embeddings") as post:
 
         async def embed(rows: list[int]) -> Vectors:
-            answer = await post({"model": "clip", "modality": "image", "input": [uris[row] for row in rows]})
+            answer = await post({"model": "clip", "modality": modality, "input": [inputs[row] for row in rows]})
             return np.array([entry["embedding"] for entry in answer["data"]], np.float32)
 
         yield embed
+
+
+@asynccontextmanager
+async def openai(target: Target, *, encoding: str) -> AsyncIterator[Embed]:
+    """OpenAI's endpoint; images travel as data URIs, and vectors as numbers or in base64."""
+    uris = [data_uri(file) for file in target.files]
+    async with json_posts(f"{target.url}/v1/embeddings") as post:
+
+        async def embed(rows: list[int]) -> Vectors:
+            body = {"model": "clip", "encoding_format": encoding, "input": [uris[row] for row in rows]}
+            vectors = [entry["embedding"] for entry in (await post(body))["data"]]
+            if encoding == "base64":
+                return np.array([np.frombuffer(base64.b64decode(vector), "<f4") for vector in vectors])
+            return np.array(vectors, np.float32)
+
+        yield embed
+
+
+@asynccontextmanager
+async def immich(target: Target) -> AsyncIterator[Embed]:
+    """Immich's endpoint: a form with one image."""
+    import aiohttp
+
+    passport = exported_passport(target.repository)
+    name = f"{passport.model}__{passport.pretrained}"
+    connector, timeout = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(total=TIMEOUT_S)
+    async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
+
+        async def embed(rows: list[int]) -> Vectors:
+            (row,) = rows
+            form = aiohttp.FormData({"entries": json.dumps({"clip": {"visual": {"modelName": name}}})})
+            form.add_field("image", target.files[row], filename="blob")
+            async with session.post(f"{target.url}/predict", data=form) as response:
+                response.raise_for_status()
+                return np.array([json.loads((await response.json())["clip"])], np.float32)
+
+        yield embed
+
+
+def data_uri(file: bytes) -> str:
+    """A JPEG file as a URI."""
+    return f"data:image/jpeg;base64,{base64.b64encode(file).decode()}"
 
 
 @asynccontextmanager
@@ -121,11 +179,17 @@ def normalised(pixels: Pixels, config: PreprocessConfig) -> npt.NDArray[np.float
 ADAPTERS: Final[dict[str, Open]] = {
     "client": clip_client,
     "transport": transport,
-    "infinity": infinity,
+    "client-text": clip_client_text,
+    "infinity": partial(infinity, modality="image"),
+    "openai": partial(openai, encoding="float"),
+    "openai-base64": partial(openai, encoding="base64"),
+    "immich": immich,
+    "infinity-text": partial(infinity, modality="text"),
     "triton-json": partial(triton_tensors, protocol="json"),
     "triton-http": partial(triton_tensors, protocol="http"),
     "triton-grpc": partial(triton_tensors, protocol="grpc"),
     "session": partial(in_process, load=ready_pixels),
     "pytorch": partial(in_process, load=partial(pytorch_loop, precision="fp32")),
     "pytorch-bf16": partial(in_process, load=partial(pytorch_loop, precision="bf16")),
+    "pytorch-text": partial(in_process, load=pytorch_texts),
 }

@@ -52,7 +52,7 @@ def main() -> None:
     """Run one load generator as a worker."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("adapter", choices=ADAPTERS)
-    parser.add_argument("--photos", type=Path, required=True, help="folder of JPEG files")
+    parser.add_argument("--photos", type=Path, required=True, help="folder of JPEG files, or of texts")
     parser.add_argument("--url", default="")
     for shared in (REPOSITORY, MODEL):
         shared(parser)

@@ -39,6 +39,11 @@ class Target:
         """The files with these numbers."""
         return [self.files[row] for row in rows]
 
+    @property
+    def texts(self) -> list[str]:
+        """The files, if they are texts."""
+        return [file.decode() for file in self.files]
+
 
 def device() -> str:
     """``cuda`` if both ONNX Runtime and PyTorch can use a GPU, else ``cpu``.
@@ -95,6 +100,29 @@ def pytorch_loop(target: Target, *, precision: str) -> Embed:
         images = torch.stack(list(decoders.map(prepared, rows))).to(where, dtype)
         # A norm computed in bf16 is wrong in the third digit.
         vectors: Vectors = functional.normalize(network.encode_image(images).float(), dim=-1).cpu().numpy()
+        return vectors
+
+    return embed
+
+
+def pytorch_texts(target: Target) -> Embed:
+    """open_clip's tokenizer and text tower as its documentation shows them, in fp32, on :func:`device`."""
+    import open_clip
+    import torch
+
+    from preprocess_ensemble.export.exporter import load_model
+
+    logging.basicConfig(level=logging.ERROR)
+    passport = exported_passport(target.repository)
+    where = device()
+    network = cast("Any", load_model(target.model or passport.model, passport.pretrained).to(where))
+    tokenize = cast("Any", open_clip.get_tokenizer(passport.model))
+    texts = target.texts
+
+    @torch.inference_mode()
+    def embed(rows: list[int]) -> Vectors:
+        tokens = tokenize([texts[row] for row in rows]).to(where)
+        vectors: Vectors = network.encode_text(tokens, normalize=True).cpu().numpy()
         return vectors
 
     return embed

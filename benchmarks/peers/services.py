@@ -22,7 +22,7 @@ REQUIREMENTS: Final = {
     # infinity imports optimum's BetterTransformer, which refuses transformers 4.49 and newer, and a typer of its time;
     # it reads images through aiohttp, which its extra ``server`` leaves out.
     "infinity": (
-        "infinity-emb[torch,server,vision]==0.0.77",
+        "infinity-emb[torch,server,vision]==0.0.78",
         "transformers<4.49",
         "optimum<1.25",
         "click<8.2",
@@ -74,6 +74,12 @@ def plain_service(model: str, pretrained: str, *, max_batch: int = 32) -> Abstra
     return _running("the plain service", command, "/healthz", environment)
 
 
+def gateway(url: str, *, workers: int) -> AbstractContextManager[Service]:
+    """clip-gateway in front of the Triton at this gRPC address."""
+    options = ("--url", url, "--workers", str(workers))
+    return _running("clip-gateway", (sys.executable, "-m", "clip_client.gateway.command", *options), "/health", {})
+
+
 def infinity(model: str, pretrained: str) -> AbstractContextManager[Service]:
     """infinity in fp32 on the device of the other systems, with the same weights."""
     python = venv_python("infinity")
@@ -92,13 +98,20 @@ def _infinity_model(python: Path, model: str, pretrained: str) -> Path:
 
     from preprocess_ensemble.export.exporter import load_model
 
-    directory = BUILD / "infinity-models" / f"{Path(model).stem}-{pretrained.replace(':', '-')}"
+    directory = BUILD / "infinity-pairs" / f"{Path(model).stem}-{pretrained.replace(':', '-')}"
     if (directory / "preprocessor_config.json").exists():
         return directory
     network = cast("Any", load_model(model, pretrained))
     directory.mkdir(parents=True, exist_ok=True)
     weights = directory / "open_clip.pt"
-    torch.save({"config": open_clip.get_model_config(Path(model).stem), "state": network.state_dict()}, weights)
+    tokenizer = open_clip.SimpleTokenizer()
+    saved = {
+        "config": open_clip.get_model_config(Path(model).stem),
+        "state": network.state_dict(),
+        "vocabulary": tokenizer.encoder,
+        "merges": [" ".join(pair) for pair in tokenizer.bpe_ranks],
+    }
+    torch.save(saved, weights)
     script = Path(__file__).parent / "baseline" / "infinity_model.py"
     subprocess.run([python, script, weights, directory], check=True, stdout=sys.stderr)
     weights.unlink()

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, UndefinedError, select_autoescape
 
+from benchmarks.experiments import search
 from benchmarks.experiments.dedup import first_scan
 from benchmarks.experiments.serving.three_way import SYSTEMS
 from benchmarks.harness.rounds import median_of
@@ -28,7 +29,7 @@ Results = Mapping[str, Result]
 
 MARKED: Final = re.compile(r"(<!-- (?P<name>[a-z_]+) -->\n).*?(<!-- /(?P=name) -->)", re.DOTALL)
 TABLES: Final = (
-    "three_way", "ratios", "ensemble", "queue_delay", "transfer", "first_scan", "accuracy", "install_size",
+    "three_way", "ratios", "ensemble", "queue_delay", "transfer", "first_scan", "search", "accuracy", "install_size",
 )  # fmt: skip
 """Markers of tables, each with a macro of its name."""
 COMMANDS: Final = {
@@ -129,6 +130,7 @@ ENVIRONMENT.globals.update(
     SYSTEMS=SYSTEMS,
     EXTRAS=EXTRAS,
     FIRST_SCAN_SYSTEMS=first_scan.SYSTEMS,
+    SEARCH_SYSTEMS=search.SYSTEMS,
     REST=first_scan.REST,
     IMAGE_ENCODINGS=IMAGE_ENCODINGS,
     median_of=median_of,

@@ -31,6 +31,7 @@ EXTRAS: Final[Mapping[str, str]] = {
     "laptop": "`cli`, `dedup`, `local`, `phone`, `raw` and `review`: all that a photographer needs",
     "laptop,photos": "and libraries of Apple Photos",
     "server,local": "`clip-serve` and `tritonserver` on a CPU (Linux x86-64, Python 3.11 or 3.12)",
+    "gateway": "`clip-gateway`",
     "ray": "`cli` and `dedup` with `--engine ray`",
     "export,local": "PyTorch and open_clip, for models that `clip-export` cannot write without them",
 }

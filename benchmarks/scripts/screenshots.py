@@ -47,14 +47,14 @@ def main() -> int:
             assert process.stdout is not None, "it is a pipe"
             try:
                 address = process.stdout.readline().decode().split()[-1]
-                photograph(Path(folder, "report.html").as_uri(), address, arguments.output)
+                photograph(Path(folder, "report.html").as_uri(), address, Path(folder, "Pictures"), arguments.output)
             finally:
                 process.send_signal(signal.SIGINT)
     return 0
 
 
-def photograph(page: str, review: str, output: Path) -> None:
-    """Take the pictures of the report page, and of the review at this address."""
+def photograph(page: str, review: str, photos: Path, output: Path) -> None:
+    """Take the pictures of the report page, and of the review of ``photos`` at this address."""
     from playwright.sync_api import sync_playwright
 
     executable = shutil.which("chromium") or shutil.which("google-chrome")
@@ -66,14 +66,26 @@ def photograph(page: str, review: str, output: Path) -> None:
         shoot(browser, page, output / "report.png", 1000, click=".chip:has-text('Re-encoded')")
         shoot(browser, page, output / "compare.png", 800, click="figure:has-text('astronaut, sent by') a.mat")
         shoot(browser, review, output / "review.png", 1000, click=".list a:has-text('2 copies') >> nth=0")
+        # Words would show nothing with random weights.
+        query = next(path for path in sorted(photos.rglob("*.*")) if "chelsea" in path.name)
+        shoot(browser, f"{review.rstrip('/')}/search", output / "search.png", 800, upload=query)
         browser.close()
 
 
-def shoot(browser: Browser, address: str, output: Path, height: int, *, click: str) -> None:
-    """Take one picture of the screen, with at most 256 colours, which keeps it small."""
+def shoot(
+    browser: Browser, address: str, output: Path, height: int, *, click: str = "", upload: Path | None = None
+) -> None:
+    """Take one picture of the screen, with at most 256 colours, which keeps it small.
+
+    Before it, ``click`` is clicked, or the file ``upload`` is chosen.
+    """
     view = browser.new_page(viewport={"width": 1280, "height": height}, color_scheme="light")
     view.goto(address)
-    view.locator(click).click()
+    if upload is None:
+        view.locator(click).click()
+    else:
+        view.locator("input[type=file]").set_input_files(upload)
+        view.wait_for_url("**photo=**")
     view.wait_for_load_state("networkidle")
     with Image.open(io.BytesIO(view.screenshot())) as picture:
         for colors in (256, 128, 64, 32):

@@ -1,14 +1,17 @@
-"""From an image source to the bytes to send."""
+"""From what a caller passes to the bytes to send."""
 
 from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING, Final
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterable, Iterable
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from clip_client._encoding import IMAGE_ENCODINGS, EncodedImage
 from clip_client._errors import ImageError, ProtocolMismatch
-from clip_client._pipeline.images import picture_of, read_image, too_large
+from clip_client._model import Tower
+from clip_client._pipeline.images import is_single, path_of, picture_of, read_image, too_large
 from preprocess_ensemble.cores import usable_cores
 
 if TYPE_CHECKING:
@@ -22,12 +25,39 @@ _OBJECT_LOCKS: Final = 64
 """Locks that objects share by their address: several times the threads, so that two objects seldom share one."""
 
 
-class ImageEncoder:
+class Encoder(ABC):
+    """What a call needs to know about its items: images, or texts."""
+
+    tower: ClassVar[Tower]
+
+    def items(self, source: object) -> Iterable[Any] | AsyncIterable[Any]:
+        """Return an iterable of the items of a call. Raises TypeError if ``source`` is neither an item nor iterable."""
+        if isinstance(source, Iterable | AsyncIterable):
+            return source
+        item = self.tower.value
+        raise TypeError(f"expected one {item} or an iterable of {item}s, got {type(source).__name__}")
+
+    @abstractmethod
+    def path_of(self, item: object) -> str | None:
+        """Return the path that names the item in errors and results, if there is one."""
+
+    @abstractmethod
+    def unchanged(self, source: object) -> bytes | None:
+        """Return the bytes to send if ``source`` is sent as it is, else None: then call :meth:`encode` in a thread."""
+
+    @abstractmethod
+    def encode(self, source: object, model: ModelInfo) -> bytes:
+        """Return the bytes to send. May block and compute: call it in a worker thread. Raises an ItemError."""
+
+
+class ImageEncoder(Encoder):
     """Reads images and, unless ``transfer`` is ``"original"``, reduces them to the model's input pixels.
 
     The server's own code does that: it decodes at reduced size if that is safe, applies the orientation, resizes and
     crops. The result is a JPEG of exactly the model's input size, so the server has nothing left to resize.
     """
+
+    tower = Tower.IMAGE
 
     def __init__(self, config: ClientConfig) -> None:
         self._encoding = IMAGE_ENCODINGS[config.transfer]
@@ -36,8 +66,13 @@ class ImageEncoder:
         self._cores = threading.BoundedSemaphore(usable_cores())
         self._object_locks = tuple(threading.Lock() for _ in range(_OBJECT_LOCKS))
 
+    def items(self, source: object) -> Iterable[Any] | AsyncIterable[Any]:
+        return [source] if is_single(source) else super().items(source)
+
+    def path_of(self, item: object) -> str | None:
+        return path_of(item)
+
     def unchanged(self, source: object) -> bytes | None:
-        """Return the bytes to send if ``source`` is sent as it is, else None: then call :meth:`encode` in a thread."""
         if isinstance(source, EncodedImage):
             return source if source.file_bytes <= self._max_bytes else None
         if not isinstance(source, bytes | bytearray | memoryview):
@@ -49,7 +84,7 @@ class ImageEncoder:
             return None
 
     def encode(self, source: object, model: ModelInfo) -> bytes:
-        """Read one image and return the bytes to send. Blocks on files and computes: call it in a worker thread.
+        """Read one image, and reduce it if the configuration says so.
 
         Raises ImageError with the code that the server would give, or ``UNREADABLE``, and ProtocolMismatch if this
         version does not know the model's preprocessing.
@@ -73,7 +108,6 @@ class ImageEncoder:
             if len(data) <= self._encoding.unchanged_up_to:
                 return data
         from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, decode
-        from preprocess_ensemble.imaging.transform import reduced_jpeg
 
         config = _preprocessing(model)
         with self._cores:
@@ -83,9 +117,7 @@ class ImageEncoder:
                 except DecodeError as error:
                     raise ImageError(error.message, code=error.status.name) from None
             assert picture is not None  # else there is a file, which was decoded
-            jpeg = self._encoding.jpeg
-            reduced = reduced_jpeg(picture, config, quality=jpeg.quality, subsampling=jpeg.subsampling)
-        return reduced if data is None or len(reduced) < len(data) else data
+            return self._encoding.payload(picture, config, data)
 
 
 def _is_ordinary(picture: Image) -> bool:

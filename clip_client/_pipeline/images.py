@@ -6,7 +6,7 @@ import io
 import os
 import re
 import stat
-from collections.abc import Iterator, Sized
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -30,13 +30,6 @@ def is_single(images: object) -> bool:
     if isinstance(images, np.ndarray):
         return images.ndim != 4
     return isinstance(images, str | os.PathLike | bytes | bytearray | memoryview) or _is_pil(images) or _is_file(images)
-
-
-def known_count(images: object) -> int | None:
-    """Return the number of images if it is known beforehand, else None. Bytes are one image, whatever their length."""
-    if is_single(images):
-        return 1
-    return len(images) if isinstance(images, Sized) else None
 
 
 def path_of(source: object) -> str | None:

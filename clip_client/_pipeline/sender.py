@@ -1,4 +1,4 @@
-"""Packs the pending images of all calls into requests, sends them, and hands out the answers image by image."""
+"""Packs the pending items of all calls into requests, sends them, and hands out the answers item by item."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from typing import TYPE_CHECKING, Final
 
 from clip_client._balancing.retry import RETRIED, RetryBudget
 from clip_client._client_stats import ClientStats
-from clip_client._errors import ClipError, DeadlineExceeded, ImageError, Overloaded, ProtocolMismatch, Unavailable
-from clip_client._pipeline.pending_image import Deadline, PendingImage, Result
+from clip_client._errors import ClipError, DeadlineExceeded, Overloaded, ProtocolMismatch, Unavailable
+from clip_client._pipeline.pending_item import Deadline, PendingItem, Result
 from preprocess_ensemble.contract import ImageStatus
 
 if TYPE_CHECKING:
     from clip_client._balancing.balancer import Balancer, Server
     from clip_client._config import ClientConfig
-    from clip_client._model import ModelInfo
+    from clip_client._model import ModelInfo, Tower
     from clip_client._transports.base import Answer
 
-_CLOSED: Final = "The client was closed before the image was sent."
+_CLOSED: Final = "The client was closed before this was sent."
 
 _HELD_REQUESTS: Final = 8
-"""Images are encoded ahead for this many full requests and no further, which bounds memory when photos are large."""
+"""Items are encoded ahead for this many full requests and no further, which bounds memory when photos are large."""
 
 _CODES: Final = {status.value: status.name for status in ImageStatus}
 """A newer server may know more reasons than this client."""
 
 
 class Sender:
-    """Packs waiting images into requests as soon as a server has slots for them.
+    """Packs waiting items into requests as soon as a server has slots for them.
 
-    It never waits to fill a batch: images that become ready while nothing may be sent fill the next one. Images of
-    different calls may share a request; each has its own deadline and its own future.
+    It never waits to fill a batch: items that become ready while nothing may be sent fill the next one. Items
+    of different calls may share a request if they are of one tower; each has its own deadline and its own future.
     """
 
     def __init__(self, balancer: Balancer, config: ClientConfig, on_mismatch: Callable[[ModelInfo], None]) -> None:
@@ -47,15 +47,15 @@ class Sender:
         self._counts = ClientStats()
         """Only the counts; :meth:`stats` adds what there is at the moment."""
 
-        # A submitted image is in _waiting or in a request of _requests until it has its result. A cancelled one may
+        # A submitted item is in _waiting or in a request of _requests until it has its result. A cancelled one may
         # stay in _waiting for a while; _cancelled counts those since the last clean-up.
-        self._waiting: deque[PendingImage] = deque()
+        self._waiting: deque[PendingItem] = deque()
         self._requests: dict[asyncio.Task[None], _Request] = {}
         self._cancelled = 0
         self._is_cleaning_up = False
         self._max_bytes = _HELD_REQUESTS * config.max_request_bytes
         self._held_bytes = 0
-        """Bytes of the images in _waiting and _requests."""
+        """Bytes of the items in _waiting and _requests."""
         self._room = asyncio.Event()
         self._dispatch_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
@@ -63,7 +63,7 @@ class Sender:
 
     @property
     def is_full(self) -> bool:
-        """True if the images that have no result yet leave no memory for more."""
+        """True if the items that have no result yet leave no memory for more."""
         return self._held_bytes >= self._max_bytes
 
     async def has_room(self) -> None:
@@ -72,23 +72,23 @@ class Sender:
             self._room.clear()
             await self._room.wait()
 
-    def submit(self, payload: bytes, model: ModelInfo, deadline: Deadline | None) -> PendingImage:
-        """Queue an image; return the future of its result, which after :meth:`aclose` is Unavailable at once."""
-        image = PendingImage(payload, model, deadline, self._loop.time(), self._on_image_cancelled, self._loop)
+    def submit(self, payload: bytes, tower: Tower, model: ModelInfo, deadline: Deadline | None) -> PendingItem:
+        """Queue an item; return the future of its result, which after :meth:`aclose` is Unavailable at once."""
+        item = PendingItem(payload, tower, model, deadline, self._loop.time(), self._on_item_cancelled, self._loop)
         self._held_bytes += len(payload)
         if self._closed:
-            self._finish(image, Unavailable(_CLOSED))
+            self._finish(item, Unavailable(_CLOSED))
         else:
-            self._waiting.append(image)
+            self._waiting.append(item)
             if not self._dispatch_scheduled:
                 self._schedule()
-        return image
+        return item
 
     def stats(self) -> ClientStats:
         return replace(
             self._counts,
             images_waiting=len(self._waiting),
-            images_in_flight=sum(len(request.images) for request in self._requests.values()),
+            images_in_flight=sum(len(request.items) for request in self._requests.values()),
             servers=tuple(server.stats() for server in self._balancer.servers),
         )
 
@@ -105,48 +105,48 @@ class Sender:
         self._fail(self._waiting, Unavailable(_CLOSED))
         self._waiting.clear()
 
-    # How an image ends.
+    # How an item ends.
 
-    def _finish(self, image: PendingImage, result: Result) -> None:
-        if not image.done():
-            image.set_result(result)
-            self._forget(image)
+    def _finish(self, item: PendingItem, result: Result) -> None:
+        if not item.done():
+            item.set_result(result)
+            self._forget(item)
 
-    def _fail(self, images: Iterable[PendingImage], error: ClipError) -> None:
-        for image in images:
+    def _fail(self, items: Iterable[PendingItem], error: ClipError) -> None:
+        for item in items:
             # A copy each, because raising an exception adds to its traceback.
-            self._finish(image, copy.copy(error))
+            self._finish(item, copy.copy(error))
 
-    def _forget(self, image: PendingImage) -> None:
-        self._held_bytes -= len(image.payload)
-        image.payload = b""
-        if self._held_bytes < self._max_bytes:  # not the property: this runs for every image
+    def _forget(self, item: PendingItem) -> None:
+        self._held_bytes -= len(item.payload)
+        item.payload = b""
+        if self._held_bytes < self._max_bytes:  # not the property: this runs for every item
             self._room.set()
 
-    def _on_image_cancelled(self, image: PendingImage) -> None:
-        self._forget(image)
+    def _on_item_cancelled(self, item: PendingItem) -> None:
+        self._forget(item)
         self._cancelled += 1
         if not self._is_cleaning_up:
-            # Once for all images of a call.
+            # Once for all items of a call.
             self._is_cleaning_up = True
             self._loop.call_soon(self._clean_up)
 
     def _clean_up(self) -> None:
-        """Drop cancelled images; a request that carries no others is cancelled."""
+        """Drop cancelled items; a request that carries no others is cancelled."""
         self._is_cleaning_up = False
         if self._cancelled > max(64, len(self._waiting) // 2):
-            # Seldom enough to cost little per image, often enough that the queue never holds mostly cancelled ones.
-            self._waiting = deque(image for image in self._waiting if not image.done())
+            # Seldom enough to cost little per item, often enough that the queue never holds mostly cancelled ones.
+            self._waiting = deque(item for item in self._waiting if not item.done())
             self._cancelled = 0
         for task, request in self._requests.items():
-            if all(image.done() for image in request.images):
+            if all(item.done() for item in request.items):
                 task.cancel()
         self._schedule()
 
-    # Which images go next.
+    # Which items go next.
 
     def _schedule(self) -> None:
-        # At the end of this iteration of the loop, so that a burst of images shares a request.
+        # At the end of this iteration of the loop, so that a burst of items shares a request.
         if not self._dispatch_scheduled and self._waiting and not self._closed:
             self._dispatch_scheduled = True
             self._loop.call_soon(self._dispatch)
@@ -154,24 +154,24 @@ class Sender:
     def _dispatch(self) -> None:
         self._dispatch_scheduled = False
         while self._waiting and not self._closed:
-            model = self._waiting[0].model
-            choice = self._balancer.choose(len(self._waiting), model.max_batch_size)
+            first = self._waiting[0]
+            choice = self._balancer.choose(len(self._waiting), first.model.max_batch_size)
             if choice is None:
                 self._wake_at(self._balancer.next_attempt_at())
                 return
             server, available_slots = choice
-            images = self._take(server, available_slots, model)
-            if images:
-                request = _Request(server, images, self._loop.time())
-                server.limit.started(len(images))
+            items = self._take(server, available_slots, first.tower, first.model)
+            if items:
+                request = _Request(server, items, self._loop.time())
+                server.limit.started(len(items))
                 task = asyncio.create_task(self._send(request), name="clip_client request")
                 self._requests[task] = request
                 task.add_done_callback(self._on_request_done)
 
     def _wake_at(self, when: float | None) -> None:
-        """Dispatch again at ``when``, and when the first waiting image runs out of time.
+        """Dispatch again at ``when``, and when the first waiting item runs out of time.
 
-        The first is enough: a call with a deadline gives up its own images, and images with a deadline of their own
+        The first is enough: a call with a deadline gives up its own items, and items with a deadline of their own
         were sent before, so they wait in front of all others.
         """
         while self._waiting and self._waiting[0].done():
@@ -189,69 +189,81 @@ class Sender:
         now = self._loop.time()
         # Only the front of the queue: under overload it holds thousands, and one of them expires every millisecond.
         while self._waiting and (deadline := self._waiting[0].deadline) is not None and deadline.at <= now:
-            self._finish(self._waiting.popleft(), DeadlineExceeded("timeout_s ran out before a server took the image."))
+            item = self._waiting.popleft()
+            error = DeadlineExceeded(f"timeout_s ran out before a server took the {item.tower.value}.")
+            self._finish(item, error)
         self._schedule()
 
-    def _take(self, server: Server, available_slots: int, model: ModelInfo) -> list[PendingImage]:
-        """Remove the images of one request from the queue: of one model, within the slots and the byte limit."""
+    def _take(self, server: Server, available_slots: int, tower: Tower, model: ModelInfo) -> list[PendingItem]:
+        """Remove the items of one request from the queue: of one tower, within the slots and the byte limit.
+
+        Items of the other tower keep their places, so that images and texts in turn still share requests.
+        """
         waiting = self._waiting
-        images: list[PendingImage] = []
+        items: list[PendingItem] = []
+        others: list[PendingItem] = []
         size = 0
         now = self._loop.time()
-        # If a server is down, that is why images are late; they are no sign of overload.
+        # If a server is down, that is why items are late; they are no sign of overload.
         latency = None if server.is_down else server.limit.latency_s
-        while waiting and len(images) < available_slots:
-            image = waiting[0]
-            if image.model is not model:
-                break
-            deadline = image.deadline
+        while waiting and len(items) < available_slots:
+            item = waiting[0]
+            if item.tower is not tower or item.model is not model:
+                if len(others) == model.max_batch_size:
+                    break
+                others.append(waiting.popleft())
+                continue
+            deadline = item.deadline
             if deadline is None:
                 deadline = Deadline(since=now, at=now + self._config.timeout_s)
             is_late = (
-                latency is not None and deadline.at - now <= 2 * latency and self._shed(image, server, latency, now)
+                latency is not None and deadline.at - now <= 2 * latency and self._shed(item, server, latency, now)
             )
-            if not is_late and not image.done():
-                size += len(image.payload)
-                if images and size > self._config.max_request_bytes:
+            if not is_late and not item.done():
+                size += len(item.payload)
+                if items and size > self._config.max_request_bytes:
                     break
-                image.deadline = deadline
-                images.append(image)
+                item.deadline = deadline
+                items.append(item)
             waiting.popleft()
-        return images
+        waiting.extendleft(reversed(others))
+        return items
 
-    def _shed(self, image: PendingImage, server: Server, latency: float, now: float) -> bool:
-        """Fail an image that has waited for more than half of its time and cannot be back in the rest.
+    def _shed(self, item: PendingItem, server: Server, latency: float, now: float) -> bool:
+        """Fail an item that has waited for more than half of its time and cannot be back in the rest.
 
-        The server would work on it all the same, for a caller that has left: sending such images is how goodput falls
+        The server would work on it all the same, for a caller that has left: sending such items is how goodput falls
         to nothing under overload. Twice the mean latency, because half of all answers take longer than the mean.
         """
-        if image.deadline is None or image.done():
+        if item.deadline is None or item.done():
             return False
-        remaining, waited = image.deadline.at - now, now - image.waits_since
+        remaining, waited = item.deadline.at - now, now - item.waits_since
         if remaining > min(2 * latency, waited):
             return False
         self._counts.images_shed += 1
         error = Overloaded(
-            f"{server.endpoint} is overloaded: the image waited {waited:.2f} s, "
+            f"{server.endpoint} is overloaded: the {item.tower.value} waited {waited:.2f} s, "
             f"{max(0.0, remaining):.2f} s are left, and an answer takes {latency:.2f} s."
         )
         error.ran_out_of_time = True
-        self._finish(image, error)
+        self._finish(item, error)
         return True
 
     # What becomes of a request.
 
     async def _send(self, request: _Request) -> None:
-        server, images, count = request.server, request.images, len(request.images)
+        server, items, count = request.server, request.items, len(request.items)
         request_id = uuid.uuid4().hex
-        payloads = [image.payload for image in images]
+        payloads = [item.payload for item in items]
         self._counts.requests_sent += 1
         self._counts.bytes_sent += sum(map(len, payloads))
-        # The longest time of all images; if one has less, its call gives it up.
+        # The longest time of all items; if one has less, its call gives it up.
         deadlines = request.deadlines
         timeout_s = max(0.001, *(deadline.request_s(request.started_at) for deadline in set(deadlines)))
         try:
-            answer = await server.transport.infer(payloads, request_id=request_id, timeout_s=timeout_s)
+            answer = await server.transport.infer(
+                payloads, tower=items[0].tower, request_id=request_id, timeout_s=timeout_s
+            )
         except ClipError as error:
             now = self._loop.time()
             has_other = self._balancer.has_other(server)
@@ -259,29 +271,27 @@ class Sender:
             self._retry_or_fail(request, error, now)
         else:
             now = self._loop.time()
-            given = min(deadline.at - image.waits_since for deadline, image in zip(deadlines, images, strict=True))
+            given = min(deadline.at - item.waits_since for deadline, item in zip(deadlines, items, strict=True))
             server.succeeded(count, started_at=request.started_at, now=now, time_given_s=given)
             self._budget.success()
-            self._deliver(answer, images, server, request_id)
+            self._deliver(answer, items, server, request_id)
 
     def _retry_or_fail(self, request: _Request, error: ClipError, now: float) -> None:
-        images = request.images
+        items = request.items
         if isinstance(error, DeadlineExceeded):
             # If a call got results meanwhile, this request was too much for a slow server, or one of several hangs.
-            again = [
-                image for image in images if image.deadline is not None and image.deadline.since > request.started_at
-            ]
+            again = [item for item in items if item.deadline is not None and item.deadline.since > request.started_at]
         else:
-            again = images if isinstance(error, RETRIED) or self._is_tried_elsewhere(error, request.server) else []
+            again = items if isinstance(error, RETRIED) or self._is_tried_elsewhere(error, request.server) else []
         if again and self._budget.spend(now):
             self._counts.requests_retried += 1
             # To the front, in their order: an ordered stream waits for these.
-            self._waiting.extendleft(image for image in reversed(again) if not image.done())
+            self._waiting.extendleft(item for item in reversed(again) if not item.done())
         else:
             again = []
-        if len(again) < len(images):
+        if len(again) < len(items):
             self._counts.requests_failed += 1
-            self._fail((image for image in images if image not in again), error)
+            self._fail((item for item in items if item not in again), error)
 
     def _is_tried_elsewhere(self, error: ClipError, server: Server) -> bool:
         """Whether another server gets a request that failed inside ``server``, for a reason that may be its own.
@@ -290,17 +300,21 @@ class Sender:
         """
         return type(error) is ClipError and self._balancer.has_other(server)
 
-    def _deliver(self, answer: Answer, images: list[PendingImage], server: Server, request_id: str) -> None:
-        model = images[0].model
-        # Converted to Python's numbers all at once: indexing an array for each image would cost more than the rest.
-        same_model = [tuple(fingerprint) == model.fingerprint for fingerprint in answer.fingerprints.tolist()]
+    def _deliver(self, answer: Answer, items: list[PendingItem], server: Server, request_id: str) -> None:
+        tower, model = items[0].tower, items[0].model
+        if answer.truncated is not None:
+            for item, truncated in zip(items, answer.truncated.tolist(), strict=True):
+                item.truncated = truncated
+        expected = model.fingerprint_of(tower)
+        # Converted to Python's numbers all at once: indexing an array for each item would cost more than the rest.
+        same_model = [tuple(fingerprint) == expected for fingerprint in answer.fingerprints.tolist()]
         statuses = answer.statuses.tolist()
         if all(same_model) and not any(statuses) and answer.vectors.shape[1] == model.dimension:
-            self._counts.images_embedded += len(images)
-            for image, vector in zip(images, answer.vectors, strict=True):
-                self._finish(image, vector)
+            self._counts.images_embedded += len(items)
+            for item, vector in zip(items, answer.vectors, strict=True):
+                self._finish(item, vector)
             return
-        for row, image in enumerate(images):
+        for row, item in enumerate(items):
             if not same_model[row]:
                 self._on_mismatch(model)
                 result: Result = ProtocolMismatch(
@@ -317,11 +331,11 @@ class Sender:
             elif statuses[row]:
                 self._counts.images_failed += 1
                 code = _CODES.get(statuses[row], "INTERNAL")
-                result = ImageError(answer.errors[row], code=code, request_id=request_id)
+                result = tower.error(answer.errors[row], code=code, request_id=request_id)
             else:
                 self._counts.images_embedded += 1
                 result = answer.vectors[row]
-            self._finish(image, result)
+            self._finish(item, result)
 
     def _on_request_done(self, task: asyncio.Task[None]) -> None:
         request = self._requests.pop(task)
@@ -330,35 +344,35 @@ class Sender:
             self._on_cancelled(request)
         elif (error := task.exception()) is not None:
             # A bug in this package. The loop's exception handler reports it, and no caller is left waiting.
-            request.server.limit.release(len(request.images))
-            self._fail(request.images, ClipError(f"The request failed: internal error ({type(error).__name__})."))
+            request.server.limit.release(len(request.items))
+            self._fail(request.items, ClipError(f"The request failed: internal error ({type(error).__name__})."))
             raise error
 
     def _on_cancelled(self, request: _Request) -> None:
         now = self._loop.time()
         limit = request.server.limit
         if min(deadline.at for deadline in request.deadlines) <= now:
-            # A call gives up its images a moment before gRPC ends the request; it is a deadline all the same.
-            limit.expired(len(request.images), started_at=request.started_at, now=now)
+            # A call gives up its items a moment before gRPC ends the request; it is a deadline all the same.
+            limit.expired(len(request.items), started_at=request.started_at, now=now)
         else:
             # The server keeps working on what it has received. Its slots stay taken meanwhile, so that later requests
             # wait here and not behind it.
             self._loop.call_at(limit.cancelled(started_at=request.started_at, now=now), self._release, request)
-        self._fail(request.images, Unavailable("The client was closed while the image was in flight."))
+        self._fail(request.items, Unavailable("The client was closed while the request was in flight."))
 
     def _release(self, request: _Request) -> None:
-        request.server.limit.release(len(request.images))
+        request.server.limit.release(len(request.items))
         self._schedule()
 
 
 @dataclass(slots=True, eq=False)
 class _Request:
-    """Images that share a request."""
+    """Images, or texts, that share a request."""
 
     server: Server
-    images: list[PendingImage]
+    items: list[PendingItem]
     started_at: float
 
     @property
     def deadlines(self) -> list[Deadline]:
-        return [image.deadline for image in self.images if image.deadline is not None]
+        return [item.deadline for item in self.items if item.deadline is not None]

@@ -10,16 +10,11 @@ from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, KeysView, ValuesView
 from itertools import islice
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import anyio
 import anyio.to_thread
 import numpy as np
-
-from clip_client._pipeline.images import is_single
-
-if TYPE_CHECKING:
-    from clip_client._results import ImageSources
 
 _END: Final = object()
 
@@ -74,22 +69,18 @@ class Source(ABC):
         """
 
 
-def open_source(images: ImageSources, *, max_ahead: int) -> Source:
-    if is_single(images):
-        return _ContainerSource([images], max_ahead)
-    if isinstance(images, _CONTAINERS):
-        return _ContainerSource(images, max_ahead)
-    if isinstance(images, AsyncIterable):
-        return _AsyncSource(images, max_ahead)
-    if isinstance(images, Iterable):
-        return _ThreadSource(images, max_ahead)
-    raise TypeError(f"expected an image or an iterable of images, got {type(images).__name__}")
+def open_source(items: Iterable[Any] | AsyncIterable[Any], *, max_ahead: int) -> Source:
+    if isinstance(items, _CONTAINERS):
+        return _ContainerSource(items, max_ahead)
+    if isinstance(items, AsyncIterable):
+        return _AsyncSource(items, max_ahead)
+    return _ThreadSource(items, max_ahead)
 
 
 class _ContainerSource(Source):
-    def __init__(self, images: Iterable[Any], max_ahead: int) -> None:
+    def __init__(self, items: Iterable[Any], max_ahead: int) -> None:
         super().__init__(max_ahead)
-        self._iterator = iter(images)
+        self._iterator = iter(items)
 
     def at_once(self) -> list[Any]:
         items = list(islice(self._iterator, self._slots))
@@ -111,15 +102,15 @@ class _ContainerSource(Source):
 
 
 class _AsyncSource(Source):
-    def __init__(self, images: AsyncIterable[Any], max_ahead: int) -> None:
+    def __init__(self, items: AsyncIterable[Any], max_ahead: int) -> None:
         super().__init__(max_ahead)
-        self._images = images
+        self._items = items
         self._iterator: AsyncIterator[Any] | None = None
 
     async def next(self) -> list[Any]:
         await self._wait_for_slot()
         if self._iterator is None:
-            self._iterator = aiter(self._images)
+            self._iterator = aiter(self._items)
         item = _own(await anext(self._iterator))
         self._slots -= 1
         return [item]
@@ -130,7 +121,7 @@ class _AsyncSource(Source):
 
 
 class _ThreadSource(Source):
-    def __init__(self, images: Iterable[Any], max_ahead: int) -> None:
+    def __init__(self, items: Iterable[Any], max_ahead: int) -> None:
         super().__init__(0)
         self._loop = asyncio.get_running_loop()
         self._buffer: deque[Any] = deque()
@@ -147,7 +138,7 @@ class _ThreadSource(Source):
         """False while the thread waits for permits, or closes the iterator: it will soon end if it is told to."""
         self._error: BaseException | None = None
         # A limiter of its own: a generator that sleeps for hours must not occupy one of the shared threads.
-        work = anyio.to_thread.run_sync(self._pump, images, limiter=anyio.CapacityLimiter(1), abandon_on_cancel=True)
+        work = anyio.to_thread.run_sync(self._pump, items, limiter=anyio.CapacityLimiter(1), abandon_on_cancel=True)
         self._task = asyncio.ensure_future(work)
         self._task.add_done_callback(lambda _: self._arrival.set())
 
@@ -178,11 +169,11 @@ class _ThreadSource(Source):
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
 
-    def _pump(self, images: Iterable[Any]) -> None:
+    def _pump(self, items: Iterable[Any]) -> None:
         """In the worker thread: item after item, while there are permits."""
         iterator: Iterator[Any] | None = None
         try:
-            iterator = iter(images)
+            iterator = iter(items)
             permits = 0
             while not self._closed.is_set():
                 if not permits:

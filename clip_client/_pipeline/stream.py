@@ -1,17 +1,18 @@
-"""One call of ``embed`` or ``embed_stream``: takes images, encodes them, submits them, delivers the results."""
+"""One call that embeds images or texts: takes items, encodes them, submits them, delivers the results."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
 import anyio.to_thread
 
-from clip_client._errors import ClipError, DeadlineExceeded, ImageError
-from clip_client._pipeline.images import path_of
+from clip_client._errors import ClipError, DeadlineExceeded, ItemError
+from clip_client._model import Tower
+from clip_client._pipeline.pending_item import PendingItem
 from clip_client._pipeline.source import open_source
 
 if TYPE_CHECKING:
@@ -19,33 +20,35 @@ if TYPE_CHECKING:
 
     from clip_client._config import ClientConfig
     from clip_client._model import ModelInfo
-    from clip_client._pipeline.encoder import ImageEncoder
-    from clip_client._pipeline.pending_image import Deadline, Result
+    from clip_client._pipeline.encoder import Encoder
+    from clip_client._pipeline.pending_item import Deadline, Result
     from clip_client._pipeline.sender import Sender
-    from clip_client._results import ImageSource, ImageSources
+
+Delivery: TypeAlias = tuple[int, Any, "Result", bool]
+"""Index, source, result, and whether it is the vector of the beginning of a text that is too long for the model."""
 
 
 class Stream:
-    """One call, as a context: leaving it cancels the images in flight.
+    """One call, as a context: leaving it cancels the items in flight.
 
-    A task feeds the sender and keeps the future of each image, so the pipeline keeps moving while the consumer is busy,
-    as far as ``max_ahead`` allows (default: twice ``max_in_flight``). Without ``deadline``, each image has
+    A task feeds the sender and keeps the future of each item, so the pipeline keeps moving while the consumer is busy,
+    as far as ``max_ahead`` allows (default: twice ``max_in_flight``). Without ``deadline``, each item has
     ``timeout_s`` of the configuration.
 
-    Iterate over it for chunks: each step waits for results and gives an iterator over all that can be delivered, as
-    index, source and result. Each step of a chunk lets the source give one more image.
+    Iterate over it for chunks: each step waits for results and gives an iterator over all that can be delivered. Each
+    step of a chunk lets the source give one more item.
     """
 
     def __init__(
         self,
-        images: ImageSources,
+        items: Iterable[Any] | AsyncIterable[Any],
         model: ModelInfo,
         *,
         max_ahead: int | None,
         ordered: bool,
         deadline: Deadline | None,
         config: ClientConfig,
-        encoder: ImageEncoder,
+        encoder: Encoder,
         threads: anyio.CapacityLimiter,
         sender: Sender,
     ) -> None:
@@ -54,18 +57,20 @@ class Stream:
         self._deadline = deadline
         self._timeout_s = config.timeout_s
         self._encoder = encoder
+        self._tower = encoder.tower
+        self._is_text = encoder.tower is Tower.TEXT
         self._threads = threads
         self._sender = sender
         self._loop = asyncio.get_running_loop()
 
-        # An image is in _arrived, then in _pending from its submission to its delivery. _queue is in the order of
-        # delivery: that of the source, or, without order, that in which images got their results.
-        self._arrived: deque[ImageSource] = deque()
-        self._pending: dict[asyncio.Future[Result], tuple[int, ImageSource]] = {}
+        # An item is in _arrived, then in _pending from its submission to its delivery. _queue is in the order of
+        # delivery: that of the source, or, without order, that in which items got their results.
+        self._arrived: deque[Any] = deque()
+        self._pending: dict[asyncio.Future[Result], tuple[int, Any]] = {}
         self._queue: deque[asyncio.Future[Result]] = deque()
         self._submitted = 0
         self._wake = asyncio.Event()
-        self._source = open_source(images, max_ahead=max_ahead or 2 * config.max_in_flight)
+        self._source = open_source(items, max_ahead=max_ahead or 2 * config.max_in_flight)
         self._source_error: BaseException | None = None
         self._feeding: asyncio.Task[None] | None = None
         self._has_ended = False
@@ -121,14 +126,14 @@ class Stream:
         while self._arrived and not self._sender.is_full:
             self._submit(self._arrived.popleft())
 
-    def _submit(self, image: ImageSource) -> None:
-        payload = self._encoder.unchanged(image)
+    def _submit(self, item: Any) -> None:
+        payload = self._encoder.unchanged(item)
         if payload is None:
-            work = self._encode_and_send(self._submitted, image)
-            future: asyncio.Future[Result] = asyncio.create_task(work, name="clip_client image")
+            work = self._encode_and_send(self._submitted, item)
+            future: asyncio.Future[Result] = asyncio.create_task(work, name=f"clip_client {self._tower.value}")
         else:
-            future = self._sender.submit(payload, self._model, self._deadline)
-        self._pending[future] = (self._submitted, image)
+            future = self._sender.submit(payload, self._tower, self._model, self._deadline)
+        self._pending[future] = (self._submitted, item)
         self._submitted += 1
         if self._ordered:
             self._queue.append(future)
@@ -137,16 +142,16 @@ class Stream:
         else:
             future.add_done_callback(self._on_done)
 
-    async def _encode_and_send(self, index: int, image: ImageSource) -> Result:
+    async def _encode_and_send(self, index: int, item: Any) -> Result:
         try:
-            # The time begins with a thread: if many images wait for one, the last of them has no less time.
+            # The time begins with a thread: if many items wait for one, the last of them has no less time.
             async with self._threads:
                 await self._sender.has_room()
                 remaining = self._timeout_s if self._deadline is None else self._deadline.request_s(self._loop.time())
                 with anyio.fail_after(remaining):
                     payload = await anyio.to_thread.run_sync(
                         self._encoder.encode,
-                        image,
+                        item,
                         self._model,
                         limiter=anyio.CapacityLimiter(1),
                         abandon_on_cancel=True,
@@ -154,16 +159,16 @@ class Stream:
         except ClipError as error:
             return error
         except TimeoutError:
-            return DeadlineExceeded(f"Reading image {index} took longer than timeout_s.")
+            return DeadlineExceeded(f"Reading {self._tower.value} {index} took longer than timeout_s.")
         except (Exception, asyncio.CancelledError) as error:
             if self._has_ended:
                 raise
             # No memory, no thread, or a caller's file object that raises CancelledError.
-            message = f"Reading image {index} failed: internal error ({type(error).__name__})."
+            message = f"Reading {self._tower.value} {index} failed: internal error ({type(error).__name__})."
             if isinstance(error, Exception):
                 self._loop.call_exception_handler({"message": message, "exception": error})
             return ClipError(message)
-        return await self._sender.submit(payload, self._model, self._deadline)
+        return await self._sender.submit(payload, self._tower, self._model, self._deadline)
 
     def _on_done(self, future: asyncio.Future[Result]) -> None:
         self._queue.append(future)
@@ -172,14 +177,14 @@ class Stream:
     def _wake_up(self, _: asyncio.Future[Any]) -> None:
         self._wake.set()
 
-    def __aiter__(self) -> AsyncIterator[Iterator[tuple[int, ImageSource, Result]]]:
+    def __aiter__(self) -> AsyncIterator[Iterator[Delivery]]:
         return self
 
-    async def __anext__(self) -> Iterator[tuple[int, ImageSource, Result]]:
-        """Raise the source's error after all results, and DeadlineExceeded if the source may have more images then.
+    async def __anext__(self) -> Iterator[Delivery]:
+        """Raise the source's error after all results, and DeadlineExceeded if the source may have more items then.
 
-        The iterators raise if the service failed. If the deadline is fixed, images that ran out of time are no such
-        failure: their results are the only ClipErrors that are no ImageError.
+        The iterators raise if the service failed. If the deadline is fixed, items that ran out of time are no such
+        failure: their results are the only ClipErrors that are no ItemError.
         """
         while not self._has_ended and not (self._queue and self._queue[0].done()):
             if self._is_fed() and not self._pending:
@@ -187,7 +192,7 @@ class Stream:
             elif self._deadline is not None and self._loop.time() >= self._deadline.at:
                 return self._give_up()
             else:
-                if self._queue:  # no callback for each image: only the first can be delivered
+                if self._queue:  # no callback for each item: only the first can be delivered
                     self._queue[0].add_done_callback(self._wake_up)
                 timer = None if self._deadline is None else self._loop.call_at(self._deadline.at, self._wake.set)
                 try:
@@ -205,40 +210,47 @@ class Stream:
     def _is_fed(self) -> bool:
         return self._feeding is None or self._feeding.done()
 
-    def _deliver(self) -> Iterator[tuple[int, ImageSource, Result]]:
+    def _deliver(self) -> Iterator[Delivery]:
         while self._queue and self._queue[0].done():
             future = self._queue.popleft()
-            index, image = self._pending.pop(future)
+            index, item = self._pending.pop(future)
             result = future.result()
             if isinstance(result, ClipError):
-                self._check(index, image, result)
+                self._check(index, item, result)
             self._source.delivered()
-            yield index, image, result
+            yield index, item, result, self._is_truncated(future) if self._is_text else False
 
-    def _check(self, index: int, image: ImageSource, error: ClipError) -> None:
-        """Complete the error of an image; raise any other, unless the time of a call with a fixed end ran out."""
-        if isinstance(error, ImageError):
+    def _is_truncated(self, future: asyncio.Future[Result]) -> bool:
+        return isinstance(future, PendingItem) and future.truncated  # one that failed before may be a task
+
+    def _check(self, index: int, item: Any, error: ClipError) -> None:
+        """Complete the error of an item; raise any other, unless the time of a call with a fixed end ran out."""
+        if isinstance(error, ItemError):
             error.index = index
-            error.source = path_of(image)
+            error.source = self._encoder.path_of(item)
         elif self._deadline is None or self._deadline.extended_by_s is not None or not error.ran_out_of_time:
             raise error
 
-    def _give_up(self) -> Iterator[tuple[int, ImageSource, Result]]:
-        """End every image that has no result: the time is over. Raises DeadlineExceeded if that may not be all."""
+    def _give_up(self) -> Iterator[Delivery]:
+        """End every item that has no result: the time is over. Raises DeadlineExceeded if that may not be all."""
         rest = [] if self._is_fed() else self._source.rest()
-        left = [(index, image, future) for future, (index, image) in self._pending.items()]
+        left = [(index, item, future) for future, (index, item) in self._pending.items()]
         late = [index for index, _, future in left if not future.done()]
         late += range(self._submitted, self._submitted + len(self._arrived))
         first = late[0] if late else self._submitted
-        message = f"timeout_s ran out with {len(late)} images in flight, the first of them number {first}"
+        name = self._tower.value
+        message = f"timeout_s ran out with {len(late)} {name}s in flight, the first of them number {first}"
         if rest is None:
-            hint = "embed a list, or use embed_stream without timeout_s"
+            hint = f"embed a list, or use {self._tower.stream_method} without timeout_s"
             raise DeadlineExceeded(f"{message}, and the iterator has not ended; {hint}.")
         error = DeadlineExceeded(f"{message}.")
-        results = [(index, image, future.result() if future.done() else error) for index, image, future in left]
-        results += [(index, image, error) for index, image in enumerate((*self._arrived, *rest), self._submitted)]
+        results = [
+            (index, item, *((future.result(), self._is_truncated(future)) if future.done() else (error, False)))
+            for index, item, future in left
+        ]
+        results += [(index, item, error, False) for index, item in enumerate((*self._arrived, *rest), self._submitted)]
         self._end()
-        for index, image, result in results:
+        for index, item, result, truncated in results:
             if isinstance(result, ClipError):
-                self._check(index, image, result)
-            yield index, image, result
+                self._check(index, item, result)
+            yield index, item, result, truncated

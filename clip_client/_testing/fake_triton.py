@@ -17,7 +17,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor
 
 from preprocess_ensemble import contract
-from preprocess_ensemble.model_repository.passport import Canary, Parity, Passport
+from preprocess_ensemble.model_repository.passport import Canary, Parity, Passport, TextTower
 
 if TYPE_CHECKING:
     from typing import Self
@@ -29,6 +29,12 @@ PNG_1X1: Final = base64.b64decode(
 )
 """The canary image of the fake: one pixel."""
 
+
+_CONTEXT_WORDS: Final = 77
+"""A longer text is truncated, as far as the fake tells; its vector is that of the whole text."""
+_CANARY_TEXT: Final = "a photo of a cat"
+_TEXT_FINGERPRINT: Final = (7654321, -1234567)
+_PARITY: Final = Parity(images=1, min_cosine=1.0, required=0.9999)
 
 _KEPT_REQUESTS: Final = 100
 """Enough for the tests of a program; a fake that kept all would need 800 MB for 100,000 images."""
@@ -45,7 +51,7 @@ class Reply:
     details: str = ""
     """... and this text."""
     row_errors: Mapping[int, tuple[int, str]] = field(default_factory=dict)
-    """Row -> (number of an ``ImageStatus``, sentence): only these images fail."""
+    """Row -> (number of an ``ImageStatus``, sentence): only these images or texts fail."""
     fingerprint: tuple[int, int] | None = None
     """Answer with the fingerprint of another model."""
     drop_outputs: frozenset[str] = frozenset()
@@ -57,14 +63,20 @@ class ReceivedRequest:
     """One request for embeddings, as the fake received it."""
 
     request_id: str
+    model: str
+    """The ensemble: ``clip_image`` or ``clip_text``."""
     images: tuple[bytes, ...] = field(repr=False)
+    """Its images, or its texts in UTF-8."""
     timeout_s: float | None
     """The deadline that travelled with the request."""
     metadata: Mapping[str, str] = field(repr=False)
 
 
 def fake_vector(image: bytes, dimension: int = 8) -> NDArray[np.float32]:
-    """Return the unit vector (D,), float32, of a :class:`FakeTriton` for these bytes; equal bytes, equal vector."""
+    """Return the unit vector (D,), float32, of a :class:`FakeTriton` for the bytes of an image or of a text.
+
+    Equal bytes have equal vectors.
+    """
     seed = int.from_bytes(hashlib.sha256(image).digest()[:8], "little")
     vector = np.random.default_rng(seed).standard_normal(dimension).astype(np.float32)
     unit: NDArray[np.float32] = vector / np.float32(np.linalg.norm(vector))
@@ -74,7 +86,8 @@ def fake_vector(image: bytes, dimension: int = 8) -> NDArray[np.float32]:
 class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
     """An in-process server that follows the wire contract. ``async with`` starts and stops it.
 
-    ``dimension`` and ``max_batch_size`` are the model's; ``vector`` replaces :func:`fake_vector`; ``token`` makes it
+    ``dimension`` and ``max_batch_size`` are the model's; ``name`` is its name in the repository, and ``has_text`` gives
+    it a text tower; ``vector`` replaces :func:`fake_vector`; ``token`` makes it
     refuse requests without that token, as Triton does; ``seconds_per_image`` makes it work on one request at a time
     and, like Triton, keep working on cancelled requests; ``host`` is the loopback name or address to listen on.
     """
@@ -86,6 +99,8 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         max_batch_size: int = 32,
         vector: Callable[[bytes], NDArray[np.float32]] | None = None,
         model: str = "fake",
+        name: str = contract.DEFAULT_NAME,
+        has_text: bool = False,
         fingerprint: tuple[int, int] = (1234567, -7654321),
         token: str | None = None,
         seconds_per_image: float = 0.0,
@@ -95,6 +110,11 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         self.max_batch_size = max_batch_size
         self.vector = vector or (lambda image: fake_vector(image, dimension))
         self.model = model
+        self.names = contract.ModelNames(name)
+        self.has_text = has_text
+        self.logit_scale = 100.0
+        self.logit_bias: float | None = None
+        """With ``logit_scale``, what the passport says."""
         self.fingerprint = fingerprint
         self.token = token
         self.seconds_per_image = seconds_per_image
@@ -113,7 +133,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         self.port = 0
         """The loopback port; the same after a restart."""
         self.live = True
-        self.ready_models = {contract.ENSEMBLE, contract.PREPROCESSOR, contract.ENCODER}
+        self.ready_models = {*self.names.of_images, *(self.names.of_texts if has_text else ())}
         self._script: deque[Reply] = deque()
         self._default = Reply()
         self._work = asyncio.Lock()
@@ -157,13 +177,26 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
             dimension=self.dimension,
             precision="fp32",
             fingerprint=self.fingerprint,
-            parity=Parity(images=1, min_cosine=1.0, required=0.9999),
+            parity=_PARITY,
             canary=Canary(image=PNG_1X1, vector=tuple(float(number) for number in self.vector(PNG_1X1))),
             opset=17,
             ir_version=8,
+            text=self._text_tower() if self.has_text else None,
         )
         document: dict[str, Any] = json.loads(passport.to_json())
         return document
+
+    def _text_tower(self) -> TextTower:
+        return TextTower(
+            tokenizer={"kind": "clip-bpe", "clean": "lower", "context_length": _CONTEXT_WORDS},
+            tokenizer_sha256={},
+            fingerprint=_TEXT_FINGERPRINT,
+            parity=_PARITY,
+            canary=_CANARY_TEXT,
+            canary_vector=tuple(float(number) for number in self.vector(_CANARY_TEXT.encode())),
+            logit_scale=self.logit_scale,
+            logit_bias=self.logit_bias,
+        )
 
     async def start(self, *, port: int | None = None) -> None:
         """Listen on ``port``, else on the same port as before, else on any free one."""
@@ -218,7 +251,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
     async def ModelInfer(self, request: Any, context: Any) -> Any:
         """Answer a handshake or a request for embeddings, depending on the model's name."""
         await self._check_call(request.model_name, context)
-        if request.model_name == contract.PREPROCESSOR:
+        if request.model_name == self.names.preprocess:
             self.handshakes += 1
             return _response(request, {contract.PASSPORT: ("BYTES", 1, _strings([json.dumps(self.passport())]))})
         images = tuple(deserialize_bytes_tensor(request.raw_input_contents[0]).tolist())
@@ -226,6 +259,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         self.requests.append(
             ReceivedRequest(
                 request_id=request.id,
+                model=request.model_name,
                 images=images,
                 timeout_s=context.time_remaining(),
                 metadata=dict(context.invocation_metadata() or ()),
@@ -275,23 +309,30 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
 
     def _embedded(self, request: Any, images: tuple[bytes, ...], reply: Reply) -> Any:
         rows = len(images)
+        is_text = request.model_name == self.names.text
         vectors = np.empty((rows, self.dimension), dtype="<f4")
         statuses = np.zeros(rows, dtype="<i4")
         errors = [""] * rows
         for row, image in enumerate(images):
-            failure = reply.row_errors.get(row) or ((1, "The file is empty.") if not image else None)
+            failure = reply.row_errors.get(row)
+            if failure is None and not (image.strip() if is_text else image):
+                failure = (contract.ImageStatus.EMPTY, f"The {'text' if is_text else 'file'} is empty.")
             if failure is None:
                 vectors[row] = self.vector(image)
             else:
                 vectors[row] = np.nan
                 statuses[row], errors[row] = failure
-        fingerprints = np.tile(np.array(reply.fingerprint or self.fingerprint, dtype="<i4"), rows)
+        fingerprint = reply.fingerprint or (_TEXT_FINGERPRINT if is_text else self.fingerprint)
+        fingerprints = np.tile(np.array(fingerprint, dtype="<i4"), rows)
         tensors = {
             contract.EMBEDDING: ("FP32", self.dimension, vectors.tobytes()),
             contract.STATUS: ("INT32", 1, statuses.tobytes()),
             contract.ERROR: ("BYTES", 1, _strings(errors)),
             contract.FINGERPRINT: ("INT32", 2, fingerprints.tobytes()),
         }
+        if is_text:
+            truncated = np.array([len(text.split()) > _CONTEXT_WORDS for text in images])
+            tensors[contract.TRUNCATED] = ("BOOL", 1, truncated.tobytes())
         return _response(request, {name: value for name, value in tensors.items() if name not in reply.drop_outputs})
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clip_client._endpoint import Endpoint
+from clip_client._model import Tower
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
-    """What came back for one request of n images."""
+    """What came back for one request of n images or texts."""
 
     vectors: NDArray[np.float32]
     """Shape (n, D), a read-only view of the message."""
@@ -29,6 +30,8 @@ class Answer:
     """n sentences, empty if the status is 0."""
     fingerprints: NDArray[np.int32]
     """Shape (n, 2)."""
+    truncated: NDArray[np.bool_] | None = None
+    """Shape (n,): whether the text is longer than the model's context; None for images."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,15 +54,17 @@ class ServerDescription:
     name: str
     version: str
     models: Mapping[str, ModelSettings]
-    """The three models of the wire contract, by name."""
+    """The three models of the image tower, by name."""
 
 
 class Transport(ABC):
     """One connection to one server. Every method raises only ClipError and CancelledError."""
 
     @abstractmethod
-    async def infer(self, images: Sequence[bytes], *, request_id: str, timeout_s: float) -> Answer:
-        """Embed encoded images in one request."""
+    async def infer(
+        self, items: Sequence[bytes], *, tower: Tower = Tower.IMAGE, request_id: str, timeout_s: float
+    ) -> Answer:
+        """Embed encoded images, or texts in UTF-8, in one request."""
 
     @abstractmethod
     async def model(self, *, timeout_s: float) -> ModelInfo:
@@ -71,7 +76,7 @@ class Transport(ABC):
 
     @abstractmethod
     async def models_ready(self, *, timeout_s: float) -> None:
-        """Raise ModelNotReady unless ``clip_image`` and both of its parts are loaded."""
+        """Raise ModelNotReady unless the image tower's ensemble and both of its parts are loaded."""
 
     @abstractmethod
     async def close(self) -> None:

@@ -39,7 +39,9 @@ def transport_factory(config: ClientConfig) -> TransportFactory:
         from clip_client._transports.local import LocalTransport
 
         repository = endpoint.repository or None
-        return LocalTransport(repository, threads=config.local_threads, precision=config.local_precision)
+        return LocalTransport(
+            repository, names=endpoint.names, threads=config.local_threads, precision=config.local_precision
+        )
 
     return connect
 
@@ -61,9 +63,10 @@ async def resolve_auto(endpoint: Endpoint, connect: TransportFactory) -> Endpoin
 
     repository = default_repository()
     # A user who named no server expects none.
-    missing = "" if server == parse_url(DEFAULT_URL) else f"No server answers at {server}. "
-    if has_model(repository):
+    is_default = str(server) == str(parse_url(DEFAULT_URL))
+    missing = "" if is_default else f"No server answers at {server}. "
+    if has_model(repository, endpoint.names):
         _logger.warning("%sImages are embedded in this process, with the model in %s.", missing, repository)
     elif missing:
         _logger.warning(missing.rstrip())
-    return Endpoint(kind=EndpointKind.LOCAL, repository=str(repository))
+    return Endpoint(kind=EndpointKind.LOCAL, repository=str(repository), model=endpoint.model)

@@ -1,12 +1,13 @@
 """The one place that speaks gRPC to Triton.
 
 Requests are ``ModelInferRequest`` messages with ``raw_input_contents``, sent with ``grpc.aio``. They are assembled by
-hand, which copies each image once; protobuf would copy it three times.
+hand, which copies each item once; protobuf would copy it three times.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import uuid
 from collections.abc import Callable, Sequence
@@ -17,7 +18,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from clip_client._config import ClientConfig, read_pem
 from clip_client._errors import ClipError, ModelNotReady, ProtocolMismatch, Unavailable, forked_process
-from clip_client._model import ModelInfo
+from clip_client._model import ModelInfo, Tower
 from clip_client._transports.base import Answer, ModelSettings, ServerDescription, Transport
 from clip_client._transports.grpc_errors import find_row
 from clip_client._transports.grpc_messages import (
@@ -39,7 +40,11 @@ if TYPE_CHECKING:
 _channel_opened_in: int | None = None
 """Id of the process in which the first channel was opened."""
 
-_ANSWER_OUTPUTS: Final = (contract.EMBEDDING, contract.STATUS, contract.ERROR, contract.FINGERPRINT)
+_OF_IMAGES: Final[tuple[str, ...]] = (contract.EMBEDDING, contract.STATUS, contract.ERROR, contract.FINGERPRINT)
+_OF_TEXTS: Final[tuple[str, ...]] = (*_OF_IMAGES, contract.TRUNCATED)
+"""Outputs to ask for."""
+_ENSEMBLE: Final = contract.ENSEMBLE.removeprefix(contract.DEFAULT_NAME)
+"""How the names of all image ensembles end."""
 
 
 class TritonTransport(Transport):
@@ -48,6 +53,7 @@ class TritonTransport(Transport):
     def __init__(self, endpoint: Endpoint, channel: grpc.aio.Channel, *, metadata: Metadata = ()) -> None:
         """Take over ``channel``; ``metadata`` goes with every request."""
         self.endpoint = endpoint
+        self._names = endpoint.names
         self._channel = channel
         self._metadata = metadata
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
@@ -58,30 +64,43 @@ class TritonTransport(Transport):
         )
         warm_up_malloc()
 
-    async def infer(self, images: Sequence[bytes], *, request_id: str, timeout_s: float) -> Answer:
-        request = _request(contract.ENSEMBLE, images, _ANSWER_OUTPUTS, request_id)
-        with request_span(self.endpoint, rows=len(images), request_id=request_id) as trace:
-            response = await self._call(self._model_infer, request, timeout_s, request_id, trace)
-        return read_answer(response, len(images), request_id)
+    async def infer(
+        self, items: Sequence[bytes], *, tower: Tower = Tower.IMAGE, request_id: str, timeout_s: float
+    ) -> Answer:
+        if tower is Tower.IMAGE:
+            model, tensor, outputs = self._names.image, contract.IMAGE, _OF_IMAGES
+        else:
+            model, tensor, outputs = self._names.text, contract.TEXT, _OF_TEXTS
+        request = _request(model, tensor, items, outputs, request_id)
+        with request_span(self.endpoint, tower=tower, rows=len(items), request_id=request_id) as trace:
+            response = await self._call(self._model_infer, request, timeout_s, request_id, trace, model)
+        return read_answer(response, len(items), request_id)
 
     async def model(self, *, timeout_s: float) -> ModelInfo:
         """Ask the preprocessor for the passport, then for the ensemble's ``max_batch_size``, as the server has it."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         passport = await self._passport(uuid.uuid4().hex, timeout_s)
-        request = service_pb2.ModelConfigRequest(name=contract.ENSEMBLE)
+        request = service_pb2.ModelConfigRequest(name=self._names.image)
         response = await self._call(self._stub.ModelConfig, request, max(0.001, deadline - loop.time()))
         return ModelInfo.from_json(passport, max_batch_size=max(1, int(response.config.max_batch_size)))
 
     async def _passport(self, request_id: str, timeout_s: float) -> str:
         """Request only an optional output, with one empty image, which is then not decoded."""
-        request = _request(contract.PREPROCESSOR, [b""], [contract.PASSPORT], request_id)
+        request = _request(self._names.preprocess, contract.IMAGE, [b""], [contract.PASSPORT], request_id)
         try:
             response = await self._call(self._model_infer, request, timeout_s, request_id)
         except ModelNotReady:
-            if await self._has_other_models(timeout_s):
+            others = await self._other_models(timeout_s)
+            names = sorted(name.removesuffix(_ENSEMBLE) for name in others if name.endswith(_ENSEMBLE))
+            if names:
+                raise ModelNotReady(
+                    f"The server at {self.endpoint} has no ready model named {self._names.name!r}; it has "
+                    f"{', '.join(map(repr, names))}. Name one of them with model= (--model of the commands)."
+                ) from None
+            if others:
                 raise ProtocolMismatch(
-                    f"The Triton at {self.endpoint} does not serve clip_preprocess; start it with "
+                    f"The Triton at {self.endpoint} does not serve {self._names.preprocess}; start it with "
                     "--model-repository triton_models, or point the client at the right server."
                 ) from None
             raise
@@ -95,7 +114,7 @@ class TritonTransport(Transport):
         return bool(response.live)
 
     async def models_ready(self, *, timeout_s: float) -> None:
-        for name in (contract.PREPROCESSOR, contract.ENCODER, contract.ENSEMBLE):
+        for name in self._names.of_images:
             request = service_pb2.ModelReadyRequest(name=name)
             response = await self._call(self._stub.ModelReady, request, timeout_s)
             if not response.ready:
@@ -107,7 +126,7 @@ class TritonTransport(Transport):
     async def describe(self, *, timeout_s: float) -> ServerDescription:
         metadata = await self._call(self._stub.ServerMetadata, service_pb2.ServerMetadataRequest(), timeout_s)
         models = {}
-        for name in (contract.PREPROCESSOR, contract.ENCODER, contract.ENSEMBLE):
+        for name in self._names.of_images:
             request = service_pb2.ModelConfigRequest(name=name)
             config = (await self._call(self._stub.ModelConfig, request, timeout_s)).config
             hints = config.optimization.execution_accelerators
@@ -128,22 +147,36 @@ class TritonTransport(Transport):
     async def close(self) -> None:
         await self._channel.close()
 
-    async def _has_other_models(self, timeout_s: float) -> bool:
+    async def _other_models(self, timeout_s: float) -> set[str]:
+        """Return the ready models of the server; empty if the ensemble is one of them.
+
+        If the server lists none, as clip-serve, the default model is asked for.
+        """
         request = service_pb2.RepositoryIndexRequest(ready=True)
-        try:
+        with contextlib.suppress(ClipError):
             index = await self._call(self._stub.RepositoryIndex, request, timeout_s)
-        except ClipError:
-            return False
-        names = {model.name for model in index.models}
-        return bool(names) and contract.ENSEMBLE not in names
+            names = {model.name for model in index.models}
+            return set() if self._names.image in names else names
+        request = service_pb2.ModelReadyRequest(name=contract.ENSEMBLE)
+        with contextlib.suppress(ClipError):
+            if (await self._call(self._stub.ModelReady, request, timeout_s)).ready:
+                return {contract.ENSEMBLE} - {self._names.image}
+        return set()
 
     async def _call(
-        self, method: Any, request: Any, timeout_s: float, request_id: str | None = None, headers: Metadata = ()
+        self,
+        method: Any,
+        request: Any,
+        timeout_s: float,
+        request_id: str | None = None,
+        headers: Metadata = (),
+        model: str | None = None,
     ) -> Any:
         try:
             return await method(request, timeout=timeout_s, metadata=self._metadata + headers)
         except grpc.aio.AioRpcError as error:
-            failure = find_row(error.code(), f"{error.details()}").build(self.endpoint, request_id)
+            row = find_row(error.code(), f"{error.details()}")
+            failure = row.build(self.endpoint, request_id, model or self._names.image)
         except grpc.aio.UsageError:
             failure = Unavailable("This client is closed.", request_id=request_id)
         # Raised outside the except block, without gRPC's error as its context. That error would show the server's text,
@@ -215,9 +248,9 @@ def channel_options(config: ClientConfig, endpoint: Endpoint, server_name: str |
     return options
 
 
-def _request(model: str, images: Sequence[bytes], outputs: Sequence[str], request_id: str) -> bytes:
+def _request(model: str, tensor: str, items: Sequence[bytes], outputs: Sequence[str], request_id: str) -> bytes:
     request = service_pb2.ModelInferRequest(model_name=model, id=request_id)
-    request.inputs.add(name=contract.IMAGE, datatype="BYTES", shape=[len(images), 1])
+    request.inputs.add(name=tensor, datatype="BYTES", shape=[len(items), 1])
     for name in outputs:
         request.outputs.add(name=name)
-    return with_strings(request.SerializeToString(), request.RAW_INPUT_CONTENTS_FIELD_NUMBER, images)
+    return with_strings(request.SerializeToString(), request.RAW_INPUT_CONTENTS_FIELD_NUMBER, items)

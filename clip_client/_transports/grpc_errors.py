@@ -17,6 +17,7 @@ from clip_client._errors import (
     Unauthorized,
     Unavailable,
 )
+from preprocess_ensemble.contract import ENSEMBLE
 
 if TYPE_CHECKING:
     from clip_client._endpoint import Endpoint
@@ -31,11 +32,11 @@ class ErrorRow:
     """Searched for in the server's text; None matches every text."""
     error: type[ClipError]
     sentence: str
-    """For people; ``{endpoint}`` is the server's address. The server's own text is never repeated: Triton puts
-    tracebacks and paths into it."""
+    """For people; ``{endpoint}`` is the server's address and ``{model}`` the model that it was asked for. The server's
+    own text is never repeated: Triton puts tracebacks and paths into it."""
 
-    def build(self, endpoint: Endpoint, request_id: str | None) -> ClipError:
-        return self.error(self.sentence.format(endpoint=endpoint), request_id=request_id)
+    def build(self, endpoint: Endpoint, request_id: str | None, model: str = ENSEMBLE) -> ClipError:
+        return self.error(self.sentence.format(endpoint=endpoint, model=model), request_id=request_id)
 
 
 def _row(code: str, pattern: str | None, error: type[ClipError], sentence: str) -> ErrorRow:
@@ -48,7 +49,7 @@ _WRONG_SERVICE = (
     "The address {endpoint} is not Triton's gRPC port; use the port of --grpc-port (8001), not the HTTP port."
 )
 _NOT_READY = (
-    "The server at {endpoint} has no ready model clip_image; export one with clip-export and start the server on "
+    "The server at {endpoint} has no ready model {model}; export one with clip-export and start the server on "
     "that repository."
 )
 _REFUSED = "The server at {endpoint} refused the credentials; check token, and token_header of ClientConfig."

@@ -50,14 +50,16 @@ def tensors(response: Any, request_id: str) -> dict[str, bytes]:
 
 
 def read_answer(response: Any, rows: int, request_id: str) -> Answer:
-    """Read what ``clip_image`` answered to ``rows`` images, without copies. Raises ProtocolMismatch."""
+    """Read what an ensemble answered to ``rows`` images or texts, without copies. Raises ProtocolMismatch."""
     raw = tensors(response, request_id)
+    truncated = raw.get(contract.TRUNCATED)
     try:
         return Answer(
             vectors=np.frombuffer(raw[contract.EMBEDDING], dtype="<f4").reshape(rows, -1),
             statuses=np.frombuffer(raw[contract.STATUS], dtype="<i4").reshape(rows),
             errors=read_strings(raw[contract.ERROR], rows, request_id),
             fingerprints=np.frombuffer(raw[contract.FINGERPRINT], dtype="<i4").reshape(rows, 2),
+            truncated=None if truncated is None else np.frombuffer(truncated, dtype=np.bool_).reshape(rows),
         )
     except (KeyError, ValueError):
         raise malformed(request_id) from None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -22,7 +23,7 @@ from clip_client._errors import (
     Unauthorized,
     Unavailable,
 )
-from clip_client._model import ModelInfo
+from clip_client._model import ModelInfo, Tower
 from clip_client._transports.base import Answer, Transport
 from preprocess_ensemble import contract
 
@@ -65,12 +66,15 @@ class HttpTransport(Transport):
             base_url=url, headers=headers, connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout()
         )
 
-    async def infer(self, images: Sequence[bytes], *, request_id: str, timeout_s: float) -> Answer:
+    async def infer(
+        self, items: Sequence[bytes], *, tower: Tower = Tower.IMAGE, request_id: str, timeout_s: float
+    ) -> Answer:
+        """Embed images; no text gets here, because :meth:`model` says that there is no text tower."""
         form = self._aiohttp.FormData(default_to_multipart=True)
-        for image in images:
+        for image in items:
             form.add_field("images", image, filename="image", content_type="application/octet-stream")
         document = await self._ask("POST", "/embed", timeout_s, request_id, data=form)
-        return _read_answer(document, len(images), request_id)
+        return _read_answer(document, len(items), request_id)
 
     async def model(self, *, timeout_s: float) -> ModelInfo:
         """Ask for the passport, with which the service sends how many images one request may carry."""
@@ -79,7 +83,8 @@ class HttpTransport(Transport):
             max_batch_size = max(1, int(document["max_batch_size"]))
         except (KeyError, TypeError, ValueError):
             raise _malformed(None) from None
-        return ModelInfo.from_json(json.dumps(document), max_batch_size=max_batch_size)
+        model = ModelInfo.from_json(json.dumps(document), max_batch_size=max_batch_size)
+        return replace(model, text=None)  # the passport may be that of a pair
 
     async def server_live(self, *, timeout_s: float) -> bool:
         await self._ask("GET", "/healthz", timeout_s, None)

@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 
 from clip_client._errors import ClipError, DeadlineExceeded, ModelNotReady, ProtocolMismatch, Unavailable
-from clip_client._model import ModelInfo
+from clip_client._model import ModelInfo, Tower
 from clip_client._transports.base import Answer, Transport
 from preprocess_ensemble import contract
 from preprocess_ensemble.errors import ReportedError
-from preprocess_ensemble.model_repository.location import MODEL_VARIABLE, default_repository
+from preprocess_ensemble.model_repository.location import MODEL_VARIABLE, default_repository, model_names
 
 if TYPE_CHECKING:
-    from preprocess_ensemble.imaging.preprocessor import Preprocessor
+    from numpy.typing import NDArray
+
+    from preprocess_ensemble.imaging.preprocessor import Preprocessed, Preprocessor
     from preprocess_ensemble.model_repository.passport import Passport
+    from preprocess_ensemble.runtimes.model import Session
     from preprocess_ensemble.runtimes.precision import Precision
     from preprocess_ensemble.runtimes.selection import Selection
+    from preprocess_ensemble.text.text_input import TokenizedText
+    from preprocess_ensemble.text.tokenizer import Tokenizer
 
 _MAX_BATCH_SIZE: Final = 32
 """That of ``clip_image``: larger batches use more memory and are no faster."""
@@ -41,32 +47,45 @@ class _Loaded:
     preprocessor: Preprocessor
 
 
+@dataclass(frozen=True, kw_only=True)
+class _LoadedText:
+    selection: Selection
+    tokenizer: Tokenizer
+
+
 class LocalTransport(Transport):
     """Decodes images in threads and runs the model, in place of a server.
 
-    The first call loads the model. Images are decoded by the code of ``clip_preprocess`` with its default settings:
-    large JPEG files at reduced size, the default limits, and the default time to decode. ``threads`` is the number of
-    threads for decoding and for the model; None means one per core that the process may use, and for the model of a
-    hybrid processor one per performance core. ``precision`` None means that of the environment, or else ``"auto"``.
-    A call that is cancelled or out of time returns at once; its batch runs to its end.
+    The first call loads the model, and the first text the text tower. Images are decoded by the code of
+    ``clip_preprocess`` with its default settings: large JPEG files at reduced size, the default limits, and the default
+    time to decode. ``threads`` is the number of threads for decoding and for the model; None means one per core that
+    the process may use, and for the model of a hybrid processor one per performance core. ``precision`` None means that
+    of the environment, or else ``"auto"``. A call that is cancelled or out of time returns at once; its batch runs to
+    its end.
     """
 
     def __init__(
         self,
         repository: str | os.PathLike[str] | None = None,
         *,
+        names: contract.ModelNames = contract.DEFAULT_NAMES,
         threads: int | None = None,
         precision: Precision | None = None,
     ) -> None:
         self.repository = default_repository() if repository is None else Path(repository)
+        self._names = names
         self._threads = threads
         self._precision = precision
         # One batch at a time: a second one would compete for the same cores.
         self._runner = ThreadPoolExecutor(1, thread_name_prefix="clip encode")
         self._loaded: _Loaded | None = None
+        self._loaded_text: _LoadedText | None = None
 
-    async def infer(self, images: Sequence[bytes], *, request_id: str, timeout_s: float) -> Answer:
-        return await self._in_thread(lambda: self._infer(images), timeout_s, request_id)
+    async def infer(
+        self, items: Sequence[bytes], *, tower: Tower = Tower.IMAGE, request_id: str, timeout_s: float
+    ) -> Answer:
+        embed = self._embed_images if tower is Tower.IMAGE else self._embed_texts
+        return await self._in_thread(lambda: embed(items), timeout_s, request_id)
 
     async def model(self, *, timeout_s: float) -> ModelInfo:
         loaded = await self._in_thread(self._load, timeout_s, None)
@@ -93,7 +112,7 @@ class LocalTransport(Transport):
         try:
             return await asyncio.wait_for(future, timeout_s)
         except TimeoutError:
-            raise DeadlineExceeded("This machine did not embed the images in time.", request_id=request_id) from None
+            raise DeadlineExceeded("This machine did not answer in time.", request_id=request_id) from None
         except ClipError:
             raise
         except Exception as error:
@@ -105,26 +124,17 @@ class LocalTransport(Transport):
     def _load(self) -> _Loaded:
         if self._loaded is not None:
             return self._loaded
-        try:
-            import onnxruntime as _  # noqa: F401
-        except ImportError as error:
-            raise ClipError(
-                f'Embedding in this process needs onnxruntime ({error}): pip install "clip-triton[local]", or start a '
-                "server with clip-serve."
-            ) from None
+        _need("onnxruntime")
         from preprocess_ensemble.imaging.preprocessor import Preprocessor
         from preprocess_ensemble.imaging.transform import PreprocessConfig
         from preprocess_ensemble.model_repository.passport import Passport
 
-        file = self.repository / contract.ENCODER / "1" / "model.json"
+        file = self.repository / self._names.encoder / "1" / "model.json"
         try:
             passport = Passport.from_json(file.read_bytes())
             preprocess = PreprocessConfig.from_mapping(passport.preprocess)
         except OSError:
-            raise ModelNotReady(
-                f"There is no model in {self.repository}: run `clip-export --repository {self.repository}`, or name "
-                f"another repository by local:DIR or {MODEL_VARIABLE}."
-            ) from None
+            raise self._missing() from None
         except ValueError as error:
             raise ProtocolMismatch(f"{file} is no model's passport ({error}); export the model again.") from None
         selection = self._select(file.with_name("model.onnx"), passport)
@@ -132,8 +142,43 @@ class LocalTransport(Transport):
         self._loaded = _Loaded(selection=selection, passport=passport, preprocessor=preprocessor)
         return self._loaded
 
-    def _select(self, file: Path, passport: Passport) -> Selection:
-        """Open the model, choose what runs it, and log that. Raises ClipError if it cannot run as it should."""
+    def _load_text(self) -> _LoadedText:
+        """Load the text tower, which the passport has: else no text gets here."""
+        if self._loaded_text is not None:
+            return self._loaded_text
+        passport = self._load().passport
+        assert passport.text is not None
+        _need("tokenizers")
+        _need("ftfy")
+        from preprocess_ensemble.text.tokenizer import Tokenizer, TokenizerConfig, TokenizerError
+
+        folder = self.repository / self._names.tokenize / "1"
+        try:
+            config = TokenizerConfig.from_mapping(passport.text.tokenizer)
+            tokenizer = Tokenizer.load(folder, config, passport.text.tokenizer_sha256)
+        except TokenizerError as error:
+            raise ModelNotReady(str(error)) from None
+        file = self.repository / self._names.text_encoder / "1" / "model.onnx"
+        self._loaded_text = _LoadedText(selection=self._select(file, passport, folder), tokenizer=tokenizer)
+        return self._loaded_text
+
+    def _missing(self) -> ModelNotReady:
+        names = model_names(self.repository)
+        if not names:
+            return ModelNotReady(
+                f"There is no model in {self.repository}: run `clip-export --repository {self.repository}`, or name "
+                f"another repository by local:DIR or {MODEL_VARIABLE}."
+            )
+        return ModelNotReady(
+            f"There is no model named {self._names.name!r} in {self.repository}; there is "
+            f"{', '.join(map(repr, names))}. Name one of them with model= (--model of the commands)."
+        )
+
+    def _select(self, file: Path, passport: Passport, tokenizer: Path | None = None) -> Selection:
+        """Open a tower, choose what runs it, and log that. Raises ClipError if it cannot run as it should.
+
+        It is the text tower if ``tokenizer`` is the folder of its files.
+        """
         import onnxruntime
 
         from preprocess_ensemble.runtimes.candidates import coreml, openvino_candidates
@@ -152,26 +197,52 @@ class LocalTransport(Transport):
         candidates = (*openvino_candidates(file, threads=options.intra_op_num_threads), coreml(file))
         try:
             precision = self._precision or precision_of_environment() or "auto"
-            selection = select(open_model(session, passport), passport, precision, candidates)
+            selection = select(open_model(session, passport), passport, precision, candidates, tokenizer=tokenizer)
         except ReportedError as error:
             raise ClipError(f"The model in {self.repository} cannot run as asked: {error}") from None
         level = logging.WARNING if selection.disagrees else logging.INFO
-        _logger.log(level, "The model in %s runs on %s.", self.repository, selection)
+        tower = "model" if tokenizer is None else "text tower"
+        _logger.log(level, "The %s in %s runs on %s.", tower, self.repository, selection)
         return selection
 
-    def _infer(self, images: Sequence[bytes]) -> Answer:
+    def _embed_images(self, images: Sequence[bytes]) -> Answer:
         loaded = self._load()
         pixels, outcomes = loaded.preprocessor.run([images])  # uint8 (N, H, W, 3)
-        for outcome in outcomes:
-            if outcome.log:
-                _logger.error("An image failed with an internal error.\n%s", outcome.log)
-        statuses = np.array([outcome.status for outcome in outcomes], np.int32)
-        vectors, fingerprints = loaded.selection.model.session.run(
-            [contract.EMBEDDING, contract.FINGERPRINT], {contract.PIXELS: pixels, contract.STATUS: statuses[:, None]}
-        )
-        return Answer(
-            vectors=vectors,
-            statuses=statuses,
-            errors=tuple(outcome.message for outcome in outcomes),
-            fingerprints=fingerprints,
-        )
+        return _run(loaded.selection.model.session, contract.PIXELS, pixels, outcomes)
+
+    def _embed_texts(self, texts: Sequence[bytes]) -> Answer:
+        from preprocess_ensemble.text.text_input import tokenize_rows
+
+        loaded = self._load_text()
+        tokens, outcomes = tokenize_rows(loaded.tokenizer, texts)
+        answer = _run(loaded.selection.model.session, contract.TOKENS, tokens, outcomes)
+        return replace(answer, truncated=np.array([outcome.truncated for outcome in outcomes], np.bool_))
+
+
+def _need(package: str) -> None:
+    try:
+        importlib.import_module(package)
+    except ImportError as error:
+        raise ClipError(
+            f'Embedding in this process needs {package} ({error}): pip install "clip-triton[local]", or start a server '
+            "with clip-serve."
+        ) from None
+
+
+def _run(
+    session: Session, tensor: str, inputs: NDArray[Any], outcomes: Sequence[Preprocessed | TokenizedText]
+) -> Answer:
+    """Run a tower's model on the rows of ``inputs``; ``outcomes`` says which of them failed before."""
+    for outcome in outcomes:
+        if outcome.log:
+            _logger.error("An internal error while an item was prepared.\n%s", outcome.log)
+    statuses = np.array([outcome.status for outcome in outcomes], np.int32)
+    vectors, fingerprints = session.run(
+        [contract.EMBEDDING, contract.FINGERPRINT], {tensor: inputs, contract.STATUS: statuses[:, None]}
+    )
+    return Answer(
+        vectors=vectors,
+        statuses=statuses,
+        errors=tuple(outcome.message for outcome in outcomes),
+        fingerprints=fingerprints,
+    )

@@ -1,7 +1,7 @@
 """OpenTelemetry spans around requests, if the program uses OpenTelemetry.
 
 A program that traces has already imported the API package, so this module only looks whether it is loaded. Without an
-SDK a span costs a microsecond and is dropped. No image, file name or token becomes an attribute.
+SDK a span costs a microsecond and is dropped. No image, text, file name or token becomes an attribute.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from clip_client._endpoint import Endpoint
+    from clip_client._model import Tower
 
 Metadata = tuple[tuple[str, str], ...]
 
 
 @contextmanager
-def request_span(endpoint: Endpoint, *, rows: int, request_id: str) -> Iterator[Metadata]:
+def request_span(endpoint: Endpoint, *, tower: Tower, rows: int, request_id: str) -> Iterator[Metadata]:
     """Open a client span for one request; yield the headers that let the server's spans join it.
 
-    If images of several calls share the request, the span joins the trace of the call whose image triggered it.
+    If several calls share the request, the span joins the trace of the call whose image or text triggered it.
 
     An exception ends the span with its class and its message, which are this package's own.
     """
@@ -36,7 +37,7 @@ def request_span(endpoint: Endpoint, *, rows: int, request_id: str) -> Iterator[
         "rpc.method": "ModelInfer",
         "server.address": endpoint.host,
         "server.port": endpoint.port,
-        "clip.images": rows,
+        f"clip.{tower.value}s": rows,
         "clip.request_id": request_id,
     }
     tracer = trace.get_tracer("clip_client")

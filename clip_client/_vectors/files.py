@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from clip_client._errors import ImageError, VectorsError, require
+from clip_client._errors import ItemError, VectorsError, require
 from clip_client._results import EmbeddingBatch
 from preprocess_ensemble.errors import ReportedError, first_line
 from preprocess_ensemble.whole_file import whole_file
@@ -37,7 +37,7 @@ def load_vectors(path: str | os.PathLike[str]) -> EmbeddingBatch:
     parts = list(stored_batches(path))
     if not parts:
         raise VectorsError(f"there are no vectors in {os.fspath(path)}")
-    errors: dict[int, ImageError] = {}
+    errors: dict[int, ItemError] = {}
     start = 0
     for part in parts:
         for index, error in part.errors.items():

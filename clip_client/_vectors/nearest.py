@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, Union, over
 import numpy as np
 
 from clip_client._errors import VectorsError
+from clip_client._model import may_be_compared
 from clip_client._results import EmbeddingBatch
 from clip_client._vectors.files import stored_batches
 
@@ -72,10 +73,11 @@ class Nearest:
         dimension = self._queries.shape[1]
         holder = f"{os.fspath(vectors)} holds" if isinstance(vectors, str | os.PathLike) else "these are"
         for part, paths, vector_id in _parts(vectors):
-            if None not in (vector_id, self._vector_id) and vector_id != self._vector_id:
+            own = self._vector_id
+            if vector_id is not None and own is not None and not may_be_compared(vector_id, own):
                 raise VectorsError(
-                    f"{holder} vectors of {vector_id}, which must not be compared with those of {self._vector_id}; "
-                    "use the same model and transfer"
+                    f"{holder} vectors of {vector_id}, which must not be compared with those of {own}; use the "
+                    "same model and transfer"
                 )
             if part.shape[1] != dimension:
                 raise VectorsError(f"the query has {dimension} numbers and the vectors have {part.shape[1]}")

@@ -12,7 +12,8 @@ from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from clip_client._errors import ImageError, VectorsError
+from clip_client._errors import ItemError, VectorsError
+from clip_client._model import tower_of
 from clip_client._results import EmbeddingBatch
 from clip_client.dedup.store.parquet_store import NUMBERED, table_of, without_null_lists
 from clip_client.dedup.text import printable
@@ -109,7 +110,7 @@ def vector_schema(model: FileModel | ModelInfo) -> Any:
 def vector_row(
     file: FileVersion | None,
     vector: NDArray[np.float32] | None = None,
-    failure: FailedFile | ImageError | None = None,
+    failure: FailedFile | ItemError | None = None,
 ) -> Mapping[str, Any]:
     """Return the columns of :func:`vector_schema` for one photo: either ``vector``, (D,) float32, or ``failure``."""
     return {
@@ -217,8 +218,9 @@ def _batch(
     model: FileModel | ModelInfo,
 ) -> EmbeddingBatch:
     sources = tuple(None if path is None else os.fsdecode(path) for path in paths)
+    kind = tower_of(model.vector_id).error
     errors = {
-        index: ImageError(message or "", code=code, index=index, source=source)
+        index: kind(message or "", code=code, index=index, source=source)
         for index, (code, message, source) in enumerate(zip(codes, messages, sources, strict=True))
         if code
     }

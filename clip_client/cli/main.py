@@ -17,15 +17,44 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
-from clip_client.cli.commands import decide, dedup, embed, health, profile, purge, review, rules, similar, tune, undo
+from clip_client.cli.commands import (
+    decide,
+    dedup,
+    embed,
+    health,
+    index,
+    profile,
+    purge,
+    review,
+    rules,
+    search,
+    similar,
+    tune,
+    undo,
+)
 from clip_client.cli.doctor import command as doctor_command
 from clip_client.cli.errors import CommandMisused
 from clip_client.cli.parser import SHELLS, CompletionAction, Parser, VersionAction
 from preprocess_ensemble.errors import ReportedError
 
-_COMMANDS = (embed, similar, dedup, review, undo, purge, decide, rules, tune, health, profile, doctor_command)
+_COMMANDS = (
+    embed,
+    search,
+    similar,
+    index,
+    dedup,
+    review,
+    undo,
+    purge,
+    decide,
+    rules,
+    tune,
+    health,
+    profile,
+    doctor_command,
+)
 """In the order of ``--help``."""
-_GO_ON = ("dedup", "embed")
+_GO_ON = ("dedup", "embed", "search")
 """Commands that store what they have done, and continue it when they are called again."""
 
 
@@ -104,7 +133,7 @@ def _parser() -> Parser:
         prog="clip-client",
         usage="%(prog)s COMMAND [options] ...",
         epilog="clip-client COMMAND --help explains a command and its options.",
-        description="Embed photos with CLIP on a Triton server, and find near-duplicate photos.",
+        description="Embed photos with CLIP on a Triton server, search them by words, and find near-duplicate photos.",
     )
     parser.add_argument("--version", nargs=0, action=VersionAction, help="show the version and exit")
     parser.add_argument(

@@ -179,6 +179,7 @@ async def find_duplicates(
             return opened.files.sha256_of(path, sha256_of)
 
         report = await to_thread.run_sync(lambda: judged(report, found.roots, options, hash_of=hash_of))
+        await to_thread.run_sync(opened.copies.record, report.groups)
         progress("comparing", len(found.files), len(found.files))
     return report
 

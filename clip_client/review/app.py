@@ -33,13 +33,16 @@ from clip_client.review.requests import (
     read_filter,
     read_number,
     read_numbers,
+    read_wanted,
     used_rules,
 )
 from clip_client.review.state.applying import OUTCOMES
 from clip_client.review.state.bulk import Bulk
+from clip_client.review.state.photo_search import MOST_UPLOADED
 from clip_client.review.state.previews import SIZES, PreviewCache
 from clip_client.review.state.session import READY, SCANNING, Busy, CannotChoose
 from clip_client.review.views import MOST_PHOTOS, group_view
+from clip_client.search.filters import Filter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,6 +51,7 @@ if TYPE_CHECKING:
 
     from clip_client.review.state.applying import Worker
     from clip_client.review.state.found_groups import FoundGroup
+    from clip_client.review.state.photo_search import PhotoSearch
     from clip_client.review.state.session import Session
 
 _ASSETS: Final = ("clip_client.review", "clip_client.dedup.reporting")
@@ -58,15 +62,20 @@ _MOST_DECODED: Final = 3
 """Photos at once. They have threads of their own, so that pages never wait for them."""
 
 
-def review_app(session: Session, worker: Worker) -> Starlette:
-    """Make the application around one review; who may use it is decided by :class:`~.access.Access`."""
-    to = _Handlers(session, worker)
+def review_app(session: Session, worker: Worker, photos: PhotoSearch | None = None) -> Starlette:
+    """Make the application around one review; who may use it is decided by :class:`~.access.Access`.
+
+    Without ``photos`` its pages cannot search by words.
+    """
+    to = _Handlers(session, worker, photos)
     return Starlette(
         routes=[
             Route("/", to.groups),
             Route("/groups/{number:int}", to.group),
             Route("/groups/{number:int}/plan", to.refusals),
             Route("/photos/{sha256}/{size}", to.photo),
+            Route("/search", to.search),
+            Route("/search/photo", to.upload, methods=["POST"]),
             Route("/state", to.state),
             Route("/groups/{number:int}/choice", to.choose, methods=["POST"]),
             Route("/undo", to.take_back, methods=["POST"]),
@@ -88,8 +97,9 @@ def review_app(session: Session, worker: Worker) -> Starlette:
 class _Handlers:
     """What answers each address, in the order in which a person meets them."""
 
-    def __init__(self, session: Session, worker: Worker) -> None:
+    def __init__(self, session: Session, worker: Worker, photos: PhotoSearch | None) -> None:
         self._session = session
+        self._photos = photos
         self._worker = worker
         self._bulk = Bulk(session)
         self._templates = environment(session.roots)
@@ -130,6 +140,7 @@ class _Handlers:
             after=after,
             query=query_of(wanted),
             more=query_of(wanted, most=4 * most),
+            search=request.query_params.get("search", ""),
         )
 
     def refusals(self, request: Request) -> Response:
@@ -155,7 +166,7 @@ class _Handlers:
     async def photo(self, request: Request) -> Response:
         """A picture of a photo, ``small``, ``large`` or ``full``: a JPEG, upright, whole, never enlarged."""
         sha256, size = request.path_params["sha256"], request.path_params["size"]
-        paths = self._session.groups.paths(sha256)
+        paths = self._session.groups.paths(sha256) or (self._photos.paths(sha256) if self._photos else [])
         if size not in SIZES or not paths:
             raise HTTPException(404, "there is no such picture")
         jpeg = await to_thread.run_sync(partial(self._previews.jpeg, sha256, paths, size), limiter=self._decoding)
@@ -167,6 +178,33 @@ class _Handlers:
     def state(self, _request: Request) -> Response:
         """What changes, as JSON: ``version`` grows with every change, also those of other tabs and processes."""
         return JSONResponse(self._state())
+
+    # Search by words.
+
+    async def search(self, request: Request) -> Response:
+        """The photos nearest to the words ``q``, the uploaded ``photo`` or the photo ``like`` that fit the filters."""
+        self._need_groups()
+        state = self._state()
+        wanted = read_wanted(request)
+        found = await self._photos.find(wanted) if self._photos is not None else None
+        return self._page(
+            "search.html.j2",
+            state,
+            wanted=wanted,
+            found=found,
+            can_search=self._photos is not None,
+            no_filter=Filter(),
+            query=request.url.query,
+        )
+
+    async def upload(self, request: Request) -> Response:
+        """Take the bytes of a photo to search for; the answer is ``{"photo": name}``, for the query of ``/search``."""
+        if self._photos is None:
+            raise HTTPException(409, "this review has no model to search with")
+        size = request.headers.get("content-length", "")
+        if not size.isdigit() or int(size) > MOST_UPLOADED:
+            raise HTTPException(413, f"a photo has at most {MOST_UPLOADED:,} bytes")
+        return JSONResponse({"photo": self._photos.upload(await request.body())})
 
     # Decisions.
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from starlette.exceptions import HTTPException
 
 from clip_client.review.state.found_groups import STAGED, Filter
+from clip_client.review.state.photo_search import Wanted
 from clip_client.review.views import STATE_NAMES
+from clip_client.search.filters import Filter as PhotoFilter
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -29,6 +32,13 @@ def checked_filter(**given: str) -> Filter:
     if wanted.state not in ("", STAGED, *STATE_NAMES):
         raise HTTPException(400, f"a state is one of {', '.join((*STATE_NAMES, STAGED))}")
     return wanted
+
+
+def read_wanted(request: Request) -> Wanted:
+    """Read what to search for, and the filters; a text has at most 2,000 characters."""
+    given = {name: text[:2000] for name, text in request.query_params.items()}
+    demands = {one.name: given.get(one.name, "").strip() for one in fields(PhotoFilter)}
+    return Wanted(filter=PhotoFilter(**demands), **{name: given.get(name, "") for name in ("q", "photo", "like")})
 
 
 def query_of(wanted: Filter | None, **more: object) -> str:

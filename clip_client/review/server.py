@@ -14,10 +14,12 @@ import uvicorn
 from clip_client.review.access import Access
 from clip_client.review.app import review_app
 from clip_client.review.state.applying import Worker
+from clip_client.review.state.photo_search import PhotoSearch
 from preprocess_ensemble.errors import ReportedError
 
 if TYPE_CHECKING:
     from clip_client.review.state.session import Search, Session
+    from clip_client.search.query import QueryEmbedder
 
 HOST: Final = "127.0.0.1"
 _PATIENCE_S: Final = 2
@@ -29,17 +31,25 @@ class CannotListen(ReportedError):
 
 
 async def serve(
-    session: Session, search: Search, *, port: int = 0, opens_browser: bool = False, say: Callable[[str], None] = print
+    session: Session,
+    search: Search,
+    *,
+    clip: QueryEmbedder | None = None,
+    port: int = 0,
+    opens_browser: bool = False,
+    say: Callable[[str], None] = print,
 ) -> None:
     """Serve the pages, and run ``search`` for them. Returns when the process is told to end by SIGINT or SIGTERM.
 
-    ``port`` 0 takes a free one. ``say`` gets the address, whose path is a secret. Raises CannotListen.
+    ``clip`` embeds what the pages search for; without it they cannot. ``port`` 0 takes a free one. ``say`` gets the
+    address, whose path is a secret. Raises CannotListen.
     """
     worker = Worker(session)
     with _listening(port) as listener:
         port = listener.getsockname()[1]
         address = f"http://{HOST}:{port}"
-        access = Access(review_app(session, worker))
+        photos = None if clip is None else PhotoSearch(session, clip)
+        access = Access(review_app(session, worker, photos))
         config = uvicorn.Config(
             access,
             http="h11",

@@ -6,7 +6,7 @@ import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -14,6 +14,7 @@ from typing import Final
 from filelock import FileLock, Timeout
 
 from preprocess_ensemble.errors import ReportedError
+from preprocess_ensemble.whole_file import whole_file
 
 _PREFIX: Final = ".staging-"
 _LOCK: Final = ".export-lock"
@@ -54,19 +55,45 @@ def staging_directory(directory: Path, needed_bytes: int) -> Iterator[Path]:
         raise ReportedError(_no_space(directory, needed_bytes, found)) from error
 
 
-def install(files: Iterable[Path], commit_marker: Path, directory: Path) -> None:
-    """Move finished ``files`` and then ``commit_marker`` into ``directory``, each atomically over its predecessor.
+def install(
+    files: Mapping[Path, Path],
+    texts: Mapping[Path, str],
+    obsolete: Iterable[Path],
+    marker: tuple[Path, Path],
+    *,
+    adds: bool,
+) -> None:
+    """Install a model: delete the folders ``obsolete``, write ``texts``, move ``files`` and then the ``marker``.
 
-    The old marker is removed first and the new one moved last, so the files of a directory with a marker belong
-    together. All bytes are on the disk before anything changes; the rest is a few renames, which need no space.
+    ``files`` maps where each finished file is to where it belongs; ``marker`` is such a pair. Each replaces its
+    predecessor atomically. The old marker is removed before anything changes and the new one moved last, so what
+    belongs to a marker belongs together. If the model only ``adds`` files to what the old marker describes, that one
+    stays until then. The bytes of all ``files`` are on the disk before anything changes; the rest is a few renames and
+    small files.
     """
-    files = tuple(files)
-    for file in (*files, commit_marker):
+    finished, installed = marker
+    for file in (*files, finished):
         _flush(file)
-    (directory / commit_marker.name).unlink(missing_ok=True)
-    for file in (*files, commit_marker):
-        os.replace(file, directory / file.name)
-    _flush(directory)
+    if not adds:
+        installed.unlink(missing_ok=True)
+    for folder in obsolete:
+        shutil.rmtree(folder)
+    write(texts)
+    for file, target in files.items():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(file, target)
+    for folder in {target.parent for target in files.values()}:
+        _flush(folder)
+    os.replace(finished, installed)
+    _flush(installed.parent)
+
+
+def write(texts: Mapping[Path, str]) -> None:
+    """Write small files and the folders that they need."""
+    for path, text in texts.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(path) as file:
+            file.write(text.encode())
 
 
 def _flush(path: Path) -> None:

@@ -13,11 +13,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from preprocess_ensemble.contract import DEFAULT_NAME
 from preprocess_ensemble.errors import ReportedError
+from preprocess_ensemble.export.catalogue import listing
 from preprocess_ensemble.export.model_source import WrongChoice, names_file, shipped_models
 from preprocess_ensemble.model_repository.location import repository_to_fill
 
 _PRETRAINED: Final = "laion2b_s34b_b79k"
+_BOTH: Final = "image,text"
 _HUB: Final = "https://huggingface.co"
 _HUB_TIMEOUT_S: Final = 10.0
 _EPILOG: Final = """\
@@ -25,6 +28,9 @@ examples:
   clip-export                                    ViT-B-32 with the LAION-2B weights
   clip-export --model ViT-L-14 --pretrained datacomp_xl_s13b_b90k
   clip-export --pretrained /data/epoch_32.pt     your own checkpoint
+  clip-export --towers image                     without search by words
+  clip-export --name big --model ViT-L-14 --pretrained laion2b_s32b_b82k
+                                                 beside the default model, for ClipClient(url, model="big")
   clip-export --pretrained random:0              seeded random weights, to try everything without a download
 
 PyTorch is needed for fp16, for weights that are not in a .safetensors file, and for models other than
@@ -37,6 +43,9 @@ repository stays unchanged. Exit status: 0 installed, 1 failed, 2 misused.
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status: 0 installed, 1 failed, 2 misused."""
     options = _parser().parse_args(arguments)
+    if options.list:
+        sys.stdout.write(listing())
+        return 0
     # open_clip logs through the root logger, which would repeat each of our errors in other words.
     logging.basicConfig(level=logging.CRITICAL)
     _do_not_wait_for_the_hub(options.pretrained or _PRETRAINED)
@@ -53,6 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             pretrained=options.pretrained or _PRETRAINED,
             precision=options.precision,
             repository=options.repository,
+            name=options.name,
+            text=options.towers == _BOTH,
             force=options.force,
             report=_say,
         )
@@ -94,6 +105,18 @@ def _parser() -> argparse.ArgumentParser:
         "measures and prints by how much (default: %(default)s)",
     )
     parser.add_argument(
+        "--towers",
+        default=_BOTH,
+        choices=[_BOTH, "image"],
+        help="image: only the image tower, without search by words (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--name",
+        default=DEFAULT_NAME,
+        help="the name under which clients ask for this model; several models can share a repository (default: "
+        "%(default)s)",
+    )
+    parser.add_argument(
         "--repository",
         type=Path,
         default=repository_to_fill(),
@@ -107,6 +130,7 @@ def _parser() -> argparse.ArgumentParser:
         help="install nothing, but record the model's graph without its weights, for exports without PyTorch: "
         "--model FILE.skeleton; with --pretrained, also vectors that such an export is compared with",
     )
+    parser.add_argument("--list", action="store_true", help="list models: size, speed, languages, licence; no export")
     parser.add_argument("--force", action="store_true", help="export even if the same model is installed already")
     return parser
 
@@ -118,7 +142,8 @@ def _record(model: str, pretrained: str | None, file: Path) -> int:
         return _missing(error, "export,local")
     _say(f"recording {model}")
     recorded = record_file(model, pretrained, file)
-    _say(f"recorded {recorded.model} in {file}: {len(recorded.places)} tensors of the graph come from the weights")
+    image, text = (len(tower.places) for tower in (recorded.image, recorded.text))
+    _say(f"recorded {recorded.model} in {file}: {image} and {text} tensors of its two graphs come from the weights")
     return 0
 
 

@@ -7,37 +7,33 @@ the same.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from preprocess_ensemble.export import parity
-from preprocess_ensemble.export.atomic_install import install, require_space, staging_directory
-from preprocess_ensemble.export.model_source import SKELETON_SUFFIX, ExportableModel, GraphOptions, WrongChoice
-from preprocess_ensemble.export.onnx_file import IR_VERSION, OPSET, quantize
-from preprocess_ensemble.export.parity import canary_image
+from preprocess_ensemble.contract import DEFAULT_NAME, ModelNames
+from preprocess_ensemble.export.atomic_install import install, require_space, staging_directory, write
+from preprocess_ensemble.export.model_source import SKELETON_SUFFIX, ExportableModel, WrongChoice
+from preprocess_ensemble.export.parity import REQUIRED_COSINE
 from preprocess_ensemble.export.skeleton_model import SkeletonModel
+from preprocess_ensemble.export.towers import fingerprint_of, needed_bytes, write_image_tower, write_text_tower
 from preprocess_ensemble.model_repository.config import (
+    MODEL_FILE,
     PASSPORT_FILE,
     Shapes,
     encoder_directory,
     installed_passport,
     pending_files,
+    text_encoder_directory,
+    tokenizer_directory,
 )
-from preprocess_ensemble.model_repository.passport import Canary, Parity, Passport, compute_fingerprint
-from preprocess_ensemble.runtimes.onnx_session import open_session, session_options
-from preprocess_ensemble.whole_file import whole_file
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from preprocess_ensemble.runtimes.model import Session
+    from preprocess_ensemble.model_repository.passport import Passport, TextTower
 
-PRECISIONS: Final = tuple(parity.REQUIRED_COSINE)
-
-_MAX_FILE_BYTES: Final = 2_000_000_000
-"""A protobuf message is limited to 2 GiB; larger weights go to a separate file."""
-_GRAPH_BYTES: Final = 8_000_000
-"""Room for the nodes of the graph, the passport and the configuration: everything but the weights."""
+PRECISIONS: Final = tuple(REQUIRED_COSINE)
 
 
 def export_model(
@@ -46,83 +42,82 @@ def export_model(
     pretrained: str = "laion2b_s34b_b79k",
     precision: str = "fp32",
     repository: Path = Path("triton_models"),
+    name: str = DEFAULT_NAME,
+    text: bool = True,
     force: bool = False,
     report: Callable[[str], None] = lambda line: None,
 ) -> Passport:
     """Export ``model`` into the Triton model ``repository`` and return its passport.
 
     ``model`` is one of open_clip's model names, the path of a JSON file in its format, or that of a skeleton;
-    ``pretrained`` is a tag, the path of a checkpoint, or ``random[:SEED]``. If the repository does not exist, it is
-    created completely. If the same model is installed already, nothing is exported unless ``force``. ``report``
-    receives one line before each step that takes time.
+    ``pretrained`` is a tag, the path of a checkpoint, or ``random[:SEED]``. Several models can be in one repository,
+    each with its ``name``. If the repository does not exist, it is created completely. ``text`` is whether to export
+    the text tower as well; one that is installed stays if it belongs to the same image tower, else it is removed. What
+    is installed already is not exported again unless ``force``. ``report`` receives one line before each step that
+    takes time.
 
     Raises ReportedError. After an error or an interruption the model that was installed before stays.
     """
     if precision not in PRECISIONS:
         raise WrongChoice(f"Unknown precision {precision!r}; choose {' or '.join(PRECISIONS)}.")
+    try:
+        names = ModelNames(name)
+    except ValueError as error:
+        raise WrongChoice(f"{error}.") from None
     report(f"loading {model}, weights {pretrained}")
     exportable = load_exportable(model, pretrained)
-    source, config, weights = exportable.source, exportable.config, exportable.weights_sha256
-    fingerprint = compute_fingerprint(
-        model=source.model, weights_sha256=weights, preprocess=config.to_mapping(), precision=precision
-    )
+    source = exportable.source
 
-    directory = encoder_directory(repository)
+    directory = encoder_directory(repository, names)
     directory.mkdir(parents=True, exist_ok=True)
-    installed = installed_passport(repository)
+    installed = installed_passport(repository, names)
+    fingerprint = fingerprint_of(exportable, precision)
+    kept_text = None if installed is None or installed.fingerprint != fingerprint else installed.text
+    if kept_text is not None and not _is_complete(repository, names, kept_text):
+        kept_text = None
+    kept = None
     if installed and not force and (installed.fingerprint, installed.pretrained) == (fingerprint, source.pretrained):
-        report(f"{installed.id} is installed already; --force exports it again")
-        _write_pending(pending_files(repository, _shapes(installed)))
-        return installed
+        kept = replace(installed, text=kept_text)
+    with_text = text and (force or kept_text is None)
+    obsolete = [] if with_text or kept_text else _text_folders(repository, names)
+    if kept is not None and not with_text and not obsolete:
+        report(f"{kept.id} is installed already; --force exports it again")
+        write(pending_files(repository, _shapes(kept), names))
+        return kept
 
-    has_data_file = exportable.weights_bytes + _GRAPH_BYTES > _MAX_FILE_BYTES
-    # Twice the weights if they are moved to a separate file.
-    needed_bytes = exportable.weights_bytes * (2 if has_data_file else 1) + _GRAPH_BYTES
-    require_space(directory, needed_bytes)
-    with staging_directory(directory.parent, needed_bytes) as stage:
-        options = GraphOptions(fingerprint=fingerprint, precision=precision, has_data_file=has_data_file, report=report)
-        built = exportable.build(stage, options)
-        file = built.files[-1]
-        if precision == "int8":
-            quantize(file)
-        is_pytorchs = built.other_weights is None
-        report("comparing it with PyTorch" if is_pytorchs else "checking it")
-        pixels = parity.check_pixels(config)
-        lowest, vectors = parity.check(_opened(file, precision), pixels, built.expected, fingerprint, precision)
-        required = parity.REQUIRED_COSINE[precision]
-        worst = lowest if built.other_weights is None else min(lowest, built.other_weights)
-        measured = Parity(images=len(pixels) if is_pytorchs else 0, min_cosine=worst, required=required)
-        passport = Passport(
-            model=source.model,
-            pretrained=source.pretrained,
-            weights_sha256=weights,
-            preprocess=config.to_mapping(),
-            preprocess_id=config.id,
-            dimension=vectors.shape[1],
-            precision=precision,
-            fingerprint=fingerprint,
-            parity=measured,
-            canary=Canary.of(canary_image(), vectors[-1]),
-            opset=OPSET,
-            ir_version=IR_VERSION,
-        )
+    needed = needed_bytes(exportable, image=kept is None, text=with_text)
+    require_space(directory, needed)
+    measured = []
+    with staging_directory(directory.parent, needed) as stage:
+        files: dict[Path, Path] = {}
+        passport = kept
+        if passport is None:
+            image = write_image_tower(exportable, stage, precision, report)
+            passport = replace(image.passport, text=kept_text)
+            measured.append(image.agreement)
+            files |= {file: directory / file.name for file in image.files}
+        if with_text:
+            stage_of_text = stage / "text"
+            stage_of_text.mkdir()
+            tower = write_text_tower(exportable, stage_of_text, precision, report)
+            passport = replace(passport, text=tower.passport)
+            measured.append(f"text tower: {tower.agreement}")
+            files |= {file: text_encoder_directory(repository, names) / file.name for file in tower.files}
+            files |= {file: tokenizer_directory(repository, names) / file.name for file in tower.tokenizer_files}
         passport_file = stage / PASSPORT_FILE
         passport_file.write_text(passport.to_json(), encoding="ascii")
         # Any problem of the repository shows here, before anything in it changes.
-        pending = pending_files(repository, _shapes(passport))
-        install(built.files, commit_marker=passport_file, directory=directory)
-        _write_pending(pending)
-        for weights_file in directory.glob("model-*.data"):
-            if weights_file.name not in {file.name for file in built.files}:
-                weights_file.unlink()
-    if is_pytorchs:
-        report(f"installed {passport.id}: cosine to PyTorch {lowest:.7f}, {required} is required")
-    else:
-        rounded = "" if precision == "fp32" else f", and {precision} one of {lowest:.7f} to fp32"
-        report(
-            f"installed {passport.id}: its graph has a cosine of {built.other_weights:.7f} to PyTorch with other "
-            f"weights{rounded}; PyTorch's vectors of these weights are not known here"
-        )
+        pending = pending_files(repository, _shapes(passport), names)
+        adds = kept is not None and installed is not None and installed.text is None
+        install(files, pending, obsolete, (passport_file, directory / PASSPORT_FILE), adds=adds)
+        new = set(files.values())
+        for folder in {file.parent for file in new}:
+            for weights_file in folder.glob("model-*.data"):
+                if weights_file not in new:
+                    weights_file.unlink()
+    report(
+        f"installed {passport.id}: {'; '.join(measured)}" if measured else f"removed the text tower of {passport.id}"
+    )
     if precision == "int8":
         report(
             "serve and compare int8 vectors with one version of ONNX Runtime: others give slightly different vectors"
@@ -130,15 +125,22 @@ def export_model(
     return passport
 
 
-def _opened(file: Path, precision: str) -> Session:
-    """Open a model with the options that config.pbtxt gives it: see ``model_repository/config.py``."""
-    from onnxruntime import GraphOptimizationLevel
+def _is_complete(repository: Path, names: ModelNames, text: TextTower) -> bool:
+    """Return whether the files of an installed text tower are there."""
+    model = text_encoder_directory(repository, names) / MODEL_FILE
+    tokenizer = tokenizer_directory(repository, names)
+    return model.exists() and all((tokenizer / file).exists() for file in text.tokenizer_sha256)
 
-    options = session_options()
-    if precision == "fp16":
-        options.graph_optimization_level = GraphOptimizationLevel.ORT_ENABLE_EXTENDED
-    session: Session = open_session(file, options)
-    return session
+
+def _text_folders(repository: Path, names: ModelNames) -> list[Path]:
+    """Return the folders of an exported text tower; none if the tokenizing step, which is last, is not of this package.
+
+    That step is written first and removed last, so it is there whatever an export that was killed has left.
+    """
+    model_py = tokenizer_directory(repository, names) / "model.py"
+    if not model_py.exists() or "preprocess_ensemble" not in model_py.read_text(encoding="utf-8"):
+        return []
+    return [repository / name for name in reversed(names.of_texts) if (repository / name).is_dir()]
 
 
 def load_exportable(model: str, pretrained: str) -> ExportableModel:
@@ -169,11 +171,11 @@ def load_model(model: str, pretrained: str) -> nn.Module:
 
 def _shapes(passport: Passport) -> Shapes:
     height, width = passport.preprocess["size"]
-    return Shapes(height=height, width=width, dimension=passport.dimension, half=passport.precision == "fp16")
-
-
-def _write_pending(pending: dict[Path, str]) -> None:
-    for path, text in pending.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(path) as file:
-            file.write(text.encode("ascii"))
+    context_length = passport.text.tokenizer["context_length"] if passport.text else None
+    return Shapes(
+        height=height,
+        width=width,
+        dimension=passport.dimension,
+        context_length=context_length,
+        half=passport.precision == "fp16",
+    )

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from PIL import Image
 
-from preprocess_ensemble.export.model_source import ExportError
+from preprocess_ensemble.export.model_source import BuiltGraph, ExportError, GraphOptions
+from preprocess_ensemble.export.onnx_file import quantize
 from preprocess_ensemble.imaging.decode import decode
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
+from preprocess_ensemble.model_repository.passport import Parity
 from preprocess_ensemble.runtimes.agreement import Disagreement, checked_vectors, require_cosine, sample_pixels
+from preprocess_ensemble.runtimes.onnx_session import open_session, session_options
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from preprocess_ensemble.runtimes.agreement import Rows
     from preprocess_ensemble.runtimes.model import Session
 
 REQUIRED_COSINE: Final[Mapping[str, float]] = {"fp32": 0.9999, "fp16": 0.9999, "int8": 0.999}
@@ -26,6 +32,10 @@ REQUIRED_COSINE: Final[Mapping[str, float]] = {"fp32": 0.9999, "fp16": 0.9999, "
 _HEIGHT: Final = 120
 _WIDTH: Final = 160
 """Of the canary, in pixels."""
+
+
+CANARY_TEXT: Final = "A red disc above blue stripes, on a field that fades from green."
+"""Describes the canary image. It has capital letters and punctuation, so a skipped cleaning shows in its vector."""
 
 
 def canary_image() -> bytes:
@@ -52,33 +62,83 @@ def check_pixels(config: PreprocessConfig) -> npt.NDArray[np.uint8]:
     return np.concatenate([sample_pixels(*config.size), canary[None]])
 
 
+@dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """What was measured when a graph was checked."""
+
+    parity: Parity
+    canary: npt.NDArray[np.float32]
+    """The vector (D,) of the last row."""
+    sentence: str
+    """What the measurement was, for people."""
+
+
+def measure(built: BuiltGraph, options: GraphOptions) -> Agreement:
+    """Quantise a graph that is to be int8, and check it. Raises ExportError if it is not what PyTorch computes."""
+    file, precision = built.files[-1], options.precision
+    if precision == "int8":
+        quantize(file)
+    is_pytorchs = built.other_weights is None
+    options.report("comparing it with PyTorch" if is_pytorchs else "checking it")
+    lowest, vectors = check(_opened(file, precision), built.rows, built.expected, options.fingerprint, precision)
+    required = REQUIRED_COSINE[precision]
+    if built.other_weights is None:
+        worst, compared = lowest, 0 if built.expected is None else len(built.expected)
+        sentence = f"cosine to PyTorch {lowest:.7f}, {required} is required"
+    else:
+        worst, compared = min(lowest, built.other_weights), 0
+        to_fp32 = "" if precision == "fp32" else f", and {precision} one of {lowest:.7f} to fp32"
+        sentence = (
+            f"its graph has a cosine of {built.other_weights:.7f} to PyTorch with other weights{to_fp32}; PyTorch's "
+            "vectors of these weights are not known here"
+        )
+    parity = Parity(images=compared, min_cosine=worst, required=required)
+    return Agreement(parity=parity, canary=vectors[-1], sentence=sentence)
+
+
+def _opened(file: Path, precision: str) -> Session:
+    """Open a model with the options that config.pbtxt gives it: see ``model_repository/config.py``."""
+    from onnxruntime import GraphOptimizationLevel
+
+    options = session_options()
+    if precision == "fp16":
+        options.graph_optimization_level = GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    session: Session = open_session(file, options)
+    return session
+
+
 def check(
     session: Session,
-    pixels: npt.NDArray[np.uint8],
+    rows: Rows,
     expected: npt.NDArray[np.float32] | None,
     fingerprint: tuple[int, int],
     precision: str,
 ) -> tuple[float, npt.NDArray[np.float32]]:
-    """Compare ``session`` with the unit vectors ``expected`` (N, D) for ``pixels`` (N, H, W, 3), N > 1.
+    """Compare ``session`` with the unit vectors ``expected`` (M, D) for the first M of ``rows``, N > 1.
 
-    None compares it with itself: each picture alone, and all in one batch. Returns the least cosine, and the vectors
-    (N, D) of each picture alone. Raises ExportError if a vector is too far from what is expected, if a failed row is
-    not NaN or changes its neighbours, or if the model returns another ``fingerprint``.
+    ``rows`` are pixels (N, H, W, 3) or token ids (N, L). None compares the session with itself: each row alone, and all
+    in one batch. Returns the least cosine, and the vectors (N, D) of each row alone. Raises ExportError if a vector is
+    too far from what is expected, if a failed row is not NaN or changes its neighbours, or if the model returns another
+    ``fingerprint``.
     """
     least = REQUIRED_COSINE[precision]
-    failed = np.arange(len(pixels)) % 3 == 1
+    failed = np.arange(len(rows)) % 3 == 1
     try:
-        together = checked_vectors(session, pixels, fingerprint)
-        alone = np.concatenate([checked_vectors(session, picture[None], fingerprint) for picture in pixels])
+        together = checked_vectors(session, rows, fingerprint)
+        alone = np.concatenate([checked_vectors(session, row[None], fingerprint) for row in rows])
         right = together if expected is None else expected
-        lowest = require_cosine(np.concatenate([together, alone]), np.concatenate([right, right]), least)
-        blackened = np.where(failed[:, None, None, None], np.uint8(0), pixels)
-        neighbours = checked_vectors(session, blackened, fingerprint, failed)
+        known = len(right)
+        lowest = require_cosine(
+            np.concatenate([together[:known], alone[:known]]), np.concatenate([right, right]), least
+        )
+        blanked = rows.copy()
+        blanked[failed] = 0
+        neighbours = checked_vectors(session, blanked, fingerprint, failed)
         if precision != "fp32":
             require_cosine(neighbours, together[~failed], least)
         # Only fp32 adds the same numbers in the same order whatever else is in the batch.
         elif not np.array_equal(neighbours, together[~failed]):
-            raise Disagreement("it lets a failed image change its neighbours' vectors")
+            raise Disagreement("it lets a failed row change its neighbours' vectors")
     except Disagreement as error:
         raise ExportError(f"The exported model is not what PyTorch computes: {error}.") from None
     return lowest, alone

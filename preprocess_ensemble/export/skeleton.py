@@ -1,6 +1,6 @@
-"""A skeleton: an exported graph without its weights, and the recipe that fills it from a state dict, without PyTorch.
+"""A skeleton: exported graphs without their weights, and the recipe that fills them from a state dict, without PyTorch.
 
-The exporter gives each tensor of the state dict a place in the graph: as it is, transposed, or one third of it (the
+The exporter gives each tensor of the state dict a place in a graph: as it is, transposed, or one third of it (the
 query, key or value part of an attention's input projection). A skeleton records these places, what else an export needs
 to know about the model, and vectors that PyTorch computed with generated weights, so that a machine without PyTorch can
 check what it has filled. A skeleton file is a zip archive.
@@ -25,7 +25,7 @@ from preprocess_ensemble.export.state_dict import Array, StateDict, TensorKind
 from preprocess_ensemble.imaging.transform import PreprocessConfig
 from preprocess_ensemble.model_repository.passport import compute_fingerprint
 
-VERSION: Final = 1
+VERSION: Final = 2
 MEAN: Final = "preprocess.mean"
 STD: Final = "preprocess.std"
 FINGERPRINT: Final = "fingerprint"
@@ -37,6 +37,8 @@ CHECK_SEED: Final = 1
 """Seed of the generated weights whose vectors a skeleton carries."""
 CHECK_NOISE: Final = 0.5
 """Their norms and biases differ so much that two that are swapped in the graph change the vectors."""
+
+Vectors = npt.NDArray[np.float32]
 
 _DATE: Final = (1980, 1, 1, 0, 0, 0)
 """A fixed date for each member of the archive, so equal skeletons are equal files."""
@@ -70,31 +72,44 @@ class HubWeights:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Skeleton:
-    """A graph without weights and everything that is needed to fill and check it."""
+class Tower:
+    """The graph of one tower."""
 
-    model: str
     graph: bytes
     """A serialized ``ModelProto``; the initializers that are named in ``places`` have no values."""
     places: Mapping[str, Place]
     """Name of an initializer -> where its values come from."""
-    tensors: Mapping[str, TensorKind]
-    """The complete state dict, text tower included: the passport's hash covers it."""
-    preprocess: PreprocessConfig
-    """For weights from a file and untrained ones."""
-    quick_gelu: bool
-    tags: Mapping[str, HubWeights]
-    recorded_with: Mapping[str, str]
-    """Package -> version."""
-    expected: Mapping[str, npt.NDArray[np.float32]]
-    """PyTorch's vectors (9, D) for :func:`~preprocess_ensemble.export.parity.check_pixels`: those of generated weights
-    under GENERATED, those of trained weights under their :func:`key_of`."""
+    expected: dict[str, Vectors]
+    """PyTorch's vectors: those of generated weights under GENERATED, those of trained weights under their
+    :func:`key_of`. Of the image tower they are (9, D), for :func:`~preprocess_ensemble.export.parity.check_pixels`; of
+    the text tower (4, D), for :func:`~preprocess_ensemble.runtimes.agreement.sample_tokens`."""
 
     @property
     def weights_bytes(self) -> int:
         """Size of the filled initializers."""
         model = onnx.load_from_string(self.graph)
         return sum(4 * int(np.prod(tensor.dims)) for tensor in model.graph.initializer if tensor.name in self.places)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Skeleton:
+    """Graphs without weights and everything that is needed to fill and check them."""
+
+    model: str
+    image: Tower
+    text: Tower
+    tensors: Mapping[str, TensorKind]
+    """The complete state dict of both towers: the passport's hash covers it."""
+    preprocess: PreprocessConfig
+    """For weights from a file and untrained ones."""
+    text_config: Mapping[str, Any]
+    """The section ``text_cfg`` of open_clip's configuration."""
+    token_kinds: tuple[int, int, int]
+    """Length of the context, size of the vocabulary, id of the padding."""
+    quick_gelu: bool
+    tags: Mapping[str, HubWeights]
+    recorded_with: Mapping[str, str]
+    """Package -> version."""
 
     def to_bytes(self) -> bytes:
         """Return the skeleton file; :meth:`from_bytes` reads it."""
@@ -104,23 +119,26 @@ class Skeleton:
             "recorded_with": dict(self.recorded_with),
             "quick_gelu": self.quick_gelu,
             "preprocess": self.preprocess.to_mapping(),
+            "text_config": dict(self.text_config),
+            "token_kinds": self.token_kinds,
             "tags": {tag: asdict(weights) for tag, weights in self.tags.items()},
-            "places": {name: [place.name, place.third, place.transposed] for name, place in self.places.items()},
             "tensors": {name: [list(kind.shape), kind.integers] for name, kind in self.tensors.items()},
-            "expected": list(self.expected),
+            "towers": {name: _tower_recipe(tower) for name, tower in self._towers.items()},
         }
-        vectors = io.BytesIO()
-        np.save(vectors, np.stack(list(self.expected.values())))
-        members = {
-            "recipe.json": json.dumps(recipe, indent=0).encode("ascii"),
-            "graph.onnx": self.graph,
-            "vectors.npy": vectors.getvalue(),
-        }
+        members = {"recipe.json": json.dumps(recipe, indent=0).encode("ascii")}
+        for name, tower in self._towers.items():
+            vectors = io.BytesIO()
+            np.save(vectors, np.stack(list(tower.expected.values())))
+            members |= {f"{name}.onnx": tower.graph, f"{name}.npy": vectors.getvalue()}
         file = io.BytesIO()
         with zipfile.ZipFile(file, "w") as archive:
             for name, data in members.items():
                 archive.writestr(zipfile.ZipInfo(name, _DATE), data, zipfile.ZIP_DEFLATED, 9)
         return file.getvalue()
+
+    @property
+    def _towers(self) -> dict[str, Tower]:
+        return {"image": self.image, "text": self.text}
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Skeleton:
@@ -128,45 +146,60 @@ class Skeleton:
         try:
             with zipfile.ZipFile(io.BytesIO(data)) as archive:
                 recipe = json.loads(archive.read("recipe.json"))
-                graph = archive.read("graph.onnx")
-                vectors = np.load(io.BytesIO(archive.read("vectors.npy")), allow_pickle=False)
-            if recipe["skeleton"] != VERSION:
-                raise ValueError(f"it has version {recipe['skeleton']!r}, and this package reads version {VERSION}")
+                if recipe["skeleton"] != VERSION:
+                    raise ValueError(f"it has version {recipe['skeleton']!r}, and this package reads version {VERSION}")
+                image, text = (_read_tower(archive, name, recipe["towers"][name]) for name in ("image", "text"))
+            context_length, vocabulary, padding = recipe["token_kinds"]
             return cls(
                 model=recipe["model"],
-                graph=graph,
-                places={name: Place(*place) for name, place in recipe["places"].items()},
+                image=image,
+                text=text,
                 tensors={
                     name: TensorKind(tuple(shape), None if integers is None else tuple(integers))
                     for name, (shape, integers) in recipe["tensors"].items()
                 },
                 preprocess=PreprocessConfig.from_mapping(recipe["preprocess"]),
+                text_config=recipe["text_config"],
+                token_kinds=(context_length, vocabulary, padding),
                 quick_gelu=recipe["quick_gelu"],
                 tags={tag: _tag_from_json(weights) for tag, weights in recipe["tags"].items()},
                 recorded_with=recipe["recorded_with"],
-                expected=dict(zip(recipe["expected"], vectors, strict=True)),
             )
         except (zipfile.BadZipFile, KeyError, TypeError) as error:
             raise ValueError(f"it is not complete ({type(error).__name__}: {error})") from error
+
+
+def _tower_recipe(tower: Tower) -> dict[str, Any]:
+    return {
+        "places": {name: [place.name, place.third, place.transposed] for name, place in tower.places.items()},
+        "expected": list(tower.expected),
+    }
+
+
+def _read_tower(archive: zipfile.ZipFile, name: str, recipe: Mapping[str, Any]) -> Tower:
+    vectors = np.load(io.BytesIO(archive.read(f"{name}.npy")), allow_pickle=False)
+    return Tower(
+        graph=archive.read(f"{name}.onnx"),
+        places={name: Place(*place) for name, place in recipe["places"].items()},
+        expected=dict(zip(recipe["expected"], vectors, strict=True)),
+    )
 
 
 def fill(
     graph: bytes,
     places: Mapping[str, Place],
     state: StateDict,
-    config: PreprocessConfig,
     fingerprint: tuple[int, int],
+    config: PreprocessConfig | None = None,
 ) -> onnx.ModelProto:
-    """Return the ``graph`` of a skeleton with its values.
+    """Return the ``graph`` of a tower with its values.
 
-    They come from ``state``, which must have the names and shapes of the skeleton's ``tensors``, from the mean and std
-    of ``config``, and from ``fingerprint``.
+    They come from ``state``, which must have the names and shapes of the skeleton's ``tensors``, from ``fingerprint``,
+    and for the image tower from the mean and std of ``config``.
     """
-    others: dict[str, Array] = {
-        MEAN: np.array(config.mean, np.float32),
-        STD: np.array(config.std, np.float32),
-        FINGERPRINT: np.array(fingerprint, np.int32),
-    }
+    others: dict[str, Array] = {FINGERPRINT: np.array(fingerprint, np.int32)}
+    if config is not None:
+        others |= {MEAN: np.array(config.mean, np.float32), STD: np.array(config.std, np.float32)}
     model = onnx.load_from_string(graph)
     for tensor in model.graph.initializer:
         if (place := places.get(tensor.name)) is not None:

@@ -40,6 +40,13 @@ def user_repository() -> Path:
     return user_data_path("clip-client", appauthor=False) / "models"
 
 
-def has_model(repository: Path) -> bool:
-    """Return whether an export into ``repository`` has been finished."""
-    return (repository / contract.ENCODER / "1" / "model.json").exists()
+def has_model(repository: Path, names: contract.ModelNames = contract.DEFAULT_NAMES) -> bool:
+    """Return whether an export of the model with these names into ``repository`` has been finished."""
+    return (repository / names.encoder / "1" / "model.json").exists()
+
+
+def model_names(repository: Path) -> list[str]:
+    """Return the names of the exported models in ``repository``, sorted."""
+    suffix = contract.ENCODER.removeprefix(contract.DEFAULT_NAME)
+    files = repository.glob(f"*{suffix}/1/model.json")
+    return sorted(file.parents[1].name.removesuffix(suffix) for file in files)

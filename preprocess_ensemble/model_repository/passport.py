@@ -18,6 +18,7 @@ from preprocess_ensemble.contract import CONTRACT_VERSION
 from preprocess_ensemble.errors import ReportedError
 
 _GRAPH_VERSION: Final = 1
+_TEXT_GRAPH_VERSION: Final = 1
 """Raise it if the exported graph computes something else from the same weights: the fingerprint then changes."""
 
 
@@ -42,12 +43,17 @@ class Parity:
     """How closely the exported model agrees with PyTorch fp32, measured when it was exported."""
 
     images: int
-    """Pictures of which PyTorch's vectors with these weights were compared; 0 if only vectors with other weights were
-    there."""
+    """Pictures, or texts, of which PyTorch's vectors with these weights were compared; 0 if only vectors with other
+    weights were there."""
     min_cosine: float
-    """The lowest cosine similarity between an image's two vectors."""
+    """The lowest cosine similarity between the two vectors of one of them."""
     required: float
     """The lowest ``min_cosine`` at which the export succeeds."""
+
+
+def rounded(vector: Iterable[float]) -> tuple[float, ...]:
+    """Return the numbers with nine digits each, which distinguish any two float32 numbers."""
+    return tuple(float(f"{number:.9g}") for number in vector)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +67,30 @@ class Canary:
 
     @classmethod
     def of(cls, image: bytes, vector: Iterable[float]) -> Canary:
-        """Make one with nine digits a number, which distinguish any two float32 numbers."""
-        return cls(image=image, vector=tuple(float(f"{number:.9g}") for number in vector))
+        """Make one of the :func:`rounded` vector."""
+        return cls(image=image, vector=rounded(vector))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextTower:
+    """The text tower that was exported with the image tower of the same model."""
+
+    tokenizer: Mapping[str, Any]
+    """What :class:`preprocess_ensemble.text.tokenizer.TokenizerConfig` needs, with ``context_length``."""
+    tokenizer_sha256: Mapping[str, str]
+    """File name -> SHA-256 of each file of the tokenizer."""
+    fingerprint: tuple[int, int]
+    """Two int32 numbers; the graph returns them with every embedding. Not those of the image tower."""
+    parity: Parity
+    canary: str
+    """A text ..."""
+    canary_vector: tuple[float, ...]
+    """... and its embedding: D float32 numbers; the vector has unit length."""
+    logit_scale: float
+    """By which the cosine of an image and a text is multiplied to get a logit: the inverse of the temperature."""
+    logit_bias: float | None
+    """Added to the logit. A model that has one (SigLIP) was trained with a sigmoid for each pair, others with a softmax
+    over the texts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +115,8 @@ class Passport:
     canary: Canary
     opset: int
     ir_version: int
+    text: TextTower | None = None
+    """None if only the image tower was exported."""
     contract: int = CONTRACT_VERSION
 
     @property
@@ -99,6 +129,10 @@ class Passport:
         """Return the passport as one JSON object in ASCII that ends with a newline."""
         document = {"id": self.id, **asdict(self)}
         document["gate"] = document.pop("parity")
+        if self.text is None:
+            del document["text"]
+        else:
+            document["text"]["gate"] = document["text"].pop("parity")
         document["canary"]["image"] = base64.b64encode(self.canary.image).decode("ascii")
         document["onnx"] = {"opset": document.pop("opset"), "ir": document.pop("ir_version")}
         return json.dumps(document, allow_nan=False) + "\n"
@@ -137,21 +171,43 @@ class Passport:
             dimension=int(document["dimension"]),
             precision=_text(document, "precision"),
             fingerprint=(int(first), int(second)),
-            parity=Parity(
-                images=int(parity["images"]),
-                min_cosine=float(parity["min_cosine"]),
-                required=float(parity["required"]),
-            ),
+            parity=_parity(parity),
             canary=Canary(
                 image=base64.b64decode(canary["image"], validate=True),
                 vector=tuple(float(number) for number in canary["vector"]),
             ),
             opset=int(onnx["opset"]),
             ir_version=int(onnx["ir"]),
+            text=_text_tower(document["text"]) if "text" in document else None,
         )
         if len(passport.canary.vector) != passport.dimension:
             raise ValueError(f"the canary has {len(passport.canary.vector)} numbers, not {passport.dimension}")
+        if passport.text is not None and len(passport.text.canary_vector) != passport.dimension:
+            raise ValueError(f"the text has {len(passport.text.canary_vector)} numbers, not {passport.dimension}")
         return passport
+
+
+def _parity(document: Mapping[str, Any]) -> Parity:
+    return Parity(
+        images=int(document["images"]),
+        min_cosine=float(document["min_cosine"]),
+        required=float(document["required"]),
+    )
+
+
+def _text_tower(document: Mapping[str, Any]) -> TextTower:
+    first, second = document["fingerprint"]
+    bias = document["logit_bias"]
+    return TextTower(
+        tokenizer=dict(document["tokenizer"]),
+        tokenizer_sha256={str(name): str(digest) for name, digest in document["tokenizer_sha256"].items()},
+        fingerprint=(int(first), int(second)),
+        parity=_parity(document["gate"]),
+        canary=_text(document, "canary"),
+        canary_vector=tuple(float(number) for number in document["canary_vector"]),
+        logit_scale=float(document["logit_scale"]),
+        logit_bias=None if bias is None else float(bias),
+    )
 
 
 def _text(document: Mapping[str, Any], name: str) -> str:
@@ -168,8 +224,22 @@ def compute_fingerprint(
 
     The pretrained tag is not part of it: the same weights from a tag and from a file give the same vectors.
     """
-    identity = json.dumps(
-        [CONTRACT_VERSION, _GRAPH_VERSION, model, weights_sha256, dict(preprocess), precision], sort_keys=True
-    )
-    digest = hashlib.sha256(identity.encode("ascii")).digest()
+    return _fingerprint([CONTRACT_VERSION, _GRAPH_VERSION, model, weights_sha256, dict(preprocess), precision])
+
+
+def compute_text_fingerprint(
+    *,
+    model: str,
+    weights_sha256: str,
+    tokenizer: Mapping[str, Any],
+    tokenizer_sha256: Mapping[str, str],
+    precision: str,
+) -> tuple[int, int]:
+    """Return two int32 numbers computed from everything that decides a text's vector, and from nothing else."""
+    tokens = [dict(tokenizer), dict(tokenizer_sha256)]
+    return _fingerprint(["text", CONTRACT_VERSION, _TEXT_GRAPH_VERSION, model, weights_sha256, *tokens, precision])
+
+
+def _fingerprint(identity: list[Any]) -> tuple[int, int]:
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode("ascii")).digest()
     return int.from_bytes(digest[:4], "little", signed=True), int.from_bytes(digest[4:8], "little", signed=True)

@@ -5,11 +5,12 @@ Every export passes it, and every runtime that is to take the place of ONNX Runt
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from preprocess_ensemble.contract import EMBEDDING, FINGERPRINT, PIXELS, STATUS, ImageStatus
+from preprocess_ensemble.contract import EMBEDDING, FINGERPRINT, PIXELS, STATUS, TOKENS, ImageStatus
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.imaging.decode import decode
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
@@ -20,12 +21,28 @@ if TYPE_CHECKING:
     from preprocess_ensemble.model_repository.passport import Passport
     from preprocess_ensemble.runtimes.model import Session
 
+    Rows = npt.NDArray[np.uint8] | npt.NDArray[np.int32]
+    """Inputs of a tower: pixels (N, H, W, 3) uint8, or token ids (N, L) int32."""
+
 REQUIRED_COSINE: Final = 0.9999
 """Between a runtime's vectors and those of ONNX Runtime in fp32. Duplicates are decided within a cosine distance of
 0.01 to 0.03, so the difference may be a hundredth of that."""
 
 _LENGTH_ERROR: Final = 1e-4
 """How far the length of a vector may be from 1."""
+
+
+SAMPLE_TEXTS: Final = (
+    "",
+    "dog",
+    "a photo of a dog on the beach at sunset",
+    "Ein rotes Fahrrad lehnt an einer Mauer, daneben steht eine Bank.",
+    "穿红色外套的女人在雪地里散步",
+    "שלושה ילדים משחקים בכדור 🏐",
+    "IMG_2041.JPG, 3024 x 4032, f/1.8, 1/120 s",
+    "a crowded street market with fruit, cloth and spices, " * 12,
+)
+"""Short to longer than any context."""
 
 
 class Disagreement(ReportedError):
@@ -46,6 +63,20 @@ def sample_pixels(height: int, width: int) -> npt.NDArray[np.uint8]:
     return np.stack(pictures)
 
 
+def sample_tokens(context_length: int, vocabulary: int, padding: int) -> npt.NDArray[np.int32]:
+    """Return four seeded rows of token ids (4, L) int32, from one token to a full context.
+
+    The ids are at least 3, as ids of padding and of other special tokens are smaller, and below ``vocabulary``. The
+    largest one ends each row, as in CLIP, which reads the vector there; ``padding`` follows it.
+    """
+    numbers = np.random.PCG64(28).random_raw(4 * context_length).reshape(4, context_length) >> np.uint64(33)
+    tokens = (numbers % np.uint64(vocabulary - 4) + np.uint64(3)).astype(np.int32)
+    for row, length in zip(tokens, (1, context_length // 4, context_length // 2, context_length), strict=True):
+        row[max(length, 1) - 1] = vocabulary - 1
+        row[max(length, 1) :] = padding
+    return tokens
+
+
 def require_cosine(vectors: npt.NDArray[np.float32], expected: npt.NDArray[np.float32], required: float) -> float:
     """Return the least cosine of two rows (N, D) of the same number.
 
@@ -64,47 +95,46 @@ def require_cosine(vectors: npt.NDArray[np.float32], expected: npt.NDArray[np.fl
 
 def checked_vectors(
     session: Session,
-    pixels: npt.NDArray[np.uint8],
+    rows: Rows,
     fingerprint: tuple[int, int],
     failed: npt.NDArray[np.bool_] | None = None,
 ) -> npt.NDArray[np.float32]:
-    """Embed ``pixels`` (N, H, W, 3), of which the rows ``failed`` (N,) are marked as failed; return the other vectors.
+    """Embed ``rows``, of which ``failed`` (N,) are marked as failed; return the other vectors.
 
-    Raises Disagreement if the vector of a failed row is not all NaN, or if the fingerprint of a row is not
-    ``fingerprint``, and what the session raises.
+    ``rows`` are pixels (N, H, W, 3) uint8 or token ids (N, L) int32. Raises Disagreement if the vector of a failed row
+    is not all NaN, or if the fingerprint of a row is not ``fingerprint``, and what the session raises.
     """
-    failed = np.zeros(len(pixels), np.bool_) if failed is None else failed
+    failed = np.zeros(len(rows), np.bool_) if failed is None else failed
     status = np.where(failed, ImageStatus.INTERNAL, ImageStatus.OK).astype(np.int32)[:, None]
-    vectors, fingerprints = session.run([EMBEDDING, FINGERPRINT], {PIXELS: pixels, STATUS: status})
-    if not np.array_equal(fingerprints, np.tile(np.array(fingerprint, np.int32), (len(pixels), 1))):
+    given = {PIXELS if rows.ndim == 4 else TOKENS: rows, STATUS: status}
+    vectors, fingerprints = session.run([EMBEDDING, FINGERPRINT], given)
+    if not np.array_equal(fingerprints, np.tile(np.array(fingerprint, np.int32), (len(rows), 1))):
         raise Disagreement("its fingerprint is not that of the model")
     if not np.isnan(vectors[failed]).all():
-        raise Disagreement("it gives a failed image a vector that is not all NaN")
+        raise Disagreement("it gives a failed row a vector that is not all NaN")
     return vectors[~failed]
 
 
 class AgreementCheck:
-    """Compares sessions of the model of ``passport`` with ``reference``, on this processor.
+    """Compares sessions of a tower of the model of ``passport`` with ``reference``, on this processor.
 
-    The pictures are the passport's canary and the sample pictures: first the canary alone, then all in one batch with
-    a failed row in the middle. The reference embeds them once, when this is made. Raises what it raises.
+    It is the image tower, or the text tower if ``tokenizer`` is the folder of its files. The rows are the passport's
+    canary and samples: first the canary alone, then all in one batch with a failed row in the middle. The reference
+    embeds them once, when this is made. Raises what it raises, and TokenizerError.
     """
 
-    def __init__(self, reference: Session, passport: Passport) -> None:
-        config = PreprocessConfig.from_mapping(passport.preprocess)
-        canary = preprocess(decode(passport.canary.image), config)[None]
-        self.sample = sample_pixels(*config.size)
-        """Eight pictures (8, H, W, 3) uint8."""
-        self._fingerprint = passport.fingerprint
-        pictures = np.concatenate([canary, self.sample])
-        middle = len(pictures) // 2
+    def __init__(self, reference: Session, passport: Passport, tokenizer: Path | None = None) -> None:
+        self.sample: Rows
+        """Eight pictures (8, H, W, 3) uint8, or token ids of eight texts (8, L) int32."""
+        self._fingerprint, canary, self.sample = _images(passport) if tokenizer is None else _texts(passport, tokenizer)
+        rows = np.concatenate([canary, self.sample])
+        middle = len(rows) // 2
         batches = (
             (canary, np.zeros(1, np.bool_)),
-            (np.insert(pictures, middle, 0, axis=0), np.arange(len(pictures) + 1) == middle),
+            (np.insert(rows, middle, 0, axis=0), np.arange(len(rows) + 1) == middle),
         )
         self._batches = [
-            (pixels, failed, checked_vectors(reference, pixels, self._fingerprint, failed))
-            for pixels, failed in batches
+            (batch, failed, checked_vectors(reference, batch, self._fingerprint, failed)) for batch, failed in batches
         ]
 
     def lowest_cosine(self, session: Session) -> float:
@@ -113,6 +143,23 @@ class AgreementCheck:
         Raises Disagreement if it is below REQUIRED_COSINE, and what :func:`checked_vectors` raises.
         """
         return min(
-            require_cosine(checked_vectors(session, pixels, self._fingerprint, failed), expected, REQUIRED_COSINE)
-            for pixels, failed, expected in self._batches
+            require_cosine(checked_vectors(session, batch, self._fingerprint, failed), expected, REQUIRED_COSINE)
+            for batch, failed, expected in self._batches
         )
+
+
+def _images(passport: Passport) -> tuple[tuple[int, int], Rows, Rows]:
+    """Return the fingerprint, the canary (1, H, W, 3), and the sample."""
+    config = PreprocessConfig.from_mapping(passport.preprocess)
+    return passport.fingerprint, preprocess(decode(passport.canary.image), config)[None], sample_pixels(*config.size)
+
+
+def _texts(passport: Passport, folder: Path) -> tuple[tuple[int, int], Rows, Rows]:
+    """Return the fingerprint, the canary (1, L), and the sample."""
+    from preprocess_ensemble.text.tokenizer import Tokenizer, TokenizerConfig
+
+    tower = passport.text
+    assert tower is not None
+    tokenizer = Tokenizer.load(folder, TokenizerConfig.from_mapping(tower.tokenizer), tower.tokenizer_sha256)
+    ids, _ = tokenizer.encode([tower.canary, *SAMPLE_TEXTS])
+    return tower.fingerprint, ids[:1], ids[1:]

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from preprocess_ensemble.errors import ReportedError, first_line
@@ -49,10 +50,13 @@ def select(
     precision: Precision,
     candidates: Sequence[Candidate],
     *,
+    tokenizer: Path | None = None,
     choices: Choices | None = None,
     timer: Timer | None = None,
 ) -> Selection:
     """Return what runs the model of ``passport`` in ``precision``: ``reference``, or one of ``candidates``.
+
+    It is the image tower, or the text tower if ``tokenizer`` is the folder of its files.
 
     ``"fp32"`` means the reference, untimed, and ``"bf16"`` the first candidate in that precision that agrees with it.
     ``"auto"`` means the fastest that agrees. It is timed once and remembered in ``choices`` (default: those of the
@@ -68,7 +72,7 @@ def select(
         return Selection(model=reference, reason=reason)
     if precision == "fp32":
         return Selection(model=reference, reason="fp32 was asked for")
-    search = _Search(reference, passport, candidates, choices or Choices(), timer or Timer())
+    search = _Search(reference, passport, tokenizer, candidates, choices or Choices(), timer or Timer())
     if precision == "bf16":
         return search.demanded(precision)
     return search.fastest() if candidates else Selection(model=reference, reason=_NOTHING_ELSE)
@@ -95,18 +99,20 @@ class _Search:
         self,
         reference: OpenModel,
         passport: Passport,
+        tokenizer: Path | None,
         candidates: Sequence[Candidate],
         choices: Choices,
         timer: Timer,
     ) -> None:
         self._reference = reference
         self._passport = passport
+        self._tokenizer = tokenizer
         self._candidates = {candidate.name: candidate for candidate in candidates}
         self._choices = choices
         self._timer = timer
         self._refused: dict[str, Exception] = {}
         self._about = {
-            "model": passport.id,
+            "model": passport.id if tokenizer is None else f"the text tower of {passport.id}",
             "reference": str(reference),
             "settings": reference.settings,
             **{candidate.name: candidate.version for candidate in candidates if candidate.version},
@@ -114,7 +120,7 @@ class _Search:
 
     @cached_property
     def _check(self) -> AgreementCheck:
-        return AgreementCheck(self._reference.session, self._passport)
+        return AgreementCheck(self._reference.session, self._passport, self._tokenizer)
 
     def demanded(self, precision: Precision) -> Selection:
         """Return the first candidate in ``precision`` that agrees. Raises RuntimeUnusable if none does."""

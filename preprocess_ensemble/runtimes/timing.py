@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from preprocess_ensemble.contract import EMBEDDING, PIXELS, STATUS
+from preprocess_ensemble.contract import EMBEDDING, PIXELS, STATUS, TOKENS
 from preprocess_ensemble.cores import usable_cores
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from preprocess_ensemble.runtimes.agreement import Rows
     from preprocess_ensemble.runtimes.model import Session
 
 ROWS: Final = (1, 8)
@@ -76,15 +77,15 @@ class Timing:
     """Share of the time for which threads waited for a core; more than CONTENDED makes ``speed`` doubtful."""
 
 
-def time_against(session: Session, reference: Session, pictures: npt.NDArray[np.uint8], timer: Timer) -> Timing:
+def time_against(session: Session, reference: Session, sample: Rows, timer: Timer) -> Timing:
     """Time a session and ``reference``.
 
-    ``pictures`` are the model's input, uint8 (8, H, W, 3). The sessions take turns, so that both meet the same other
-    work on the machine. Raises what they raise.
+    ``sample`` is the model's input: pixels (8, H, W, 3) uint8, or token ids (8, L) int32. The sessions take turns, so
+    that both meet the same other work on the machine. Raises what they raise.
     """
     start, waited = timer.now(), timer.waited()
     feeds: list[Mapping[str, npt.NDArray[Any]]] = [
-        {PIXELS: pictures[:rows], STATUS: np.zeros((rows, 1), np.int32)} for rows in ROWS
+        {PIXELS if sample.ndim == 4 else TOKENS: sample[:rows], STATUS: np.zeros((rows, 1), np.int32)} for rows in ROWS
     ]
     # The first run prepares memory and kernels, and so is never the fastest.
     row_s = max(_run_s(one, feeds[0], timer) for one in (session, reference))

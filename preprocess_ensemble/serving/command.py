@@ -118,8 +118,8 @@ def _parser() -> argparse.ArgumentParser:
         nargs="?",
         const=TENSORRT_PRECISIONS[0],
         choices=TENSORRT_PRECISIONS,
-        help="run the model on TensorRT, in fp16 by default; clients use it as before. The first start builds an "
-        "engine, which takes minutes (see --start-timeout-s)",
+        help="run the image tower on TensorRT, in fp16 by default; clients use it as before. The first start builds "
+        "an engine, which takes minutes (see --start-timeout-s)",
     )
     cache = "directory for TensorRT's engines and timings (default: %(default)s)"
     add("--tensorrt-cache", type=Path, default=default_cache(), metavar="DIR", help=cache)

@@ -7,9 +7,14 @@ import re
 import socket
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from preprocess_ensemble.contract import ENCODER, ENSEMBLE, PREPROCESSOR
+from preprocess_ensemble.contract import DEFAULT_NAMES, ENCODER, ENSEMBLE, PREPROCESSOR
 from preprocess_ensemble.errors import ReportedError
+from preprocess_ensemble.model_repository.config import MODEL_FILE, installed_passport
+
+if TYPE_CHECKING:
+    from preprocess_ensemble.model_repository.passport import Passport
 
 
 def check_repository(repository: Path) -> None:
@@ -38,6 +43,29 @@ def check_repository(repository: Path) -> None:
             f"{preprocessor} has no model.py: run `clip-export --repository {repository}` with the --model and "
             "--pretrained of the installed model, which adds what is missing."
         )
+    if (passport := installed_passport(repository)) is not None:
+        _check_text_tower(repository, passport)
+
+
+def _check_text_tower(repository: Path, passport: Passport) -> None:
+    """Raise ReportedError unless the text tower is complete if the model has one, and absent otherwise."""
+    tokenize, encoder, ensemble = (repository / name for name in DEFAULT_NAMES.of_texts)
+    configs = [folder / "config.pbtxt" for folder in (tokenize, encoder, ensemble)]
+    remedy = (
+        f"run `clip-export --repository {repository} --force` with the --model and --pretrained of the installed model"
+    )
+    if passport.text is None:
+        left = [config.parent.name for config in configs if config.exists()]
+        if left:
+            raise ReportedError(
+                f"{repository} has {', '.join(left)}, but the installed model has no text tower: remove these folders, "
+                f"or {remedy}."
+            )
+        return
+    files = [tokenize / "1" / name for name in ("model.py", *passport.text.tokenizer_sha256)]
+    missing = [file for file in (*configs, *files, encoder / "1" / MODEL_FILE) if not file.exists()]
+    if missing:
+        raise ReportedError(f"The text tower of the installed model lacks {missing[0]}: {remedy}.")
 
 
 def check_ports(addresses: Mapping[str, tuple[str, int]]) -> None:

@@ -1,8 +1,8 @@
-"""``clip-serve --tensorrt``: a repository whose encoder runs on TensorRT, and a check that this machine has TensorRT.
+"""``clip-serve --tensorrt``: a repository whose image encoder runs on TensorRT, and a check that this machine has it.
 
 Clients use the same model names as without TensorRT. The repository itself does not change: a staged one links to its
-models and has another config.pbtxt for the encoder, derived from the repository's own. ``containers/tensorrt/models``
-holds the same encoder under another name, for servers that run both.
+models and has another config.pbtxt for the encoder, derived from the repository's own. A text tower stays on CUDA.
+``containers/tensorrt/models`` holds the same encoder under another name, for servers that run both.
 """
 
 from __future__ import annotations
@@ -86,6 +86,9 @@ def stage_repository(repository: Path, directory: Path, *, cache: Path, precisio
         raise ReportedError(f"{repository} has no complete model: run `clip-export --repository {repository}`.")
     encoder, staged = repository / ENCODER, directory / ENCODER
     config = read_config(encoder / "config.pbtxt")
+    for link in directory.glob("*"):
+        if not link.exists():  # the text tower of a model that was exported before
+            link.unlink()
     models = [model for model in repository.iterdir() if model != encoder and (model / "config.pbtxt").is_file()]
     for link, target in (
         *((directory / model.name, model) for model in models),

@@ -1,7 +1,8 @@
 """How the supervisor acts on a real tritonserver: start it, probe it, count its requests, check its shared memory.
 
-A probe embeds the canary, a small image whose vector was computed when the model was exported. A server that returns
-another vector, or none, does not work, whatever its own health endpoints say.
+A probe embeds the canaries: a small image and, if the model has a text tower, a text, whose vectors were computed when
+the model was exported. A server that returns another vector, or none, does not work, whatever its own health endpoints
+say.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
+from preprocess_ensemble.contract import DEFAULT_NAMES, ENSEMBLE
 from preprocess_ensemble.imaging.transform import PreprocessConfig
 from preprocess_ensemble.serving.cleanup import free_bytes, region_prefix
 from preprocess_ensemble.serving.tensorrt import stage_repository
@@ -30,8 +32,8 @@ _SMALL_IMAGE: Final = 64 * 2**10
 """Bytes of an encoded image; the thumbnails that clip_client sends have 10 to 25 KB."""
 
 _METRICS_TIMEOUT_S: Final = 2.0
-_FINISHED: Final = 'nv_inference_request_success{model="clip_image"'
-"""Triton's counter of answered requests, of the ensemble only. The preprocessor alone answers clients' handshakes, and
+_FINISHED: Final = 'nv_inference_request_success{model="%s"'
+"""Triton's counter of answered requests, of an ensemble only. The preprocessor alone answers clients' handshakes, and
 they would count as progress of an encoder that hangs."""
 
 
@@ -45,6 +47,7 @@ class Step(Enum):
     """The process of a model has ended."""
     HANDSHAKE = "handshake"
     CANARY = "canary"
+    TEXT_CANARY = "text canary"
     READY = "models ready"
     SHARED_MEMORY = "shared memory"
 
@@ -60,7 +63,7 @@ class ProbeOutcome(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """Result of one canary: the outcome and, unless it is OK, the step that failed and one sentence about it."""
+    """Result of the canaries: the outcome and, unless it is OK, the step that failed and one sentence about it."""
 
     outcome: ProbeOutcome
     step: Step = Step.CANARY
@@ -69,7 +72,7 @@ class Probe:
 
     @property
     def is_right(self) -> bool:
-        """Whether the canary got the right vector."""
+        """Whether the canaries got the right vectors."""
         return self.outcome in (ProbeOutcome.OK, ProbeOutcome.SHORT)
 
 
@@ -84,6 +87,8 @@ class TritonBackend:
         self._model: ModelInfo | None = None
         self._full_batch_fits = False
         self._process: TritonProcess | None = None
+        self._probed_ensemble = ENSEMBLE
+        """The one that the last canary was sent to."""
 
     async def start(self) -> TritonProcess:
         """Start the process. Raises ReportedError and OSError."""
@@ -116,13 +121,14 @@ class TritonBackend:
         self._transport = transport_factory(config)(config.endpoints[0], None)
 
     async def probe(self) -> Probe:
-        """Embed the canary once, with one request, and ask whether all models are ready.
+        """Embed each canary once, with one request, and ask whether all models are ready.
 
         Since release 25.12 a model whose process has ended is not ready. Only the first probe of a server also asks for
         its model.
         """
         from clip_client import ClipError, DeadlineExceeded, ModelNotReady, Overloaded, Unavailable
         from clip_client._health import check_canary
+        from clip_client._model import Tower
 
         assert self._transport is not None
         timeout_s = self._config.canary_timeout_s
@@ -133,8 +139,11 @@ class TritonBackend:
                 if not await self._can_connect():
                     return self._no_connection()
                 self._model = await self._transport.model(timeout_s=timeout_s)
-            step = Step.CANARY
+            step, self._probed_ensemble = Step.CANARY, ENSEMBLE
             await check_canary(self._transport, self._model, timeout_s=timeout_s)
+            if self._model.text is not None:
+                step, self._probed_ensemble = Step.TEXT_CANARY, DEFAULT_NAMES.text
+                await check_canary(self._transport, self._model, Tower.TEXT, timeout_s=timeout_s)
             step = Step.READY
             await self._transport.models_ready(timeout_s=timeout_s)
         except (DeadlineExceeded, Overloaded) as error:
@@ -154,9 +163,12 @@ class TritonBackend:
         return Probe(outcome=ProbeOutcome.OK, model_id=self._model.id)
 
     async def progress(self) -> float | None:
-        """Return how many requests for embeddings the server has finished, or None if it does not report that."""
+        """Return how many requests for embeddings the server has finished, or None if it does not report that.
+
+        Only those of the tower whose canary was sent last: the other one may work while this one hangs.
+        """
         url = f"http://{self._config.client_host}:{self._config.metrics_port}/metrics"
-        return await asyncio.to_thread(finished_requests, url)
+        return await asyncio.to_thread(finished_requests, url, self._probed_ensemble)
 
     async def aclose(self) -> None:
         """Close the canary's connection and remove temporary files. The supervisor stops the process."""
@@ -217,12 +229,13 @@ class TritonBackend:
         return True
 
 
-def finished_requests(metrics_url: str) -> float | None:
+def finished_requests(metrics_url: str, ensemble: str = ENSEMBLE) -> float | None:
     """Return how many requests for embeddings a Triton has answered, or None if it does not report that."""
+    prefix = _FINISHED % ensemble
     try:
         with urllib.request.urlopen(metrics_url, timeout=_METRICS_TIMEOUT_S) as response:
             lines = response.read().decode().splitlines()
-        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(_FINISHED))
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(prefix))
     except (OSError, http.client.HTTPException, ValueError):
         # The server may end, or be killed, in the middle of the answer.
         return None

@@ -13,12 +13,14 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-def infer(url: str, model: str, images: Sequence[bytes], *, outputs: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
-    """Send encoded images, one per row, and return the outputs by name."""
-    rows = np.array(images, dtype=object).reshape(-1, 1)
-    image = triton.InferInput("image", list(rows.shape), "BYTES")
-    image.set_data_from_numpy(rows)
+def infer(
+    url: str, model: str, items: Sequence[bytes], *, outputs: Sequence[str], tensor: str = "image"
+) -> dict[str, npt.NDArray[Any]]:
+    """Send encoded images, or the rows of another input ``tensor``, and return the outputs by name."""
+    rows = np.array(items, dtype=object).reshape(-1, 1)
+    given = triton.InferInput(tensor, list(rows.shape), "BYTES")
+    given.set_data_from_numpy(rows)
     with triton.InferenceServerClient(url) as client:
         wanted = [triton.InferRequestedOutput(name) for name in outputs]
-        answer = client.infer(model, [image], outputs=wanted)
+        answer = client.infer(model, [given], outputs=wanted)
     return {name: answer.as_numpy(name) for name in outputs}

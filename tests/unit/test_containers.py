@@ -18,6 +18,7 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
+from clip_client.gateway.command import main
 from tests.paths import ROOT
 
 if TYPE_CHECKING:
@@ -111,12 +112,12 @@ def test_every_service_is_hardened_and_only_the_edge_is_open() -> None:
         assert service["mem_limit"], name
         assert service["pids_limit"], name
         assert not any("docker.sock" in str(volume) for volume in service.get("volumes", []))
-        if "image" in service and "build" not in service:
+        if service["image"] != compose["services"]["triton"]["image"]:
             assert re.search(r":v?\d+\.\d+\.\d+$", service["image"]), f"{name} has no exact version"
     ports = {name: service.get("ports", []) for name, service in compose["services"].items()}
     assert ports["triton"] == []
     assert ports["envoy"] == ["8443:8443"]
-    assert all(port.startswith("127.0.0.1:") for name in ("prometheus", "grafana") for port in ports[name])
+    assert all(port.startswith("127.0.0.1:") for name in ("gateway", "prometheus", "grafana") for port in ports[name])
     assert compose["networks"]["serving"]["internal"] is True
     mounted = [
         volume.split(":")[0] for service in compose["services"].values() for volume in service.get("volumes", [])
@@ -144,6 +145,7 @@ def test_shared_memory_fits_a_full_batch_of_the_largest_images() -> None:
 
 EDGE = ("edge.tlsSecret=tls", "edge.jwksSecret=keys")
 """What the chart demands."""
+GATEWAY = ("gateway.enabled=true", "gateway.tokenSecret=token")
 
 
 def _helm(*settings: str) -> subprocess.CompletedProcess[str]:
@@ -212,9 +214,9 @@ def test_only_envoy_of_the_same_pod_reaches_triton() -> None:
     assert "--" not in _container(open_to_all, "triton")["args"]
 
 
-@pytest.mark.parametrize("container", ["triton", "envoy"])
+@pytest.mark.parametrize("container", ["triton", "envoy", "gateway"])
 def test_containers_of_the_chart_have_no_privileges(container: str) -> None:
-    resources = _chart(*EDGE)
+    resources = _chart(*EDGE, *GATEWAY)
     context = _container(resources, container)["securityContext"]
     assert context["readOnlyRootFilesystem"] is True
     assert context["allowPrivilegeEscalation"] is False
@@ -261,6 +263,7 @@ def test_an_image_by_digest_on_gpus() -> None:
         ((*EDGE, "model.pretrained=openai"), "model.download, which is empty"),
         ((*EDGE, "autoscaling.maximum=1"), "autoscaling.maximum (1) is less than autoscaling.minimum (2)"),
         ((*EDGE, "image.digest=latest"), "digest"),
+        ((*EDGE, "gateway.enabled=true"), "gateway.tokenSecret is empty: name a Secret"),
         ((*EDGE, "modle.download=ViT-B-32"), "modle"),
     ],
 )
@@ -268,6 +271,25 @@ def test_the_chart_refuses_values_that_contradict(settings: tuple[str, ...], mes
     done = _helm(*settings)
     assert done.returncode != 0
     assert message in done.stderr
+
+
+def test_the_gateway_of_the_chart_and_of_compose_has_options_that_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    resources = _chart(*EDGE, *GATEWAY, "gateway.arguments={--workers=2}")
+    gateway = _container(resources, "gateway")
+    (mount,) = [one for one in gateway["volumeMounts"] if one["name"] == "gateway-token"]
+    (volume,) = [one for one in _pod(resources)["volumes"] if one["name"] == mount["name"]]
+    assert f"--token-file={mount['mountPath']}/{volume['secret']['items'][0]['path']}" in gateway["args"]
+    assert {"name": "http", "port": 8080, "targetPort": "http"} in resources["Service"]["spec"]["ports"]
+    assert {"port": "http"} in resources["NetworkPolicy"]["spec"]["ingress"][0]["ports"]
+    started: list[tuple[str, int, int]] = []
+    monkeypatch.setattr("uvicorn.run", lambda *_, host, port, workers, **__: started.append((host, port, workers)))
+    for command in (
+        [*gateway["command"], *(one for one in gateway["args"] if "token" not in one)],
+        _yaml("compose.yaml")["services"]["gateway"]["entrypoint"],
+    ):
+        assert command[0] == "clip-gateway"
+        assert main(command[1:]) == 0
+    assert started == [("0.0.0.0", 8080, 2)] * 2
 
 
 def test_pods_of_the_chart_are_probed_by_the_canary_and_have_time_to_drain() -> None:
@@ -293,7 +315,7 @@ def test_pods_of_the_chart_are_probed_by_the_canary_and_have_time_to_drain() -> 
 
 
 def test_the_operator_gets_the_same_rules_and_jobs_as_compose(tmp_path: Path) -> None:
-    resources = _chart(*EDGE, "monitoring.enabled=true")
+    resources = _chart(*EDGE, *GATEWAY, "monitoring.enabled=true")
     assert resources["PrometheusRule"]["spec"] == _yaml("chart/files/rules.yaml")
     jobs = {
         relabeling["replacement"]

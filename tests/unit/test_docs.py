@@ -26,7 +26,7 @@ def test_files_and_folders_that_a_page_names_exist(page: Path) -> None:
 
 def test_the_table_of_status_codes_is_the_code() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text()
-    assert re.findall(r"^\| (\d+) \| ([A-Z_]+) \|", page, re.MULTILINE) == [
+    assert re.findall(r"^\| (\d+) \| ([A-Z_0-9]+) \|", page, re.MULTILINE) == [
         (str(int(status)), status.name) for status in ImageStatus
     ]
 
@@ -45,6 +45,14 @@ def test_lines_that_a_person_writes_have_at_most_120_characters(page: Path) -> N
     written = re.sub(r"<!-- (\w+) -->\n.*?<!-- /\1 -->", "", page.read_text(), flags=re.DOTALL)
     lines = re.sub(r"https?://\S+", "", written).splitlines()
     assert [line for line in lines if len(line) > 120 and not line.startswith("|")] == []
+
+
+def test_the_tests_that_a_page_names_exist() -> None:
+    page = (ROOT / "docs" / "elsewhere.md").read_text()
+    for path, name in re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", page):
+        assert not name or re.search(rf"^(?:async )?def {name}\(", (ROOT / path).read_text(), re.MULTILINE), name
+    rows = [line for line in page.splitlines() if line.startswith("| ")][1:]
+    assert [row for row in rows if "https://github.com/" not in row or "`tests/" not in row] == []
 
 
 def _anchors(page: Path) -> set[str]:

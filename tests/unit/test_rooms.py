@@ -33,11 +33,15 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     ),
     "tritonserver": (("preprocess_ensemble.tritonserver",), ("contract",)),
     "imaging": (("preprocess_ensemble.imaging",), ("contract",)),
+    "text": (("preprocess_ensemble.text",), ("contract",)),
     "model_repository": (("preprocess_ensemble.model_repository",), ("contract", "imaging")),
-    "runtimes": (("preprocess_ensemble.runtimes",), ("contract", "imaging", "model_repository")),
-    "backends": (("preprocess_ensemble.backends",), ("contract", "imaging", "model_repository", "runtimes")),
-    "triton_model": (("preprocess_ensemble.triton_model",), ("contract", "imaging", "backends", "model_repository")),
-    "export": (("preprocess_ensemble.export",), ("contract", "imaging", "model_repository", "runtimes")),
+    "runtimes": (("preprocess_ensemble.runtimes",), ("contract", "imaging", "text", "model_repository")),
+    "backends": (("preprocess_ensemble.backends",), ("contract", "imaging", "text", "model_repository", "runtimes")),
+    "triton models": (
+        ("preprocess_ensemble.triton_model", "preprocess_ensemble.triton_tokenizer"),
+        ("contract", "imaging", "text", "backends", "model_repository"),
+    ),
+    "export": (("preprocess_ensemble.export",), ("contract", "imaging", "text", "model_repository", "runtimes")),
     BASE: (
         tuple(
             f"clip_client.{name}"
@@ -45,12 +49,12 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
                 "_client_stats", "_config", "_encoding", "_endpoint", "_errors", "_model", "_results",
             )
         ),
-        ("contract", "model_repository", "runtimes"),
+        ("contract", "imaging", "model_repository", "runtimes"),
     ),
-    "transports": (("clip_client._transports",), (BASE, "contract", "imaging", "model_repository", "runtimes")),
+    "transports": (("clip_client._transports",), (BASE, "contract", "imaging", "text", "model_repository", "runtimes")),
     "balancing": (("clip_client._balancing",), (BASE, "transports")),
     "server state": (("clip_client._handshake", "clip_client._health"), (BASE, "contract", "transports", "balancing")),
-    "pipeline": (("clip_client._pipeline",), (BASE, "contract", "imaging", "transports", "balancing")),
+    "pipeline": (("clip_client._pipeline",), (BASE, "contract", "imaging", "text", "transports", "balancing")),
     "dedup types": (
         tuple(f"clip_client.dedup.{name}" for name in ("aligned", "group", "photo", "report", "text", "types")),
         (),
@@ -81,8 +85,14 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "dedup actions": (("clip_client.dedup.actions",), ("contract", "dedup types", "dedup files", "dedup store")),
     "vectors": (("clip_client._vectors",), (BASE, "contract", "dedup types", "dedup store")),
     "dedup reporting": (("clip_client.dedup.reporting",), ("contract", "dedup types")),
+    "search": (
+        ("clip_client.search",),
+        (
+            BASE, "contract", "imaging", "vectors", "dedup types", "dedup store", "dedup features", "dedup reporting",
+        ),
+    ),
     "client": (
-        ("clip_client._client", "clip_client._sync", "clip_client"),
+        ("clip_client._client", "clip_client._sync", "clip_client._zero_shot", "clip_client"),
         (
             BASE, "contract", "transports", "balancing", "server state", "pipeline", "vectors", "dedup types",
             "dedup search",
@@ -103,20 +113,24 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
         ("clip_client.review",),
         (
             "contract", "dedup types", "dedup files", "dedup store", "dedup features", "dedup compare", "dedup search",
-            "dedup actions", "dedup reporting",
+            "dedup actions", "dedup reporting", "search",
         ),
     ),
+    "gateway": (("clip_client.gateway",), (BASE, "contract", "imaging", "transports", "client")),
     "cli": (
         ("clip_client.cli", "clip_client.__main__"),
         (
             BASE, "contract", "imaging", "model_repository", "runtimes", "transports", "balancing", "server state",
             "client", "vectors", "dedup types", "dedup files", "dedup store", "dedup features", "dedup compare",
-            "dedup search", "dedup actions", "dedup reporting", "review", "distributed", "tritonserver",
+            "dedup search", "dedup actions", "dedup reporting", "review", "distributed", "search", "tritonserver",
         ),
     ),
     "serving": (
         ("preprocess_ensemble.serving",),
-        ("contract", "imaging", "model_repository", "runtimes", "transports", "server state", "client", "tritonserver"),
+        (
+            BASE, "contract", "imaging", "model_repository", "runtimes", "transports", "server state", "client",
+            "tritonserver",
+        ),
     ),
 }  # fmt: skip
 
@@ -285,9 +299,14 @@ def test_other_tests_import_only_the_fixtures_that_benchmarks_share() -> None:
             },
         ),
         ("open_clip", {"preprocess_ensemble.export.pytorch"}),
+        ("tokenizers", {"preprocess_ensemble.text"}),
         (
             "triton_python_backend_utils",
-            {"preprocess_ensemble.triton_model", "preprocess_ensemble.backends.onnxruntime.model"},
+            {
+                "preprocess_ensemble.triton_model",
+                "preprocess_ensemble.triton_tokenizer",
+                "preprocess_ensemble.backends.onnxruntime.model",
+            },
         ),
     ],
 )

@@ -16,7 +16,6 @@ from clip_client._endpoint import EndpointKind
 from clip_client.cli.errors import CommandFailed, CommandMisused
 from clip_client.cli.options.connection import add_server_options, add_timeout_option, client_config
 from clip_client.cli.parser import count
-from preprocess_ensemble import contract
 
 _STAGES: Final = {
     "queue": "waiting in the queue",
@@ -112,11 +111,9 @@ async def _measure(arguments: argparse.Namespace) -> dict[str, Any]:
         after = await transport.statistics(timeout_s=arguments.timeout_s)
     finally:
         await transport.close()
-    passed = {
-        name: after[name].since(before.get(name))
-        for name in (contract.PREPROCESSOR, contract.ENCODER, contract.ENSEMBLE)
-    }
-    mean_ms, inside_ms = statistics.fmean(times_ms), passed.pop(contract.ENSEMBLE).mean_ms()["total"]
+    names = endpoint.names
+    passed = {name: after[name].since(before.get(name)) for name in names.of_images}
+    mean_ms, inside_ms = statistics.fmean(times_ms), passed.pop(names.image).mean_ms()["total"]
     p95 = sorted(times_ms)[min(len(times_ms) - 1, int(0.95 * len(times_ms)))]
     return {
         "url": str(endpoint),

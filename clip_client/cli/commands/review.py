@@ -28,7 +28,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         help="decide about duplicates in the browser",
         description="Search for duplicates as clip-client dedup does, and show them in the browser: compare photos, "
         "choose which ones stay, and move the others to the quarantine. Nothing moves before you apply your choices. "
-        "The pages are served on this computer only, to browsers that have the printed address.",
+        "The photos can also be searched by words. The pages are served on this computer only, to browsers that have "
+        "the printed address.",
         epilog="On another computer: ssh -L 8765:127.0.0.1:8765 HOST, then clip-client review --no-browser --port 8765 "
         "there, and open the printed address here.",
     )
@@ -70,7 +71,7 @@ async def _serve(options: SearchOptions, for_search: Store, for_pages: Store, ar
 
         session = Session(for_pages, options.walk.paths)
         opens_browser = not arguments.no_browser and has_screen(sys.platform, os.environ)
-        await serve(session, search, port=arguments.port, opens_browser=opens_browser, say=_say)
+        await serve(session, search, clip=clip, port=arguments.port, opens_browser=opens_browser, say=_say)
 
 
 def has_screen(platform: str, environment: Mapping[str, str]) -> bool:

@@ -13,11 +13,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from clip_client._vectors.files import VECTOR_SUFFIXES
 from clip_client._vectors.nearest import Nearest
-from clip_client._vectors.vector_folder import is_vector_folder
 from clip_client.cli.errors import CommandFailed, need
 from clip_client.cli.options.connection import add_model_options, connected, read_config
+from clip_client.cli.options.place import holds_vectors
 from clip_client.cli.output.progress import ProgressBars, progress_bars
 from clip_client.cli.parser import count, user_path
 from clip_client.dedup import FailedFile, scan
@@ -63,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     need("rich")
     if os.path.isdir(arguments.photo):
         raise CommandFailed(f"{arguments.photo} is a folder; name the photo to find similar ones for")
-    if not os.path.isdir(arguments.folder) and not _holds_vectors(arguments.folder):
+    if not os.path.isdir(arguments.folder) and not holds_vectors(arguments.folder):
         raise CommandFailed(f"there is no folder or file of vectors {arguments.folder}")
     with progress_bars() as show:
         found = asyncio.run(_search(arguments, show))
@@ -86,7 +85,7 @@ async def _search(arguments: argparse.Namespace, show: ProgressBars) -> dict[str
         nearest = Nearest(batch.vectors, arguments.top + 1, vector_id=batch.vector_id)
         failed: Sequence[FailedFile] = ()
         skipped: Mapping[str, int] = {}
-        if _holds_vectors(arguments.folder):
+        if holds_vectors(arguments.folder):
             if arguments.folder.suffix != ".npz":
                 need("pyarrow.parquet")
             nearest.add_all(arguments.folder)
@@ -124,10 +123,6 @@ async def _embed_photos(
                 failed.append(FailedFile(path=path, code=item.error.code, message=item.error.message))
             show("embedding", nearest.compared + len(failed) - len(found.failed), len(found.photos))
     return sorted(failed, key=lambda failure: os.fsencode(failure.path)), found.skipped
-
-
-def _holds_vectors(path: Path) -> bool:
-    return is_vector_folder(path) if os.path.isdir(path) else path.suffix in VECTOR_SUFFIXES and os.path.isfile(path)
 
 
 def _print(found: Mapping[str, Any]) -> None:

@@ -10,10 +10,10 @@ from clip_client._endpoint import Endpoint, EndpointKind
 from clip_client._health import run_health_checks
 from clip_client._transports.factory import resolve_auto, transport_factory
 from clip_client.cli.doctor.check import SERVER, Check, Level, known_holes
-from preprocess_ensemble import contract
 
 if TYPE_CHECKING:
     from clip_client._transports.base import ModelSettings, ServerDescription, Transport
+    from preprocess_ensemble.contract import ModelNames
 
 _KINDS: Final = {"KIND_CPU": "CPU", "KIND_GPU": "GPU", "KIND_AUTO": "a GPU if the server has one, else the CPU"}
 
@@ -58,7 +58,7 @@ async def _check_all(transport: Transport, endpoint: Endpoint, timeout_s: float)
     if answers:
         try:
             description = await transport.describe(timeout_s=timeout_s)
-            checks += () if description is None else _description(description)
+            checks += () if description is None else _description(description, endpoint.names)
         except ClipError as error:
             if report.ok:
                 checks.append(Check(SERVER, "description", "incomplete", Level.PROBLEM, str(error)))
@@ -69,8 +69,8 @@ async def _check_all(transport: Transport, endpoint: Endpoint, timeout_s: float)
     return [*checks, Check(SERVER, "health", *problem)], answers
 
 
-def _description(server: ServerDescription) -> Iterator[Check]:
-    encoder, preprocessor = server.models[contract.ENCODER], server.models[contract.PREPROCESSOR]
+def _description(server: ServerDescription, names: ModelNames) -> Iterator[Check]:
+    encoder, preprocessor = server.models[names.encoder], server.models[names.preprocess]
     yield Check(SERVER, "Triton", f"{server.version} ({server.name})")
     yield from known_holes(SERVER, server.version)
     kinds = ", ".join(_KINDS.get(kind, kind) for kind in encoder.kinds) or "not said"
@@ -93,6 +93,8 @@ def _model(model: ModelInfo) -> Iterator[Check]:
     if model.runtime:
         yield Check(SERVER, "runs on", model.runtime)
     yield Check(SERVER, "preprocessing", model.preprocess_id)
+    text = "none, so it embeds no texts" if model.text is None else f"up to {model.text.context_length} tokens"
+    yield Check(SERVER, "text tower", text)
     yield Check(SERVER, "fingerprint", "{} {}".format(*model.fingerprint))
 
 

@@ -19,6 +19,7 @@ from clip_client._endpoint import EndpointKind
 from clip_client.cli.errors import CommandFailed, CommandMisused
 from clip_client.cli.options.first_model import export_default_model, may_export_default_model
 from clip_client.cli.parser import number_type, user_path
+from preprocess_ensemble.contract import DEFAULT_NAME
 
 TOKEN_VARIABLE: Final = "CLIP_TOKEN"
 """Environment variable that holds the token. No option does: other users could read it in ``ps``."""
@@ -50,6 +51,11 @@ def add_server_options(parser: argparse.ArgumentParser, *, otherwise: str = "loc
         metavar="U",
         help="gRPC address of the server: host:port, grpc://host:port or grpcs://host:port; or local:DIR to run the "
         f"model repository DIR in this process (default: the environment variable CLIP_URL, else {otherwise})",
+    )
+    group.add_argument(
+        "--model",
+        metavar="NAME",
+        help="which of several models there, as clip-export --name gave it (default: clip)",
     )
     security = parser.add_argument_group("TLS and token")
     security.add_argument(
@@ -104,7 +110,13 @@ def client_config(
     """
     named = arguments.url or os.environ.get(URL_VARIABLE)
     try:
-        config = make_config(named or otherwise, timeout_s=timeout_s, transfer=transfer, token=_token(arguments))
+        config = make_config(
+            named or otherwise,
+            timeout_s=timeout_s,
+            transfer=transfer,
+            token=_token(arguments),
+            model=arguments.model,
+        )
         if (arguments.tls_certificate is None) != (arguments.tls_key is None):
             raise CommandMisused("--tls-certificate and --tls-key belong together")
         return replace(
@@ -160,7 +172,8 @@ async def connected(config: ClientConfig, *, quiet: bool = False, hint: str = ""
         except ClipError as error:
             if not clip.is_local:
                 raise
-            may_export = isinstance(error, ModelNotReady) and may_export_default_model(first.repository or "")
+            is_default = isinstance(error, ModelNotReady) and first.model == DEFAULT_NAME
+            may_export = is_default and may_export_default_model(first.repository or "")
             if not (may_export and export_default_model()):
                 if not is_auto:
                     raise

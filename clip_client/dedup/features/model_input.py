@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clip_client._encoding import IMAGE_ENCODINGS, EncodedImage, Jpeg
+from clip_client._encoding import IMAGE_ENCODINGS, EncodedImage, ImageEncoding
 
 if TYPE_CHECKING:
     from typing import Self
@@ -20,9 +20,7 @@ class ModelInput:
     """Reduces photos to the input of a model, to the bytes that the client would send for their files."""
 
     config: PreprocessConfig
-    jpeg: Jpeg
-    unchanged_up_to: int
-    """Bytes of a file that is sent as it is."""
+    encoding: ImageEncoding
 
     @classmethod
     def of(cls, model: ModelInfo) -> Self | None:
@@ -36,7 +34,7 @@ class ModelInput:
             config = PreprocessConfig.from_mapping(model.preprocess)
         except (ValueError, TypeError, KeyError):
             return None
-        return cls(config=config, jpeg=encoding.jpeg, unchanged_up_to=encoding.unchanged_up_to)
+        return cls(config=config, encoding=encoding)
 
     def encode(self, decoded: DecodedPhoto) -> EncodedImage | None:
         """Return what is sent of a file; None if it cannot be decoded for the model.
@@ -44,10 +42,9 @@ class ModelInput:
         The file is not decoded again if that would give the same picture.
         """
         from preprocess_ensemble.imaging.decode import DecodeError, decode, suffices_for
-        from preprocess_ensemble.imaging.transform import reduced_jpeg
 
         data, picture, at_least = decoded
-        if len(data) <= self.unchanged_up_to:
+        if len(data) <= self.encoding.unchanged_up_to:
             return EncodedImage.of(data, data)
         needed = self.config.decode_at_least
         if not suffices_for(picture, at_least, needed):
@@ -55,5 +52,4 @@ class ModelInput:
                 picture = decode(data, at_least=needed)
             except DecodeError:
                 return None
-        reduced = reduced_jpeg(picture, self.config, quality=self.jpeg.quality, subsampling=self.jpeg.subsampling)
-        return EncodedImage.of(reduced if len(reduced) < len(data) else data, data)
+        return EncodedImage.of(self.encoding.payload(picture, self.config, data), data)

@@ -117,9 +117,10 @@ def write_page(
     commands = commands or PageCommands()
     previews = draw_previews(report, thumbnail, folder, on_progress)
     found = [group.tier for group in report.groups]
-    style, script = _asset("style.css"), _asset("viewer.js") + _asset("page.js")
+    top = folder_above([os.path.dirname(member.photo.label) for group in report.groups for member in group.members])
+    style, script = asset("style.css"), asset("viewer.js") + asset("page.js")
     pieces = (
-        _environment(report)
+        report_environment(top)
         .get_template("report.html.j2")
         .generate(
             report=report,
@@ -133,7 +134,7 @@ def write_page(
             unfolded=_UNFOLDED,
             style=style,
             script=script,
-            policy=_policy(style, script),
+            policy=page_policy(style, script),
         )
     )
     file.writelines(piece.encode() for piece in pieces)
@@ -159,12 +160,11 @@ def shell_word(path: str) -> str:
     return f"$'{''.join(escaped)}'"
 
 
-def _environment(report: DuplicateReport) -> jinja2.Environment:
+def report_environment(top: str) -> jinja2.Environment:
+    """Return the environment of a page that is one file. Its folders are shown without ``top``, which all have."""
     import jinja2
 
-    top = folder_above([os.path.dirname(member.photo.label) for group in report.groups for member in group.members])
-
-    environment = page_environment(jinja2.FunctionLoader(lambda name: _BETWEEN_TAGS.sub("", _asset(name))))
+    environment = page_environment(jinja2.FunctionLoader(lambda name: _BETWEEN_TAGS.sub("", asset(name))))
     environment.filters.update(
         browser_shows=lambda path: os.path.splitext(path)[1].lower() in _SHOWN_BY_BROWSERS,
         file_name=lambda path: printable(os.path.basename(path)),
@@ -184,13 +184,14 @@ def _url(path: str) -> str:
     return Path(os.path.abspath(path)).as_uri()
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """Return a template, style or script of the pages."""
     return (
         files("clip_client.dedup.reporting") / ("templates" if name.endswith(".j2") else "assets") / name
     ).read_text("utf-8")
 
 
-def _policy(*texts: str) -> str:
+def page_policy(*texts: str) -> str:
     """Return a content security policy that allows a style, a script, and pictures of this computer."""
     digests = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii") for text in texts)
     style, script = (f"'sha256-{digest}'" for digest in digests)

@@ -39,11 +39,24 @@ class FileIndex(Database):
 
     def paths_of(self, contents: Collection[str]) -> dict[str, list[str]]:
         """Return SHA-256 (hexadecimal) -> the paths at which files with this content were last seen."""
-        wanted: dict[bytes, list[str]] = {bytes.fromhex(sha256): [] for sha256 in contents}
-        for name, sha256 in self._connection.execute("SELECT path, sha256 FROM files ORDER BY path"):
-            if sha256 in wanted:
-                wanted[sha256].append(os.fsdecode(name))
-        return {sha256.hex(): paths for sha256, paths in wanted.items()}
+        # Made when it is first needed, so that earlier programs can still use the file.
+        self._connection.execute("CREATE INDEX IF NOT EXISTS files_by_content ON files (sha256)")
+        keys = [bytes.fromhex(sha256) for sha256 in contents]
+        found: dict[str, list[str]] = {sha256: [] for sha256 in contents}
+        for start in range(0, len(keys), _AT_ONCE):
+            some = keys[start : start + _AT_ONCE]
+            question = f"SELECT path, sha256 FROM files WHERE sha256 IN ({', '.join('?' * len(some))}) ORDER BY path"
+            for name, sha256 in self._connection.execute(question, some):
+                found[sha256.hex()].append(os.fsdecode(name))
+        return found
+
+    def contents_below(self, folder: str) -> set[str]:
+        """Return the SHA-256 (hexadecimal) of the files that were last seen in a folder and below it."""
+        first = os.path.join(os.fsencode(os.path.abspath(folder)), b"")
+        question = "SELECT sha256 FROM files WHERE path >= ? AND path < ?"
+        # The separator is one byte, so the next one is where the names of other folders begin.
+        after = first[:-1] + bytes([first[-1] + 1])
+        return {sha256.hex() for (sha256,) in self._connection.execute(question, (first, after))}
 
     def sha256_of(self, path: str, hash_file: Callable[[str], str]) -> str:
         """Return the SHA-256 of one file: the known one, or, if the file has changed since, that of ``hash_file``.

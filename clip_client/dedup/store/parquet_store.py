@@ -138,11 +138,13 @@ class ParquetStore:
                     described[path] = parquet.schema_arrow.metadata or {}
         return described
 
-    def find(self, keys: Sequence[bytes]) -> Iterator[tuple[NDArray[np.intp], Any]]:
+    def find(
+        self, keys: Sequence[bytes], columns: Sequence[str] | None = None
+    ) -> Iterator[tuple[NDArray[np.intp], Any]]:
         """Yield the rows of those ``keys`` that have one, a row group at a time, and their positions in ``keys``.
 
-        ``keys`` are distinct. The rows are a ``pyarrow.Table`` of the schema with one row for each position, in the
-        order of the files.
+        ``keys`` are distinct. The rows are a ``pyarrow.Table`` of ``columns``, or of the whole schema, with one row for
+        each position, in the order of the files.
         """
         import pyarrow as pa
 
@@ -152,7 +154,7 @@ class ParquetStore:
         missing = np.ones(len(keys), dtype=bool)
         while True:
             try:
-                for positions, table in self._find(self._files(), wanted, missing):
+                for positions, table in self._find(self._files(), wanted, missing, columns):
                     missing[positions] = False
                     yield positions, table
             except _FileMerged:

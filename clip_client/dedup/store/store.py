@@ -7,6 +7,8 @@
     pixels/<algorithm> SHA-256 -> SHA-256 of the pixels          a cache, Parquet
     keypoints/<algorithm>.sqlite SHA-256 -> keypoints; pairs     a cache
     vectors/<id>      SHA-256 -> vector of one model             a cache, Parquet
+    index/<id>        the same vectors, for a search             a cache, see clip_client/search
+    copies.sqlite     contents that show one picture             a cache
     journal.sqlite    what was moved where                       not replaceable
     decisions.sqlite  decisions of a person about photos         not replaceable
     choices.sqlite    what a person chose, before it is done     not replaceable
@@ -31,6 +33,7 @@ from clip_client.dedup.store.decisions import Decisions
 from clip_client.dedup.store.file_index import FileIndex
 from clip_client.dedup.store.journal import Journal
 from clip_client.dedup.store.parquet_store import ParquetStore
+from clip_client.dedup.store.proven_copies import ProvenCopies
 from clip_client.dedup.store.settings import Settings
 from clip_client.dedup.store.sqlite import StoreError
 
@@ -51,6 +54,11 @@ def default_directory() -> Path:
     from platformdirs import user_data_path
 
     return user_data_path("clip-client", appauthor=False)
+
+
+def folder_name(vector_id: str) -> str:
+    """Return the name of a folder for one vector id, which has characters that a file name may not have."""
+    return hashlib.sha256(vector_id.encode()).hexdigest()[:16]
 
 
 class Store:
@@ -104,6 +112,11 @@ class Store:
         return self._open.enter_context(closing(Settings(self.directory / "settings.sqlite")))
 
     @cached_property
+    def copies(self) -> ProvenCopies:
+        """Which contents show one picture."""
+        return self._open.enter_context(closing(ProvenCopies(self.directory / "copies.sqlite")))
+
+    @cached_property
     def files(self) -> FileIndex:
         """Which content each file had."""
         return self._open.enter_context(closing(FileIndex(self.directory / "files.sqlite")))
@@ -126,8 +139,8 @@ class Store:
         """Open the vectors of one id, of ``dimension`` numbers; ``code`` and ``message`` say why one is missing."""
         import pyarrow as pa
 
-        # The id has characters that a file name may not have, so its hash names the folder; the files hold the id.
-        folder = Path("vectors", hashlib.sha256(vector_id.encode()).hexdigest()[:16])
+        # The files hold the id.
+        folder = Path("vectors", folder_name(vector_id))
         columns = {"vector": pa.list_(pa.float32(), dimension), "code": pa.string(), "message": pa.string()}
         return self.table(folder, columns, {"vector_id": vector_id})
 

@@ -96,7 +96,7 @@ document.addEventListener("submit", (event) => {
   if (!form.dataset.submit) {
     const url = new URL(form.action);
     url.search = new URLSearchParams([...new FormData(form)].filter(([, value]) => value));
-    return load(url.href, { quiet: true, replace: true });
+    return load(url.href, form.matches(".words") ? {} : { quiet: true, replace: true });
   }
   alone(() => submits[form.dataset.submit](form, event.submitter));
 });
@@ -207,6 +207,29 @@ async function refusals(form, keep) {
   }
 }
 
+// --- Search by a photo: chosen, or dropped onto the page. ------------------------------------------------------------
+
+async function searchBy(file) {
+  const { upload } = one("[data-upload]").dataset;
+  const response = await fetch(upload, { method: "POST", body: file }).catch(() => null);
+  if (!response) return tell(SILENT);
+  const answer = await response.json();
+  if (answer.error) return tell(answer.error);
+  await load(`search?photo=${answer.photo}`);
+}
+
+document.addEventListener("change", (event) => {
+  if (event.target.matches("[data-upload]") && event.target.files.length) searchBy(event.target.files[0]);
+});
+document.addEventListener("dragover", (event) => {
+  if (one("[data-upload]") && event.dataTransfer.types.includes("Files")) event.preventDefault();
+});
+document.addEventListener("drop", (event) => {
+  if (!one("[data-upload]") || !event.dataTransfer.files.length) return;
+  event.preventDefault();
+  searchBy(event.dataTransfer.files[0]);
+});
+
 // --- The enlarged view. ---------------------------------------------------------------------------------------------
 
 const viewer = new Viewer(one(".viewer"));
@@ -219,6 +242,7 @@ function enlarge(figure = one(".group.is-open .kept") ?? one(".group.is-open fig
 
 viewer.dialog.addEventListener("show", ({ detail: { photo } }) => {
   const keep = one("[data-do=keep]", viewer.dialog);
+  keep.hidden = !one("[name=keep]", photo.figure);
   keep.disabled = photo.isKept;
 });
 
@@ -382,7 +406,7 @@ async function follow() {
   if (response?.ok) {
     const { version } = await response.json();
     const isStale = version !== Number(one("main").dataset.version);
-    const isBusy = isSending || latest !== arrived || one("form.is-changed, .panel:focus-within, dialog[open]:not(.viewer)");
+    const isBusy = isSending || latest !== arrived || one("form.is-changed, .panel:focus-within, .words:focus-within, dialog[open]:not(.viewer)");
     if (isStale && !isBusy) await load(location.href, { push: false, quiet: true });
     else if (one(".notice").textContent === SILENT) tell("");
   } else if (!document.hidden) tell(SILENT);

@@ -177,6 +177,11 @@ class FoundGroups:
         """Tell whether the file at an absolute path is a member of a group."""
         return path in self._group_and_content
 
+    def group_of(self, path: str) -> int | None:
+        """Return the number of the group that the file at a path is in; None if it is in none."""
+        number, _ = self._group_and_content.get(os.path.abspath(path), (None, ""))
+        return number
+
     def match(self, choices: Iterable[Choice], *, is_new: bool = False) -> None:
         """Find the group of each choice, oldest first; ``is_new`` if they add to the others."""
         with self._lock:

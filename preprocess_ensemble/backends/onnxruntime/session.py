@@ -6,12 +6,13 @@ import contextlib
 import importlib
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import onnxruntime
 
 from preprocess_ensemble.backends.onnxruntime.model_config import ModelConfig, ModelLoadError
 from preprocess_ensemble.backends.onnxruntime.providers import TENSORRT
+from preprocess_ensemble.contract import DEFAULT_NAMES, ModelNames
 from preprocess_ensemble.model_repository.passport import Passport
 from preprocess_ensemble.runtimes import candidates, onnx_session
 from preprocess_ensemble.runtimes.model import LoadFailed, RuntimeUnusable
@@ -21,6 +22,9 @@ from preprocess_ensemble.runtimes.selection import Selection, select
 
 if TYPE_CHECKING:
     from preprocess_ensemble.backends.onnxruntime.session_plan import SessionPlan
+
+_TEXT_ENCODER: Final = DEFAULT_NAMES.text_encoder.removeprefix(DEFAULT_NAMES.name)
+"""How the names of all text encoders end."""
 
 
 def model_file(config: ModelConfig, *, model_directory: Path, version: str) -> Path:
@@ -68,24 +72,35 @@ def select_model(session: onnxruntime.InferenceSession, file: Path, plan: Sessio
     Raises ``ModelLoadError`` if the plan demands what cannot be used here.
     """
     threads = plan.options.intra_op_num_threads
-    passport = _passport(file)
+    passport, tokenizer = _exported_model(file)
     try:
         if (wanted := plan.openvino) is not None:
             opened = open_openvino(file, precision=wanted.precision, threads=wanted.threads or threads)
             return Selection(model=opened, reason="the configuration asks for it")
         # Fixed sizes of batches are a setting for ONNX Runtime.
         others = () if plan.buckets else candidates.openvino_candidates(file, threads=threads)
-        return select(onnx_session.open_model(session, passport), passport, plan.precision, others)
+        reference = onnx_session.open_model(session, passport)
+        return select(reference, passport, plan.precision, others, tokenizer=tokenizer)
     except RuntimeUnusable as error:
         raise ModelLoadError(f"What the configuration asks for cannot be used: {error}.") from error
 
 
-def _passport(file: Path) -> Passport | None:
-    """Return the passport beside the ONNX file; None if there is no valid one, so that the model is not CLIP."""
+def _exported_model(file: Path) -> tuple[Passport | None, Path | None]:
+    """Return the passport of the model that the ONNX file belongs to, and for a text tower the tokenizer's folder.
+
+    The passport is None if there is no valid one, so that the model is not CLIP.
+    """
+    model, tokenizer = file.parent.parent, None
+    passport = file.with_name("model.json")
     try:
-        return Passport.from_json(file.with_name("model.json").read_bytes())
+        if model.name.endswith(_TEXT_ENCODER):
+            names = ModelNames(model.name.removesuffix(_TEXT_ENCODER))
+            passport = model.parent / names.encoder / "1" / "model.json"
+            tokenizer = model.parent / names.tokenize / "1"
+        found = Passport.from_json(passport.read_bytes())
     except (OSError, ValueError):
-        return None
+        return None, None
+    return (None, None) if tokenizer and found.text is None else (found, tokenizer)
 
 
 def _load_gpu_libraries(providers: set[str]) -> None:

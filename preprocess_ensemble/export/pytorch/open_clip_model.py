@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import open_clip
 import torch
 from torch import nn
@@ -21,6 +24,10 @@ from preprocess_ensemble.export.model_source import (
 )
 from preprocess_ensemble.export.state_dict import NOISE, generate
 from preprocess_ensemble.imaging.transform import PreprocessConfig
+from preprocess_ensemble.runtimes.agreement import SAMPLE_TEXTS
+
+if TYPE_CHECKING:
+    from preprocess_ensemble.text.tokenizer import Tokenizer
 
 
 def find_source(model: str, pretrained: str) -> ModelSource:
@@ -68,6 +75,7 @@ def load_open_clip_model(source: ModelSource) -> nn.Module:
     """Return the network in fp32, on the CPU, in evaluation mode. Raises ExportError."""
     if source.seed is None and source.checkpoint is None:
         _download(source)
+    _require_transformer(source.model)
     pretrained = None if source.seed is not None else str(source.checkpoint or source.pretrained)
     try:
         with torch.random.fork_rng(devices=[]):
@@ -83,6 +91,25 @@ def load_open_clip_model(source: ModelSource) -> nn.Module:
         set_generated(network, source.seed)
     network.eval()
     return network  # type: ignore[no-any-return]
+
+
+def _require_transformer(model: str) -> None:
+    """Raise ExportError if the text tower is one of transformers whose configuration cannot be had."""
+    name = text_config_of(model).get("hf_model_name")
+    if not name:
+        return
+    try:
+        from transformers import AutoConfig
+
+        AutoConfig.from_pretrained(name)
+    except ModuleNotFoundError:
+        raise ExportError(f"The text tower of {model} needs transformers: pip install transformers") from None
+    except (OSError, ValueError) as error:
+        raise ExportError(
+            f"The text tower of {model} has the configuration of {name}, which is not in the cache and cannot be "
+            f"downloaded ({first_line(error)}). Use a mirror of the hub (HF_ENDPOINT), or a copy of its config.json in "
+            "a folder, whose path is the hf_model_name in a copy of the model's configuration."
+        ) from None
 
 
 def set_generated(module: nn.Module, seed: int, *, noise: float = NOISE, prefix: str = "") -> None:
@@ -109,3 +136,37 @@ def preprocessing_of(network: nn.Module) -> PreprocessConfig:
         return PreprocessConfig.from_mapping(open_clip.get_model_preprocess_cfg(network))
     except ValueError as error:
         raise ExportError(f"The model's preprocessing is not supported: {error}") from error
+
+
+def text_config_of(model: str) -> dict[str, Any]:
+    """Return the section of the text tower in open_clip's configuration of ``model``."""
+    config = open_clip.get_model_config(model) or {}
+    return dict(config["text_cfg"])
+
+
+def token_kinds(network: nn.Module, context_length: int) -> tuple[int, int, int]:
+    """Return what ``sample_tokens`` needs: the length of the context, the size of the vocabulary, the padding's id."""
+    tower = cast("Any", getattr(network, "text", network))
+    # A tower of transformers has a configuration of its own; CLIP's pads with 0 and does not know it.
+    padding = tower.config.pad_token_id if hasattr(tower, "config") else getattr(tower, "pad_id", 0)
+    return context_length, int(tower.vocab_size), int(padding)
+
+
+def check_tokenizer(model: str, tokenizer: Tokenizer, report: Callable[[str], None]) -> None:
+    """Raise ExportError if open_clip's tokenizer of ``model`` gives other token ids for the sample texts.
+
+    For most models that needs the package transformers, and the files in its form. If they are not there, it is said.
+    """
+    try:
+        theirs = open_clip.get_tokenizer(model)
+    except Exception as error:  # of transformers, the hub or its HTTP library
+        report(f"the tokenizer was not compared with open_clip's, which cannot be loaded here ({first_line(error)})")
+        return
+    ours, _ = tokenizer.encode(SAMPLE_TEXTS)
+    different = np.flatnonzero((ours != theirs(list(SAMPLE_TEXTS)).numpy()).any(axis=1))
+    if different.size:
+        raise ExportError(
+            f"The tokenizer of {model} gives other token ids here than in open_clip {open_clip.__version__}, for "
+            f"example for {SAMPLE_TEXTS[different[0]]!r}: please report it, with the versions of tokenizers and "
+            "transformers. The image tower alone: clip-export --towers image"
+        )

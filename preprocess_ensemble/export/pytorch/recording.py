@@ -7,8 +7,7 @@ fresh network, so the graph would depend on the values.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -17,23 +16,27 @@ import numpy as np
 import onnx
 import open_clip
 from onnx import numpy_helper
+from open_clip.tokenizer import DEFAULT_CONTEXT_LENGTH
 
 from preprocess_ensemble.export import skeleton
 from preprocess_ensemble.export.model_source import ExportError, ModelSource
 from preprocess_ensemble.export.parity import check_pixels
 from preprocess_ensemble.export.pytorch.class_token_pruning import prune_to_class_token
-from preprocess_ensemble.export.pytorch.graph import export_graph, reference_vectors
+from preprocess_ensemble.export.pytorch.graph import export_image_graph, export_text_graph, image_vectors, text_vectors
 from preprocess_ensemble.export.pytorch.open_clip_model import (
     find_source,
     load_open_clip_model,
     preprocessing_of,
     set_generated,
+    text_config_of,
+    token_kinds,
     uses_quick_gelu,
 )
 from preprocess_ensemble.export.shape_folding import fold_shapes
-from preprocess_ensemble.export.skeleton import HubWeights, Place, Skeleton
+from preprocess_ensemble.export.skeleton import HubWeights, Place, Skeleton, Tower, Vectors
 from preprocess_ensemble.export.state_dict import Array, TensorKind, generate, weights_sha256
 from preprocess_ensemble.imaging.transform import PreprocessConfig
+from preprocess_ensemble.runtimes.agreement import sample_tokens
 
 if TYPE_CHECKING:
     import torch
@@ -49,6 +52,10 @@ _PREPROCESSING: Final = ("mean", "std", "interpolation", "resize_mode")
 _FLOATS: Final = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16)
 
 
+Recorded = tuple[bytes, dict[str, Place]]
+"""A graph without its weights, and where each of them belongs."""
+
+
 class NoSkeleton(ExportError):
     """The exporter changes the weights of this model in a way that a recipe cannot express."""
 
@@ -61,10 +68,8 @@ def numpy_state(network: nn.Module) -> dict[str, Array]:
     }
 
 
-def record_graph(
-    network: nn.Module, size: tuple[int, int], dimension: int, file: Path
-) -> tuple[bytes, dict[str, Place]]:
-    """Return the graph of ``network`` without its weights, and the place of each; ``network`` stays as it is.
+def record_image_graph(network: nn.Module, size: tuple[int, int], dimension: int, file: Path) -> Recorded:
+    """Return the graph of the image tower without its weights, and the place of each; ``network`` stays as it is.
 
     ``size`` is (H, W) in pixels. ``file`` is overwritten. Raises NoSkeleton if a weight cannot be found, and
     ExportError if there is no graph at all.
@@ -72,25 +77,52 @@ def record_graph(
     tower = network.get_submodule(_TOWER)
     clone = copy.deepcopy(tower)
     set_generated(clone, _SEED, prefix=f"{_TOWER}.")
-    weights: dict[str, Array] = {
-        name: tensor.detach().numpy()
-        for name, tensor in clone.state_dict(prefix=f"{_TOWER}.").items()
-        if tensor.is_floating_point()
-    }
+    weights = _floats(clone, f"{_TOWER}.")
     mean, std = (generate(name, (3,), _SEED) for name in (skeleton.MEAN, skeleton.STD))
     weights |= {skeleton.MEAN: mean, skeleton.STD: std}
     prune_to_class_token(clone)
     setattr(network, _TOWER, clone)
     try:
-        model = export_graph(
+        model = export_image_graph(
             network, size=size, mean=mean, std=std, dimension=dimension, fingerprint=_FINGERPRINT, file=file
         )
     finally:
         setattr(network, _TOWER, tower)
+    return _emptied(model, weights)
+
+
+def record_text_graph(network: nn.Module, context_length: int, dimension: int, file: Path) -> Recorded:
+    """Return the graph of the text tower without its weights, and the place of each; ``network`` stays as it is.
+
+    ``file`` is overwritten. Raises NoSkeleton if a weight cannot be found, and ExportError if there is no graph at all.
+    """
+    tower = network.get_submodule(_TOWER)
+    setattr(network, _TOWER, None)
+    try:
+        clone = copy.deepcopy(network)
+    finally:
+        setattr(network, _TOWER, tower)
+    set_generated(clone, _SEED)
+    weights = _floats(clone, "")
+    model = export_text_graph(
+        clone, context_length=context_length, dimension=dimension, fingerprint=_FINGERPRINT, file=file
+    )
+    # The causal mask, for example.
+    constants = [buffer.numpy() for name, buffer in clone.named_buffers() if name not in weights]
+    return _emptied(model, weights, constants)
+
+
+def _floats(module: nn.Module, prefix: str) -> dict[str, Array]:
+    state = module.state_dict(prefix=prefix)
+    return {name: tensor.detach().numpy() for name, tensor in state.items() if tensor.is_floating_point()}
+
+
+def _emptied(model: onnx.ModelProto, weights: Mapping[str, Array], constants: Sequence[Array] = ()) -> Recorded:
+    """Take the ``weights`` out of ``model``; ``constants``, which no weights change, stay."""
     fold_shapes(model)
     # The version of PyTorch must not be part of a file that is the same without it.
     model.producer_name, model.producer_version = "clip-triton", ""
-    places = _find_places(model, weights)
+    places = _find_places(model, weights, constants)
     for tensor in model.graph.initializer:
         if tensor.name in places:
             tensor.ClearField("raw_data")
@@ -102,21 +134,25 @@ def record(source: ModelSource, network: nn.Module, file: Path) -> Skeleton:
 
     Raises NoSkeleton or ExportError.
     """
-    config = preprocessing_of(network)
+    config, text_config = preprocessing_of(network), text_config_of(source.model)
     kinds = {name: _kind(name, tensor) for name, tensor in network.state_dict().items()}
     set_generated(network, skeleton.CHECK_SEED, noise=skeleton.CHECK_NOISE)
-    expected = reference_vectors(network, config, check_pixels(config))
-    graph, places = record_graph(network, config.size, expected.shape[1], file)
+    sample = token_kinds(network, text_config.get("context_length", DEFAULT_CONTEXT_LENGTH))
+    expected, text_expected = _vectors(network, config, sample)
+    dimension = expected.shape[1]
+    graph, places = record_image_graph(network, config.size, dimension, file)
+    text_graph, text_places = record_text_graph(network, sample[0], dimension, file)
     return Skeleton(
         model=source.model,
-        graph=graph,
-        places=places,
+        image=Tower(graph=graph, places=places, expected={skeleton.GENERATED: expected}),
+        text=Tower(graph=text_graph, places=text_places, expected={skeleton.GENERATED: text_expected}),
         tensors=kinds,
         preprocess=config,
+        text_config=text_config,
+        token_kinds=sample,
         quick_gelu=uses_quick_gelu(source.model),
         tags=_hub_weights(source.model, config),
         recorded_with={name: version(name).partition("+")[0] for name in ("torch", "open_clip_torch")},
-        expected={skeleton.GENERATED: expected},
     )
 
 
@@ -125,21 +161,27 @@ def record_file(model: str, pretrained: str | None, file: Path) -> Skeleton:
 
     Raises ExportError.
     """
-    source = find_source(model, pretrained or "random")
-    of_pretrained = {}
+    source, untrained = find_source(model, pretrained or "random"), find_source(model, "random")
+    temporary = file.with_name(f".{file.name}.onnx")
+    try:
+        result = record(untrained, load_open_clip_model(untrained), temporary)
+    finally:
+        temporary.unlink(missing_ok=True)
     if pretrained is not None:
         network = load_open_clip_model(source)
         config = preprocessing_of(network)
-        vectors = reference_vectors(network, config, check_pixels(config))
-        of_pretrained[skeleton.key_of(source.model, weights_sha256(numpy_state(network)), config)] = vectors
-    temporary = file.with_name(f".{file.name}.onnx")
-    try:
-        result = record(source, load_open_clip_model(find_source(model, "random")), temporary)
-    finally:
-        temporary.unlink(missing_ok=True)
-    result = replace(result, expected={**result.expected, **of_pretrained})
+        key = skeleton.key_of(result.model, weights_sha256(numpy_state(network)), config)
+        for tower, vectors in zip(
+            (result.image, result.text), _vectors(network, config, result.token_kinds), strict=True
+        ):
+            tower.expected[key] = vectors
     file.write_bytes(result.to_bytes())
     return result
+
+
+def _vectors(network: nn.Module, config: PreprocessConfig, sample: tuple[int, int, int]) -> tuple[Vectors, Vectors]:
+    """PyTorch's vectors of both towers for what a skeleton is checked with."""
+    return image_vectors(network, config, check_pixels(config)), text_vectors(network, sample_tokens(*sample))
 
 
 def _kind(name: str, tensor: torch.Tensor) -> TensorKind:
@@ -168,7 +210,7 @@ def _hub_weights(model: str, config: PreprocessConfig) -> dict[str, HubWeights]:
     return found
 
 
-def _find_places(model: onnx.ModelProto, weights: Mapping[str, Array]) -> dict[str, Place]:
+def _find_places(model: onnx.ModelProto, weights: Mapping[str, Array], constants: Sequence[Array]) -> dict[str, Place]:
     by_values: dict[tuple[int, float, float], list[tuple[Place, Array]]] = {}
     for place, values in _parts(weights):
         by_values.setdefault(_key(values), []).append((place, values))
@@ -184,14 +226,22 @@ def _find_places(model: onnx.ModelProto, weights: Mapping[str, Array]) -> dict[s
                     places[tensor.name] = place
                 elif candidate.ndim == 2 and np.array_equal(candidate.T.ravel(), values.ravel()):
                     places[tensor.name] = Place(place.name, place.third, transposed=True)
-            if values.size > 1 and tensor.name not in places:
+            if tensor.name not in places and not _is_constant(values, constants):
                 raise NoSkeleton(f"The exporter computes {tensor.name} from several weights; there is no skeleton.")
-    wanted = {skeleton.MEAN, skeleton.STD, skeleton.FINGERPRINT}
-    constants = [attribute.t for node in model.graph.node for attribute in node.attribute if node.op_type == "Constant"]
-    large = [tensor for tensor in constants if tensor.data_type in _FLOATS and numpy_helper.to_array(tensor).size > 1]
+    wanted = {skeleton.FINGERPRINT, *({skeleton.MEAN, skeleton.STD} & weights.keys())}
+    nodes = [attribute.t for node in model.graph.node for attribute in node.attribute if node.op_type == "Constant"]
+    large = [
+        tensor
+        for tensor in nodes
+        if tensor.data_type in _FLOATS and not _is_constant(numpy_helper.to_array(tensor), constants)
+    ]
     if large or not wanted <= {place.name for place in places.values()}:
         raise NoSkeleton("The exporter has changed the normalisation; there is no skeleton.")
     return places
+
+
+def _is_constant(values: Array, constants: Sequence[Array]) -> bool:
+    return values.size <= 1 or any(np.array_equal(values.ravel(), constant.ravel()) for constant in constants)
 
 
 def _parts(weights: Mapping[str, Array]) -> Iterator[tuple[Place, Array]]:

@@ -75,6 +75,24 @@ async def test_the_command_serves_pages_until_it_is_interrupted(album: Path, tmp
         await to_thread.run_sync(use, server.url)
 
 
+async def test_the_pages_search_by_words_with_the_model_of_the_command(album: Path, tmp_path: Path) -> None:
+    def use(url: str, *options: str) -> str:
+        where = ["--transfer", "original", "--store", str(tmp_path / "store"), *options]
+        process = Process(str(album), *([] if "--without-model" in options else ["--url", url]), *where)
+        process.state()
+        page = process.get("/search?q=a+red+dog")
+        process.end(signal.SIGINT)
+        return page
+
+    async with FakeTriton(has_text=True) as server:
+        page = await to_thread.run_sync(use, server.url)
+        assert page.count("<figure") == 1
+        assert "+1 copy" in page
+        assert "without a model" in await to_thread.run_sync(use, server.url, "--without-model")
+    async with FakeTriton() as server:
+        assert "--towers image,text" in await to_thread.run_sync(use, server.url)
+
+
 async def test_a_search_that_fails_is_explained_on_the_page(album: Path, tmp_path: Path) -> None:
     def use(url: str, folder: Path) -> tuple[Any, str]:
         process = Process(str(folder), "--url", url, "--transfer", "original", "--store", str(tmp_path / "store"))

@@ -13,6 +13,7 @@ import pytest
 
 from benchmarks.experiments.serving.soak import mixed_calls, soak
 from benchmarks.fixtures.copies.holdout_tools import missing_tools
+from benchmarks.fixtures.sample_photos import write_originals
 from benchmarks.fixtures.server import TINY_CLIP
 from benchmarks.report.command import newest
 from benchmarks.report.markdown_tables import part_of
@@ -56,6 +57,31 @@ def test_three_way_in_an_open_loop(tiny_repository: Path, tmp_path: Path) -> Non
     assert summary["systems"]["client"]["offered"]["0.5"]["p99"] > 0
 
 
+def test_text(tiny_pair_repository: Path, tmp_path: Path) -> None:
+    options = ("--systems", "client-text", "--concurrency", "2", "--rounds", "1", "--seconds", "0.2")
+    summary = run(
+        "text", "--repository", str(tiny_pair_repository), "--model", str(TINY_CLIP), *options, results=tmp_path
+    )
+    for system in summary["summary"].values():
+        assert system["valid"]
+        assert system["odd"] > 0.999999
+        assert system["at"]["2"]["rate"]["median"] > 0
+
+
+def test_trained(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+    write_originals(tmp_path / "photos" / "one")
+    for photo in sorted((tmp_path / "photos" / "one").iterdir())[::2]:
+        photo.rename(tmp_path / "photos" / "two" / photo.name)
+    options = ("--pretrained", "random:0", "--photos", str(tmp_path / "photos"), "--most", "8")
+    summary = run("trained", "--model", str(TINY_CLIP), *options, results=tmp_path)["summary"]
+    assert summary["images, sent whole"]["least"] > 0.999
+    assert summary["texts"]["least"] > 0.999999
+    assert summary["zero-shot"]["labels"] == 2
+    assert summary["nothing clearly matches: nonsense"]["queries"] == 50
+
+
 def test_ensemble(tiny_repository: Path, tmp_path: Path) -> None:
     # With a tenth of a second to wait, requests that come together share a run.
     options = ("--delay-us", "0", "100000", "--concurrency", "1", "4", "--offered", "0.5", "--name", "delays")
@@ -83,6 +109,13 @@ def test_transfer(tiny_repository: Path, tmp_path: Path) -> None:
     sizes = {way: one["mean_kb"] for way, one in found["preparation_2_megapixels"].items()}
     assert sizes["JSON"] > sizes["FP32 tensor"] == 4 * sizes["uint8 tensor"] > sizes["thumbnail"]
     assert found["settings"]["PNG"]["least_cosine"] > found["settings"]["JPEG q75 4:2:0"]["least_cosine"]
+
+
+def test_towers(tiny_pair_repository: Path, tmp_path: Path) -> None:
+    found = run("towers", str(tiny_pair_repository), "--batch", "2", "--rounds", "1", results=tmp_path)
+    ((model, milliseconds),) = found["milliseconds"].items()
+    assert model.startswith("tiny_clip/")
+    assert milliseconds["image"] > milliseconds["text"] > 0
 
 
 @pytest.mark.timeout(300)
@@ -146,3 +179,12 @@ async def test_soak(server: Server) -> None:
     processes = ("client", "clip-serve", "tritonserver", "clip_preprocess", "clip_encoder")
     assert all(min(read[f"{name}, memory in MiB"]) > 10 and min(read[f"{name}, open files"]) > 2 for name in processes)
     assert min(read["shared-memory regions"]) > 0
+
+
+def test_gateway(tiny_repository: Path, tmp_path: Path) -> None:
+    options = ("--rows", "1", "2", "--concurrency", "2", "--rounds", "1", "--seconds", "0.2")
+    model = ("--repository", str(tiny_repository), "--model", str(TINY_CLIP))
+    summary = run("gateway", *model, *options, results=tmp_path)["summary"]
+    assert all(row["valid"] for row in summary.values()), summary
+    assert summary.keys() >= {"grpc x1", "openai-base64 x2", "immich x1"}
+    assert summary["openai x1"]["processor_ms"]["gateway"] > 0 == summary["grpc x2"]["processor_ms"].get("infinity", 0)

@@ -217,6 +217,17 @@ def test_a_model_file_that_cannot_be_loaded(server: Server, tmp_path: Path, kind
         clip.embed(b"x")
 
 
+def test_an_unknown_name_lists_those_that_are_there(tmp_path: Path) -> None:
+    for name in ("siglip", "clip"):
+        (tmp_path / f"{name}_encoder" / "1").mkdir(parents=True)
+        (tmp_path / f"{name}_encoder" / "1" / "model.json").write_text("{}")
+    with (
+        SyncClipClient(f"local:{tmp_path}", model="nlb") as clip,
+        pytest.raises(ModelNotReady, match=r"no model named 'nlb' in .*; there is 'clip', 'siglip'\. Name one"),
+    ):
+        clip.embed(b"x")
+
+
 async def test_a_command_says_which_embeds(
     server: Server,
     tmp_path: Path,

@@ -124,13 +124,13 @@ def image() -> Iterator[Image]:
                 else:
                     shutil.copyfile(ROOT / source, copy)
         (command,) = re.findall(r"^RUN (\[.*\])$", _stage("package"), re.M)
-        script, target = json.loads(command)
+        script, target, *extras = json.loads(command)
         assert target == "/opt/clip"
         built = Image(clip=directory / "clip", home=home)
         # An index that is set up for this machine is one for its image builds, too.
         pip = {key: value for key, value in os.environ.items() if key.startswith("PIP_") or "proxy" in key.lower()}
         done = subprocess.run(
-            ["sh", context / script, built.clip],
+            ["sh", context / script, built.clip, *extras],
             env={**built.environment, **pip},
             capture_output=True,
             text=True,
@@ -165,12 +165,12 @@ def models(tiny_repository: Path) -> Iterator[Path]:
 
 
 def test_the_package_brings_all_that_it_imports_and_no_pytorch(image: Image) -> None:
-    for program in ("clip-serve", "clip-client", "clip-export"):
+    for program in ("clip-serve", "clip-client", "clip-export", "clip-gateway"):
         done = subprocess.run(
             [image.clip / "bin" / program, "--help"], env=image.environment, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stderr
-    modules = "clip_client._transports.grpc, preprocess_ensemble.imaging.decode"
+    modules = "clip_client._transports.grpc, clip_client.gateway.app, preprocess_ensemble.imaging.decode"
     subprocess.run(["python3", "-c", f"import {modules}"], env=image.environment, check=True)
     assert not (image.packages / "torch").exists()
 

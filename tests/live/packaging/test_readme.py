@@ -66,18 +66,18 @@ def script(page: str, address: str) -> str:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_what_a_page_shows_runs_as_it_stands(
-    page: Path, installed: InstalledWheel, tiny_repository: Path, tmp_path: Path
+    page: Path, installed: InstalledWheel, tiny_pair_repository: Path, tmp_path: Path
 ) -> None:
     home, folder = tmp_path / "home", tmp_path / "folder"
     folder.mkdir(parents=True)
     original, *_, copy = write_with_copies(home / "Pictures")["astronaut"]
-    for name, source in (("a.jpg", original), ("b.jpg", copy), ("photo.jpg", original)):
+    for name, source in (("a.jpg", original), ("b.jpg", copy), ("photo.jpg", original), ("cat.jpg", copy)):
         (folder / name).write_bytes(source.read_bytes())
     (folder / "not a photo.txt").write_text("no photo", encoding="utf-8")
     grpc = free_port()
     environment = installed.environment(
         home,
-        CLIP_MODEL=str(tiny_repository),
+        CLIP_MODEL=str(tiny_pair_repository),
         CLIP_URL="local:",
         GRPC_PORT=str(grpc),
         METRICS_PORT=str(free_port()),

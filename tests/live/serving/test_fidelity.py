@@ -5,6 +5,7 @@ from __future__ import annotations
 import filecmp
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -132,6 +133,21 @@ async def test_the_full_model_is_that_of_open_clip(
     assert cosines.min() >= LEAST_COSINE
 
 
+async def test_texts_of_the_full_model_are_those_of_open_clip(full_server: Server, full_reference: Reference) -> None:
+    import open_clip
+    import torch
+
+    texts = ["a dog on the beach", "Fish &amp; chips", "caf\u00c3\u00a9, \U0001f415!", "one word after another " * 40]
+    async with ClipClient(full_server.grpc_url) as clip:
+        batch = await clip.embed_text(texts)
+    batch.raise_for_errors()
+    assert batch.truncated == (3,)
+    with torch.inference_mode():
+        tokens = open_clip.get_tokenizer("ViT-B-32")(texts)
+        expected = full_reference.network.encode_text(tokens, normalize=True).double().numpy()
+    assert (batch.vectors.astype(np.float64) * expected).sum(axis=1).min() >= LEAST_COSINE
+
+
 def test_the_shipped_skeleton_gives_the_file_that_pytorch_gives(
     full_repository: Path, full_reference: Reference, tmp_path: Path
 ) -> None:
@@ -146,12 +162,15 @@ def test_the_shipped_skeleton_gives_the_file_that_pytorch_gives(
         [sys.executable, "-c", program, "--pretrained", tmp_path / "weights.safetensors", "--repository", tmp_path],
         check=True,
     )
-    file = Path("clip_encoder", "1", "model.onnx")
-    assert filecmp.cmp(full_repository / file, tmp_path / file, shallow=False)
+    files = ("clip_encoder/1/model.onnx", "clip_text_encoder/1/model.onnx", "clip_tokenize/1/tokenizer.json")
+    assert filecmp.cmpfiles(full_repository, tmp_path, files, shallow=False) == (list(files), [], [])
     with_pytorch, without = installed_passport(full_repository), installed_passport(tmp_path)
     assert with_pytorch is not None
     assert without is not None
     assert (without.fingerprint, without.canary) == (with_pytorch.fingerprint, with_pytorch.canary)
+    assert without.text is not None
+    assert with_pytorch.text is not None
+    assert replace(without.text, parity=with_pytorch.text.parity) == with_pytorch.text
 
 
 async def test_the_fast_path_keeps_the_cosine_that_it_promises(

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
-import sys
 import types
-from collections import Counter
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +18,15 @@ from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
 from preprocess_ensemble.model_repository.passport import Canary, Parity, Passport
 from tests.fixtures.images import image_files
 from tests.paths import ROOT
+from tests.unit.backends.triton_stand_in import (
+    Logger,
+    MetricFamily,
+    Request,
+    Tensor,
+    TritonError,
+    TritonModelException,
+    imported_beside,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,111 +36,10 @@ PREPROCESS = PreprocessConfig(size=(64, 48), mean=(0.5, 0.5, 0.5), std=(0.5, 0.5
 ALL_DECODED = ("pixels", "status", "error")
 
 
-class TritonModelException(Exception):
-    pass
-
-
-@dataclass
-class Tensor:
-    tensor_name: str
-    array: npt.NDArray[Any]
-
-    def as_numpy(self) -> npt.NDArray[Any]:
-        return self.array
-
-
-@dataclass
-class TritonError:
-    text: str
-    code: int
-    INVALID_ARG = 3
-
-
-@dataclass
-class InferenceResponse:
-    output_tensors: list[Tensor] = field(default_factory=list)
-    error: TritonError | None = None
-
-    def __getitem__(self, name: str) -> npt.NDArray[Any]:
-        return next(tensor.array for tensor in self.output_tensors if tensor.tensor_name == name)
-
-    @property
-    def names(self) -> set[str]:
-        return {tensor.tensor_name for tensor in self.output_tensors}
-
-
-@dataclass
-class Request:
-    inputs: list[Tensor]
-    outputs: tuple[str, ...] = ALL_DECODED
-
-    def request_id(self) -> str:
-        return "a-request"
-
-    def requested_output_names(self) -> list[str]:
-        return list(self.outputs)
-
-
-class Logger:
-    errors: list[str] = []  # noqa: RUF012
-    infos: list[str] = []  # noqa: RUF012
-
-    @classmethod
-    def log_error(cls, message: str) -> None:
-        cls.errors.append(message)
-
-    @classmethod
-    def log_info(cls, message: str) -> None:
-        cls.infos.append(message)
-
-    log_warn = log_info
-
-
-class MetricFamily:
-    COUNTER = "counter"
-    counts: Counter[tuple[str, ...]] = Counter()  # noqa: RUF012
-
-    def __init__(self, *, name: str, description: str, kind: str) -> None:
-        assert description
-        assert kind == self.COUNTER
-        self.name = name
-
-    def Metric(self, *, labels: dict[str, str]) -> Metric:
-        return Metric((self.name, *labels.values()))
-
-
-@dataclass
-class Metric:
-    key: tuple[str, ...]
-
-    def increment(self, value: float) -> None:
-        MetricFamily.counts[self.key] += int(value)
-
-
-def get_input_tensor_by_name(request: Request, name: str) -> Tensor | None:
-    return next((tensor for tensor in request.inputs if tensor.tensor_name == name), None)
-
-
 @pytest.fixture
 def module(monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
-    stand_in = types.ModuleType("triton_python_backend_utils")
-    for item in (
-        TritonModelException,
-        Tensor,
-        TritonError,
-        InferenceResponse,
-        Logger,
-        MetricFamily,
-        get_input_tensor_by_name,
-    ):
-        setattr(stand_in, item.__name__, item)
-    monkeypatch.setitem(sys.modules, "triton_python_backend_utils", stand_in)
-    monkeypatch.setattr(Logger, "errors", [])
-    monkeypatch.setattr(Logger, "infos", [])
-    monkeypatch.setattr(MetricFamily, "counts", Counter())
-    sys.modules.pop("preprocess_ensemble.triton_model", None)
-    yield importlib.import_module("preprocess_ensemble.triton_model")
-    sys.modules.pop("preprocess_ensemble.triton_model", None)
+    with imported_beside(monkeypatch, "preprocess_ensemble.triton_model") as module:
+        yield module
 
 
 @pytest.fixture
@@ -262,7 +166,7 @@ def test_model_beside_the_decoded_outputs(model: Any) -> None:
     ],
 )
 def test_a_malformed_request_fails_alone(model: Any, inputs: list[Tensor]) -> None:
-    first, malformed, last = model.execute([request(GOOD[0]), Request(inputs), request(GOOD[1])])
+    first, malformed, last = model.execute([request(GOOD[0]), Request(inputs, ALL_DECODED), request(GOOD[1])])
     assert malformed.error.code == TritonError.INVALID_ARG
     assert "input image" in malformed.error.text
     assert "Traceback" not in malformed.error.text

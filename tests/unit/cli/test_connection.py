@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from clip_client.cli.errors import CommandMisused
 from clip_client.cli.main import main
 from clip_client.cli.options.connection import add_model_options, add_server_options, client_config
 
@@ -50,6 +51,15 @@ def test_files_become_the_clients_settings(pem: Path, tmp_path: Path) -> None:
     content = pem.read_bytes()
     assert (config.ca_certificate, config.client_certificate, config.client_key) == (content, content, content)
     assert (config.server_name, config.token) == ("clip.example.org", "s3cret")
+
+
+def test_the_name_of_a_model_is_one_of_the_settings() -> None:
+    assert (client_config(arguments_of()).model, client_config(arguments_of("--model=siglip")).model) == (
+        "clip",
+        "siglip",
+    )
+    with pytest.raises(CommandMisused, match="'a_b' is no name of a model"):
+        client_config(arguments_of("--model=a_b"))
 
 
 def test_the_token_of_the_environment_gives_way_to_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ def refusal(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, 
     ("words", "said"),
     [
         ([], "find duplicate photos"),
-        (["search"], "invalid choice: 'search'"),
+        (["find"], "invalid choice: 'find'"),
         (["dedpu", "."], "did you mean dedup?"),
         (["dedup"], "give a PATH, or a list of paths with --files-from"),
         (["dedup", ".", "--null"], "--null needs --files-from"),

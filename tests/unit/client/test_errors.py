@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 import clip_client
-from clip_client import ClipError, ImageError, ImageErrors
+from clip_client import ClipError, ImageError, ImageErrors, ItemError, ItemErrors
 from clip_client._endpoint import parse_url
 from clip_client._transports.grpc_errors import ERROR_TABLE, find_row
 from tests.fixtures.service_errors import SEEN
@@ -40,7 +40,7 @@ def test_every_status_has_an_error_for_any_text(code: grpc.StatusCode) -> None:
     assert issubclass(find_row(code, "a new text").error, ClipError)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if not issubclass(kind, ImageError | ImageErrors)])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if not issubclass(kind, ItemError | ItemErrors)])
 def test_errors_survive_copies_and_processes(kind: type[ClipError]) -> None:
     error = kind("a sentence.", request_id="r")
     for twin in (copy.copy(error), pickle.loads(pickle.dumps(error))):

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from clip_client import ClipClient, DeadlineExceeded, EmbeddedItem, EmbeddingBatch, ImageError
+from clip_client._model import Tower
 from clip_client._results import Collector
 from clip_client.testing import FakeTriton, InMemoryTransports, Reply
 from tests.fixtures.models.model_info import model_info
@@ -45,10 +46,10 @@ async def test_embed_keeps_paths_and_drops_images(tmp_path: Path) -> None:
 
 
 def test_a_late_image_is_named() -> None:
-    collector = Collector(2, expected=2)
-    collector.add(0, None, np.ones(2, np.float32))
-    collector.add(1, "b.jpg", DeadlineExceeded("late", request_id="r"))
-    error = collector.batch(model_info()).errors[1]
+    collector = Collector(model_info(), Tower.IMAGE, expected=2)
+    collector.add(0, None, np.ones(2, np.float32), False)
+    collector.add(1, "b.jpg", DeadlineExceeded("late", request_id="r"), False)
+    error = collector.batch().errors[1]
     assert (error.code, error.index, error.source, error.request_id) == ("TIMEOUT", 1, "b.jpg", "r")
 
 

@@ -20,7 +20,7 @@ from PIL import Image
 from benchmarks.fixtures.server import TINY_CLIP
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.export import command as export_command
-from preprocess_ensemble.export import exporter, parity
+from preprocess_ensemble.export import exporter, parity, towers
 from preprocess_ensemble.export.atomic_install import require_space
 from preprocess_ensemble.export.model_source import ExportError
 from preprocess_ensemble.imaging.transform import PreprocessConfig
@@ -46,10 +46,10 @@ def contents(repository: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def repository(tiny_repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository with the small model, seed 0; tests here only add to it what they take away again."""
+def repository(tiny_pair_repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository with both towers of the small model, seed 0; tests here only add to it what they take away again."""
     directory = tmp_path_factory.mktemp("export") / "models"
-    shutil.copytree(tiny_repository, directory)
+    shutil.copytree(tiny_pair_repository, directory)
     return directory
 
 
@@ -170,7 +170,7 @@ def test_another_size_changes_the_configuration(tmp_path: Path) -> None:
 
 
 def test_large_weights_go_to_a_file_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exporter, "_MAX_FILE_BYTES", 1_000_000)
+    monkeypatch.setattr(towers, "_MAX_FILE_BYTES", 1_000_000)
     directory = tmp_path / "clip_encoder" / "1"
     export_tiny(tmp_path, seed=1)
     old = {path.name for path in directory.iterdir()}
@@ -266,7 +266,7 @@ def test_a_model_that_fails_the_check_is_not_installed(
         another_fingerprint(model)
         return open_session(model.SerializeToString(), options)
 
-    monkeypatch.setattr(exporter, "open_session", open_defective)
+    monkeypatch.setattr(parity, "open_session", open_defective)
     with pytest.raises(ExportError, match="fingerprint"):
         export_tiny(repository, force=True)
     unchanged()
@@ -317,6 +317,7 @@ def python(*arguments: str, **variables: str) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, *arguments], cwd=ROOT, env=os.environ | variables, text=True, **pipes)
 
 
+@pytest.mark.timeout(180)
 def test_a_killed_export_leaves_the_old_model_and_the_next_one_cleans_up(
     repository: Path, unchanged: Callable[[], None]
 ) -> None:
@@ -348,7 +349,7 @@ def test_a_full_disk_leaves_the_old_model_and_is_one_sentence(
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith("The export needs 11 MB in ")
+    assert last.startswith("The export needs 66 MB in ")
     assert "a limit stops it (File too large)" in last
     unchanged()
 

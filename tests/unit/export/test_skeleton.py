@@ -16,10 +16,11 @@ import pytest
 from benchmarks.fixtures.server import TINY_CLIP
 from preprocess_ensemble.export import command, exporter, parity
 from preprocess_ensemble.export.model_source import ExportError, WrongChoice, shipped_models
-from preprocess_ensemble.export.skeleton import GENERATED, Skeleton, find_skeleton
+from preprocess_ensemble.export.skeleton import GENERATED, Skeleton, Tower, find_skeleton
 from preprocess_ensemble.export.skeleton_model import SkeletonModel
 from preprocess_ensemble.export.state_dict import generate
 from preprocess_ensemble.model_repository.config import installed_passport
+from preprocess_ensemble.runtimes.agreement import sample_tokens
 from tests.paths import ROOT
 
 if TYPE_CHECKING:
@@ -43,6 +44,14 @@ def skeleton(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from preprocess_ensemble.export.pytorch.recording import record_file
 
     record_file(str(TINY_CLIP), None, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def trained(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A skeleton with the vectors of ``weights``."""
+    path = tmp_path_factory.mktemp("trained") / "trained.skeleton"
+    assert command.main(["--model", str(TINY_CLIP), "--pretrained", str(weights), "--skeleton", str(path)]) == 0
     return path
 
 
@@ -91,6 +100,12 @@ def onnx_file(repository: Path) -> Path:
     return repository / "clip_encoder" / "1" / "model.onnx"
 
 
+def files(repository: Path) -> dict[str, bytes]:
+    """What an export writes but the passport, by its path in ``repository``."""
+    found = (path for path in repository.rglob("*") if path.is_file() and path.name != "model.json")
+    return {str(path.relative_to(repository)): path.read_bytes() for path in found}
+
+
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_the_file_is_the_same_with_and_without_pytorch(
     precision: str, skeleton: Path, weights: Path, tmp_path: Path
@@ -100,10 +115,15 @@ def test_the_file_is_the_same_with_and_without_pytorch(
         "--model", skeleton, "--pretrained", weights, "--precision", precision, "--repository", tmp_path / "without"
     )
     assert finished.returncode == 0, finished.stderr
-    assert onnx_file(tmp_path / "with").read_bytes() == onnx_file(tmp_path / "without").read_bytes()
+    assert "clip_text_encoder/1/model.onnx" in files(tmp_path / "with")
+    assert files(tmp_path / "with") == files(tmp_path / "without")
     without = installed_passport(tmp_path / "without")
     assert without is not None
+    assert without.text is not None
+    assert with_it.text is not None
     assert (without.id, without.fingerprint, without.canary) == (with_it.id, with_it.fingerprint, with_it.canary)
+    assert replace(without.text, parity=with_it.text.parity) == with_it.text
+    assert (with_it.text.parity.images, without.text.parity.images) == (5, 0)
     assert (with_it.parity.images, without.parity.images) == (9, 0), "only one was compared with PyTorch itself"
     assert ("cosine to PyTorch" in finished.stderr, "with other weights" in finished.stderr) == (False, True)
     assert without.parity.min_cosine >= 0.999 if precision == "int8" else 0.999999
@@ -114,7 +134,7 @@ def test_random_weights_are_the_same_with_and_without_pytorch(skeleton: Path, tm
         export(model, "random:5", tmp_path / str(name)) for name, model in enumerate((TINY_CLIP, skeleton))
     )
     assert with_it.weights_sha256 == without.weights_sha256
-    assert onnx_file(tmp_path / "0").read_bytes() == onnx_file(tmp_path / "1").read_bytes()
+    assert files(tmp_path / "0") == files(tmp_path / "1")
 
 
 def test_generated_weights_never_change() -> None:
@@ -141,37 +161,54 @@ def test_half_precision_becomes_fp32_as_in_open_clip(
     assert found.weights_sha256 == expected.weights_sha256
 
 
-def changed(skeleton: Path, path: Path, **changes: Any) -> Path:
-    path.write_bytes(replace(Skeleton.from_bytes(skeleton.read_bytes()), **changes).to_bytes())
+TOWERS = pytest.mark.parametrize("tower", ["image", "text"])
+
+
+def tower_of(skeleton: Path, tower: str) -> Tower:
+    found: Tower = getattr(Skeleton.from_bytes(skeleton.read_bytes()), tower)
+    return found
+
+
+def changed(skeleton: Path, path: Path, tower: str, **changes: Any) -> Path:
+    whole = Skeleton.from_bytes(skeleton.read_bytes())
+    path.write_bytes(replace(whole, **{tower: replace(getattr(whole, tower), **changes)}).to_bytes())
     return path
 
 
-def test_a_machine_that_computes_something_else_is_found(skeleton: Path, tmp_path: Path) -> None:
-    vectors = Skeleton.from_bytes(skeleton.read_bytes()).expected[GENERATED]
-    other = changed(skeleton, tmp_path / "other.skeleton", expected={GENERATED: np.roll(vectors, 1, axis=1)})
+@TOWERS
+def test_a_machine_that_computes_something_else_is_found(tower: str, skeleton: Path, tmp_path: Path) -> None:
+    vectors = tower_of(skeleton, tower).expected[GENERATED]
+    other = changed(skeleton, tmp_path / "other.skeleton", tower, expected={GENERATED: np.roll(vectors, 1, axis=1)})
     with pytest.raises(ExportError, match="cosine of"):
         export(other, "random:0", tmp_path / "models")
     assert not onnx_file(tmp_path / "models").exists()
 
 
-def test_a_place_that_is_filled_with_another_tensor_is_found(skeleton: Path, tmp_path: Path) -> None:
-    places = dict(Skeleton.from_bytes(skeleton.read_bytes()).places)
-    first, second = [name for name, place in places.items() if place.name.endswith("ln_1.weight")]
+@TOWERS
+def test_a_place_that_is_filled_with_another_tensor_is_found(tower: str, skeleton: Path, tmp_path: Path) -> None:
+    places = dict(tower_of(skeleton, tower).places)
+    first, second = [name for name, place in places.items() if place.name.endswith(".bias") and ".ln_" in place.name][
+        :2
+    ]
     places[first], places[second] = places[second], places[first]
     with pytest.raises(ExportError, match="cosine of"):
-        export(changed(skeleton, tmp_path / "other.skeleton", places=places), "random:0", tmp_path / "models")
+        export(changed(skeleton, tmp_path / "other.skeleton", tower, places=places), "random:0", tmp_path / "models")
 
 
-def test_trained_weights_can_have_vectors_of_their_own(skeleton: Path, weights: Path, tmp_path: Path) -> None:
-    recorded = tmp_path / "trained.skeleton"
-    assert command.main(["--model", str(TINY_CLIP), "--pretrained", str(weights), "--skeleton", str(recorded)]) == 0
-    found = Skeleton.from_bytes(recorded.read_bytes())
-    assert found.graph == Skeleton.from_bytes(skeleton.read_bytes()).graph
-    assert export(recorded, weights, tmp_path / "models").parity.images == 9
+@TOWERS
+def test_trained_weights_can_have_vectors_of_their_own(
+    tower: str, trained: Path, skeleton: Path, weights: Path, tmp_path: Path
+) -> None:
+    found = tower_of(trained, tower)
+    assert found.graph == tower_of(skeleton, tower).graph
+    passport = export(trained, weights, tmp_path / "models")
+    assert passport.text is not None
+    assert (passport.parity.images, passport.text.parity.images) == (9, 4)
     (key,) = found.expected.keys() - {GENERATED}
     wrong = {**found.expected, key: np.roll(found.expected[key], 1, axis=1)}
+    other = changed(trained, tmp_path / "wrong.skeleton", tower, expected=wrong)
     with pytest.raises(ExportError, match="cosine of"):
-        export(changed(recorded, tmp_path / "wrong.skeleton", expected=wrong), weights, tmp_path / "models", force=True)
+        export(other, weights, tmp_path / "models", force=True)
 
 
 def test_a_model_whose_weights_are_combined_has_no_skeleton(tmp_path: Path) -> None:
@@ -191,10 +228,11 @@ def test_a_model_whose_weights_are_combined_has_no_skeleton(tmp_path: Path) -> N
 def test_recording_leaves_the_network_as_it_is(network: torch.nn.Module, tmp_path: Path) -> None:
     import torch
 
-    from preprocess_ensemble.export.pytorch.recording import record_graph
+    from preprocess_ensemble.export.pytorch.recording import record_image_graph, record_text_graph
 
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
-    record_graph(network, (224, 224), 512, tmp_path / "model.onnx")
+    record_image_graph(network, (224, 224), 512, tmp_path / "model.onnx")
+    record_text_graph(network, 77, 512, tmp_path / "model.onnx")
     after = network.state_dict()
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -252,11 +290,13 @@ def test_shipped_skeletons_are_complete_and_small() -> None:
     assert "ViT-B-32" in shipped_models()
     for model in shipped_models():
         skeleton = find_skeleton(model)
-        graph = onnx.load_from_string(skeleton.graph)
         assert skeleton.model == model
-        assert skeleton.expected[GENERATED].shape[0] == len(parity.check_pixels(skeleton.preprocess))
-        assert len(skeleton.to_bytes()) < 400_000
+        assert len(skeleton.image.expected[GENERATED]) == len(parity.check_pixels(skeleton.preprocess))
+        assert len(skeleton.text.expected[GENERATED]) == len(sample_tokens(*skeleton.token_kinds))
+        assert len(skeleton.to_bytes()) < 120_000
         assert skeleton.tags
-        empty = {tensor.name for tensor in graph.graph.initializer if not tensor.ByteSize() or not tensor.raw_data}
-        assert skeleton.places.keys() <= empty
+        for tower in (skeleton.image, skeleton.text):
+            graph = onnx.load_from_string(tower.graph).graph
+            empty = {tensor.name for tensor in graph.initializer if not tensor.ByteSize() or not tensor.raw_data}
+            assert tower.places.keys() <= empty
     assert find_skeleton("ViT-B-32").tags["laion2b_s34b_b79k"].repository == "laion/CLIP-ViT-B-32-laion2B-s34B-b79K"

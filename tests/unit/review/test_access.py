@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 
 READING = (
     "/", "/groups/1", "/groups/1/plan", "/photos/0/small", "/state", "/plan", "/rules", "/rules/count",
-    "/history", "/assets/review.css",
+    "/history", "/assets/review.css", "/search",
 )  # fmt: skip
 WRITING: tuple[tuple[str, dict[str, object]], ...] = (
     ("/groups/1/choice", {"what": "keep", "keep": 0, "move": [1]}),
+    ("/search/photo", {}),
     ("/undo", {}),
     ("/plan", {}),
     ("/apply", {"plan": 1}),

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from preprocess_ensemble.export.tokenizer_files import write_tokenizer
 from preprocess_ensemble.runtimes.candidates import Candidate
 from preprocess_ensemble.runtimes.choices import Choice, Choices
 from preprocess_ensemble.runtimes.model import LoadFailed, OpenModel, RuntimeUnusable
 from preprocess_ensemble.runtimes.precision import Precision, parse_precision
 from preprocess_ensemble.runtimes.selection import Selection, select
+from tests.fixtures.models.passports import WITH_TEXT
 from tests.fixtures.models.scripted_runtimes import CLIP, Clock, Scripted, candidate, reference_of, turned
 from tests.paths import ROOT
 
@@ -49,6 +51,7 @@ class Machine:
             changes.get("passport", CLIP),
             precision,
             candidates,
+            tokenizer=changes.get("tokenizer"),
             choices=self.choices,
             timer=self.clock.timer,
         )
@@ -83,6 +86,29 @@ def test_the_fastest_is_taken_and_of_equals_the_most_exact(
     assert f": OpenVINO bf16 {bf16:.2f}, OpenVINO fp32 {fp32:.2f}" in selection.reason
     assert ("cosine to fp32 on this processor at least 1.000000" in selection.reason) == bool(taken)
     assert not selection.disagrees
+
+
+def test_the_text_tower_is_checked_with_texts(machine: Machine, tmp_path: Path) -> None:
+    config, digests = write_tokenizer(tmp_path, {"context_length": 16})
+    assert WITH_TEXT.text is not None
+    text = replace(WITH_TEXT.text, tokenizer=config.to_mapping(), tokenizer_sha256=digests)
+    tower: dict[str, Any] = {
+        "passport": replace(CLIP, text=text),
+        "tokenizer": tmp_path,
+        "reference": reference_of(machine.session(1, fingerprint=text.fingerprint)),
+    }
+    right = machine.candidate("bf16", 2, fingerprint=text.fingerprint)
+    assert machine.select(right, **tower).model.precision == "bf16"
+    assert [about.partition(" runs")[0] for about in machine.choices.on_this_processor()] == [
+        "the text tower of ViT-B-32/file:épreuve.pt@1a2b3c4d"
+    ]
+    for wrong in ({"change": turned(0.1)}, {"change": alone_right}, {"nan": False}, {"fingerprint": CLIP.fingerprint}):
+        settings: dict[str, Any] = {"fingerprint": text.fingerprint, **wrong}
+        session = machine.session(2, **settings)
+        assert machine.select(candidate("bf16", session, version=str(wrong)), **tower).disagrees
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(RuntimeUnusable, match="not the file that was exported"):
+        machine.select(right, precision="bf16", **tower)
 
 
 def test_one_row_and_eight_count_the_same(machine: Machine) -> None:

@@ -25,8 +25,8 @@ NO_MEMORY = Reply(status=grpc.StatusCode.INTERNAL, details="Failed to increase t
 class Listening(FakeTriton):
     """Notes the questions besides inferences."""
 
-    def __init__(self) -> None:
-        super().__init__(host="127.0.0.1", max_batch_size=4)
+    def __init__(self, *, has_text: bool = False) -> None:
+        super().__init__(host="127.0.0.1", max_batch_size=4, has_text=has_text)
         self.questions: list[str] = []
 
     async def ServerLive(self, request: Any, context: Any) -> Any:
@@ -114,6 +114,24 @@ async def test_what_an_answer_means(
         probe = await backend.probe()
         assert (probe.outcome, probe.step) == (outcome, Step.CANARY)
         assert message in probe.message
+
+
+async def test_a_text_tower_has_a_canary_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    counted = []
+    monkeypatch.setattr(triton_backend, "finished_requests", lambda _, ensemble: counted.append(ensemble))
+    async with Listening(has_text=True) as server, _probing(server, monkeypatch, tmp_path) as backend:
+        assert (await backend.probe()).outcome is ProbeOutcome.OK
+        assert [request.model for request in server.requests] == ["clip_image", "clip_text"]
+        server.script(Reply(), Reply(row_errors={0: (8, "An internal error.")}))
+        probe = await backend.probe()
+        assert (probe.outcome, probe.step) == (ProbeOutcome.BROKEN, Step.TEXT_CANARY)
+        assert "could not embed the canary text" in probe.message
+        # Images that are embedded do not show that the text tower makes progress.
+        await backend.progress()
+        server.script(Reply(row_errors={0: (8, "An internal error.")}))
+        assert (await backend.probe()).step is Step.CANARY
+        await backend.progress()
+        assert counted == ["clip_text", "clip_image"]
 
 
 async def test_a_closed_port_is_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -21,9 +21,10 @@ from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.serving import command
 from preprocess_ensemble.serving.command import main
 from preprocess_ensemble.serving.config import ServeConfig
-from preprocess_ensemble.serving.preflight import check_ports
+from preprocess_ensemble.serving.preflight import check_ports, check_repository
 from preprocess_ensemble.serving.tls import ServerTls
 from preprocess_ensemble.serving.triton_backend import TritonBackend, finished_requests
+from tests.fixtures.models.passports import PASSPORT, WITH_TEXT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -223,6 +224,26 @@ def test_what_is_missing_is_named_before_the_start(repository: Path, capsys: pyt
     (repository / "clip_encoder" / "config.pbtxt").write_text('default_model_filename: "../mine.onnx"')
     (repository / "clip_preprocess").mkdir()
     assert f"no model.py: {export}" in of(repository)
+
+
+def test_half_a_text_tower_is_named_before_the_start(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def touch(name: str, text: str = "") -> None:
+        (repository / name).parent.mkdir(parents=True, exist_ok=True)
+        (repository / name).write_text(text)
+
+    def message() -> str:
+        return refused(capsys, f"--repository={repository}")
+
+    touch("clip_encoder/1/model.onnx")
+    touch("clip_encoder/1/model.json", WITH_TEXT.to_json())
+    needed = [f"{name}/config.pbtxt" for name in ("clip_tokenize", "clip_text_encoder", "clip_text")]
+    needed += [f"clip_tokenize/1/{name}" for name in ("model.py", "tokenizer.json")]
+    for name in (*needed, "clip_text_encoder/1/model.onnx"):
+        assert f"lacks {repository / name}: run `clip-export" in message()
+        touch(name)
+    check_repository(repository)
+    touch("clip_encoder/1/model.json", PASSPORT.to_json())
+    assert "has clip_tokenize, clip_text_encoder, clip_text, but the installed model has no text tower" in message()
 
 
 TLS = ("--tls-certificate=c", "--tls-key=k")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -103,6 +104,17 @@ def test_a_model_that_is_replaced_is_followed(repository: Path) -> None:
     (encoder / "model.json").write_text(PASSPORT.to_json())
     stage(repository)
     assert (repository.parent / "staged" / "clip_encoder" / "1" / "model.onnx").read_bytes() == b"others"
+
+
+def test_the_text_tower_stays_as_it_is_and_goes_with_its_model(repository: Path) -> None:
+    (repository / "clip_text_encoder").mkdir()
+    (repository / "clip_text_encoder" / "config.pbtxt").write_text("as it is")
+    stage(repository)
+    staged = repository.parent / "staged" / "clip_text_encoder"
+    assert (staged / "config.pbtxt").read_text() == "as it is"
+    shutil.rmtree(repository / "clip_text_encoder")
+    stage(repository)
+    assert not staged.is_symlink()
 
 
 def test_what_is_missing_is_named_with_its_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

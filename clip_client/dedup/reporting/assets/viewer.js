@@ -103,7 +103,8 @@ class Viewer {
     one("h2").textContent = `${shown.isKept ? "Kept: " : ""}${shown.name}`;
     one(".viewer-facts").textContent = [`${photos.indexOf(shown) + 1} of ${photos.length}`, ...shown.facts].join(" · ");
     const compare = one("[data-do=flicker]");
-    compare.textContent = `Compare with ${partner.isKept ? "the kept photo" : "a copy"}`;
+    const other = partner.isKept ? "the kept photo" : partner.figure.closest(".found") ? "another" : "a copy";
+    compare.textContent = `Compare with ${other}`;
     compare.setAttribute("aria-pressed", String(this.#showsPartner));
     for (const mode of ["one", "side", "difference"]) {
       one(`[data-do=${mode}]`).setAttribute("aria-pressed", String(this.mode === mode));

@@ -17,7 +17,7 @@ from clip_client.dedup.actions.losses import loss
 from clip_client.dedup.actions.purge import purge
 from clip_client.dedup.files.metadata import read_sidecar
 from clip_client.dedup.store.journal import State
-from clip_client.dedup.types import QUARANTINE_NAME, SAME_PIXELS, LibraryPhoto, Metadata
+from clip_client.dedup.types import QUARANTINE_NAME, SAME_PIXELS, SIMILAR, LibraryPhoto, Metadata
 from tests.fixtures.albums import carried_out, member, opened, planned, report, snapshot, without_access, write
 from tests.fixtures.crashes import contents, fork_and_kill
 from tests.fixtures.images.camera_files import packet
@@ -115,6 +115,19 @@ def test_equal_bytes_lose_nothing(tmp_path: Path) -> None:
     copy = member(write(tmp_path / "copy.jpg", b"x"), metadata=SAID)
     kept = member(write(tmp_path / "kept.jpg", b"x"))
     assert len(planned(report((kept, copy)), [tmp_path]).moves) == 1
+
+
+@pytest.mark.parametrize(("said", "moves"), [(SAID, 0), (Metadata(), 1)])
+@pytest.mark.parametrize("merges", [False, True])
+def test_only_the_photo_that_it_is_a_copy_of_counts(
+    tmp_path: Path, *, merges: bool, said: Metadata, moves: int
+) -> None:
+    kept = member(write(tmp_path / "kept.jpg", b"kept"), metadata=SAID)
+    other = member(write(tmp_path / "other.jpg", b"other"), tier=SIMILAR)
+    copy = member(write(tmp_path / "copy.jpg", b"copy"), tier=SIMILAR, metadata=said)
+    found = report((kept, other, replace(copy, copy_of=other.path, copy_tier=SAME_PIXELS)))
+    # The other photo may move, and a sidecar beside it would not stay.
+    assert len(planned(found, [tmp_path], merge_metadata=merges).moves) == moves
 
 
 def test_metadata_that_cannot_be_read_keeps_the_copy(tmp_path: Path) -> None:

@@ -164,7 +164,7 @@ async def test_of_a_large_store_only_the_rows_of_the_searched_files_are_read(tmp
     rows_read: list[int] = []
 
     class CountingParquetStore(ParquetStore):
-        def find(self, keys: Any) -> Any:
+        def find(self, keys: Any, columns: Any = None) -> Any:
             for positions, table in super().find(keys):
                 rows_read.append(len(table))
                 yield positions, table

@@ -1,4 +1,4 @@
-"""One image that the sender has, and how much time an image has."""
+"""One image or text that the sender has, and how much time it has."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from clip_client._model import ModelInfo
+    from clip_client._model import ModelInfo, Tower
 
 Result: TypeAlias = Union["NDArray[np.float32]", ClipError]
 """A vector (D,), or the error that took its place. The vector is a read-only view of the whole answer: copy it before
@@ -22,16 +22,16 @@ you hand it out."""
 
 @dataclass(slots=True, eq=False)
 class Deadline:
-    """When the time of one image, or of all images of one call, ends. In loop time."""
+    """When the time of one item, or of all items of one call, ends. In loop time."""
 
     since: float
     """When that time began."""
     at: float
     extended_by_s: float | None = None
-    """After each result, the images that are left have this much time again; None if ``at`` is fixed."""
+    """After each result, the items that are left have this much time again; None if ``at`` is fixed."""
 
     def on_progress(self, now: float) -> None:
-        """Record that an image of the call has its result."""
+        """Record that an item of the call has its result."""
         if self.extended_by_s is not None:
             self.since, self.at = now, now + self.extended_by_s
 
@@ -40,30 +40,34 @@ class Deadline:
         return self.at - now if self.extended_by_s is None else self.extended_by_s
 
 
-class PendingImage(asyncio.Future[Result]):
-    """The future of one image's result. To give the image up, cancel it.
+class PendingItem(asyncio.Future[Result]):
+    """The future of the result of one image or text. To give the item up, cancel it.
 
     An error is a result, not an exception of the future: asyncio would report those that no caller asks for.
     """
 
-    __slots__ = ("_on_cancelled", "_submitted_at", "deadline", "model", "payload")
+    __slots__ = ("_on_cancelled", "_submitted_at", "deadline", "model", "payload", "tower", "truncated")
 
     def __init__(
         self,
         payload: bytes,
+        tower: Tower,
         model: ModelInfo,
         deadline: Deadline | None,
         submitted_at: float,
-        on_cancelled: Callable[[PendingImage], None],
+        on_cancelled: Callable[[PendingItem], None],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         super().__init__(loop=loop)
         self.payload = payload
         """The bytes to send, as long as they may have to be sent."""
+        self.tower = tower
         self.model = model
         """The vector must be of this model."""
         self.deadline = deadline
-        """None until the image is first sent, if the call has no deadline of its own."""
+        """None until the item is first sent, if the call has no deadline of its own."""
+        self.truncated = False
+        """Whether the vector is that of the beginning of a text that is longer than the model's context."""
         self._submitted_at = submitted_at
         self._on_cancelled = on_cancelled
 
@@ -73,7 +77,7 @@ class PendingImage(asyncio.Future[Result]):
         return self._submitted_at if self.deadline is None else max(self._submitted_at, self.deadline.since)
 
     def cancel(self, msg: Any | None = None) -> bool:
-        """Give the image up, unless it has its result. A task that waits for it calls this when it is cancelled."""
+        """Give the item up, unless it has its result. A task that waits for it calls this when it is cancelled."""
         was_pending = super().cancel(msg)
         if was_pending:
             self._on_cancelled(self)

@@ -1,0 +1,189 @@
+"""The search by words on the pages: what a request asks for, and the photos that were found."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from anyio import to_thread
+
+from clip_client.dedup.text import printable
+from clip_client.dedup.types import is_random
+from clip_client.search.filters import Filter
+from clip_client.search.pictures import Place
+from clip_client.search.query import QueryError, Term, query_vector, terms_in
+from clip_client.search.scores import NeutralTexts
+from clip_client.search.store_index import index_folder, store_index
+from preprocess_ensemble.errors import ReportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from clip_client.review.state.session import Session
+    from clip_client.search.photo_index import PhotoIndex
+    from clip_client.search.pictures import FoundPicture, FoundPictures
+    from clip_client.search.query import QueryEmbedder
+
+TOP: Final = 60
+"""Results on one page."""
+MOST_UPLOADED: Final = 64 * 2**20
+"""Bytes of a photo that is dropped onto the page, as for every photo (``DecodeLimits.max_bytes``)."""
+_KEPT_UPLOADS: Final = 8
+_KEPT_PATHS: Final = 5_000
+"""Photos of which the pages show pictures, besides those of the groups."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What a request asks for; the names are those of the form's fields."""
+
+    q: str = ""
+    """Words, with signs and weights."""
+    photo: str = ""
+    """Name of a photo that was uploaded."""
+    like: str = ""
+    """Content of a photo of the store."""
+    filter: Filter = field(default_factory=Filter)
+
+    @property
+    def is_empty(self) -> bool:
+        """It asks for nothing."""
+        return not (self.q.strip() or self.photo or self.like)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultView:
+    """One result. All texts are printable."""
+
+    sha256: str
+    width: int
+    """Pixels; 0 if they are unknown."""
+    height: int
+    name: str
+    folder: str
+    score: float
+    taken: str
+    camera: str
+    copies: tuple[str, ...]
+    """Paths of the proven copies."""
+    group: int | None
+    """Number of the group that the file is in."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Results:
+    """What a page of results shows."""
+
+    results: Sequence[ResultView] = ()
+    compared: int = 0
+    is_random: bool = False
+    is_unclear: bool = False
+    """The scores look like those of texts that mean nothing."""
+    error: str = ""
+    """Why there are no results, one sentence."""
+
+
+class PhotoSearch:
+    """Searches the photos of one review. Requests share it; all are answered in one event loop."""
+
+    def __init__(self, session: Session, clip: QueryEmbedder) -> None:
+        self._session = session
+        self._clip = clip
+        self._uploads: OrderedDict[str, bytes] = OrderedDict()
+        self._paths: OrderedDict[str, str] = OrderedDict()
+        self._inside: tuple[object, NDArray[np.bool_]] | None = None
+        """What the index was, and which of its rows are below the paths of the review."""
+
+    def paths(self, content: str) -> list[str]:
+        """Return the file of a result with this content, in a list; an empty one for any other content."""
+        return [self._paths[content]] if content in self._paths else []
+
+    def upload(self, data: bytes) -> str:
+        """Keep a photo to search for; return its name."""
+        name = sha256(data).hexdigest()[:32]
+        self._uploads[name] = data
+        while len(self._uploads) > _KEPT_UPLOADS:
+            self._uploads.popitem(last=False)
+        return name
+
+    async def find(self, wanted: Wanted) -> Results:
+        """Search. Errors that a person can mend are in the result, not raised."""
+        if wanted.is_empty:
+            return Results()
+        try:
+            return await self._find(wanted)
+        except ReportedError as error:
+            return Results(error=str(error))
+
+    async def _find(self, wanted: Wanted) -> Results:
+        model = await self._clip.model()
+        terms = terms_in(wanted.q) if wanted.q.strip() else []
+        if wanted.photo:
+            if wanted.photo not in self._uploads:
+                raise QueryError("this photo is no longer known: drop it onto the page again")
+            terms.append(Term(photo=self._uploads[wanted.photo]))
+        query = await query_vector(self._clip, terms) if terms else None
+        index = await to_thread.run_sync(self._index, model.vector_id)
+        total = np.zeros(index.dimension, np.float32)
+        if query is not None:
+            query.check(index.vector_id)
+            total += query.vector
+        if wanted.like:
+            vector = index.vector(wanted.like)
+            if vector is None:
+                raise QueryError("this photo is not in the index: it could not be embedded")
+            total += vector
+        found, rows = await to_thread.run_sync(self._found, index, total, wanted.filter)
+        is_unclear = False
+        if query is not None and query.is_text and not wanted.like and found.pictures:
+            neutral = await NeutralTexts.of(self._clip, index, index_folder(self._session.store, index.vector_id))
+            is_unclear = await to_thread.run_sync(neutral.is_unclear, total, index, rows)
+        return Results(
+            results=[self._view(picture) for picture in found.pictures],
+            compared=found.compared,
+            is_random=is_random(model.id),
+            is_unclear=is_unclear,
+        )
+
+    def _index(self, vector_id: str) -> PhotoIndex:
+        with self._session.lock:
+            return store_index(self._session.store, vector_id)
+
+    def _found(
+        self, index: PhotoIndex, query: NDArray[np.float32], wanted: Filter
+    ) -> tuple[FoundPictures, NDArray[np.bool_]]:
+        with self._session.lock:
+            store = self._session.store
+            place = Place(index=index, store=store)
+            state = index.about.get("stamp")
+            if self._inside is None or self._inside[0] != state:
+                contents = set[str]().union(*(store.files.contents_below(root) for root in self._session.roots))
+                self._inside = state, index.holding(contents)
+            rows = self._inside[1]
+            fits = place.rows(wanted)
+            rows = rows if fits is None else rows & fits
+            return place.find(query, rows, top=TOP, in_folder=wanted.in_folder), rows
+
+    def _view(self, picture: FoundPicture) -> ResultView:
+        self._paths[picture.content] = picture.path
+        self._paths.move_to_end(picture.content)
+        while len(self._paths) > _KEPT_PATHS:
+            self._paths.popitem(last=False)
+        return ResultView(
+            sha256=picture.content,
+            width=picture.facts.get("width") or 0,
+            height=picture.facts.get("height") or 0,
+            name=printable(os.path.basename(picture.path)),
+            folder=printable(os.path.join(os.path.dirname(picture.path), "")),
+            score=picture.score,
+            taken=picture.taken,
+            camera=printable(picture.facts.get("camera") or ""),
+            copies=tuple(map(printable, picture.copies)),
+            group=self._session.groups.group_of(picture.path),
+        )

@@ -1,0 +1,233 @@
+"""Which photos count in a search: by date, place, camera, format, size and folder."""
+
+from __future__ import annotations
+
+import os
+import re
+from calendar import monthrange
+from dataclasses import dataclass, fields
+from datetime import UTC, date, datetime, time, timedelta
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from clip_client.dedup.types import RAW
+from clip_client.search.query import QueryError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from clip_client.dedup.store.store import Store
+    from clip_client.search.photo_index import PhotoIndex
+
+FACTS: Final = ("width", "height", "format", "taken_ms", "camera", "latitude", "longitude")
+"""Columns of an index of a store."""
+
+_EARTH_KM: Final = 6371.0
+_DATE: Final = re.compile(r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2}))?)?")
+_NAMES: Final = {"jpg": "jpeg", "tif": "tiff", "jxl": "jpeg xl", "heif": "heic", "raw": "raw file"}
+"""What people call a format -> its name, without upper case."""
+
+
+class Near(NamedTuple):
+    """A circle on the earth."""
+
+    latitude: float
+    """Degrees; north and east are positive."""
+    longitude: float
+    km: float
+
+    @classmethod
+    def of(cls, text: str) -> Near:
+        """Read ``"LAT,LON,KM"``. Raises QueryError."""
+        try:
+            latitude, longitude, km = (float(part) for part in text.split(","))
+            if not (abs(latitude) <= 90 and abs(longitude) <= 180 and 0 < km < np.inf):
+                raise ValueError
+        except ValueError:
+            raise QueryError(f"near is latitude, longitude and km, such as 47.37,8.54,10, not {text!r}") from None
+        return cls(latitude, longitude, km)
+
+    def holds(self, latitudes: NDArray[np.float64], longitudes: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Tell for places in degrees whether they are in the circle."""
+        north, east = np.radians(latitudes), np.radians(longitudes)
+        latitude, longitude = np.radians(self.latitude), np.radians(self.longitude)
+        haversine = (
+            np.sin((north - latitude) / 2) ** 2 + np.cos(latitude) * np.cos(north) * np.sin((east - longitude) / 2) ** 2
+        )
+        are_near: NDArray[np.bool_] = 2 * _EARTH_KM * np.arcsin(np.sqrt(np.minimum(1, haversine))) <= self.km
+        return are_near
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filter:
+    """What all results have; an empty field demands nothing. A photo that does not say what a field asks is left out.
+
+    The names of the fields are those of the options and of the form fields.
+    """
+
+    since: str = ""
+    """A year, month or day, such as ``"2019"`` or ``"2019-05-03"``, by the camera's clock."""
+    until: str = ""
+    """The last year, month or day."""
+    in_folder: str = ""
+    camera: str = ""
+    """Part of its make and model, in upper or lower case."""
+    format: str = ""
+    min_pixels: str = ""
+    """Width times height: a number, or millions such as ``"2M"``."""
+    near: str = ""
+    """Degrees and kilometres, ``"LAT,LON,KM"``."""
+
+    def demands(self) -> Demands:
+        """Read the fields. Raises QueryError for one that cannot be read."""
+        return Demands(
+            first_ms=_milliseconds(self.since, "since")[0] if self.since else None,
+            end_ms=_milliseconds(self.until, "until")[1] if self.until else None,
+            folder=os.path.abspath(os.path.expanduser(self.in_folder)) if self.in_folder else "",
+            camera=self.camera.casefold(),
+            format=_format_name(self.format) if self.format else "",
+            pixels=_pixels(self.min_pixels) if self.min_pixels else None,
+            near=Near.of(self.near) if self.near else None,
+        )
+
+    def rows(self, index: PhotoIndex, store: Store | None = None) -> NDArray[np.bool_] | None:
+        """Tell for each row of the index whether it fits; None if all do.
+
+        Without a ``store`` the keys of the index are paths. Raises QueryError for a field that cannot be read, and for
+        one that the index knows nothing about.
+        """
+        demands = self.demands()
+        if demands == Demands():
+            return None
+        unknown = [field.name for field in fields(self) if getattr(self, field.name) and field.name != "in_folder"]
+        if unknown and not set(FACTS) <= set(index.column_names):
+            raise QueryError(
+                f"{unknown[0].replace('_', '-')} needs what a store knows of its photos, and these are vectors alone; "
+                "name the folder of the photos instead"
+            )
+        fits = np.ones(len(index.holding(())), dtype=bool)
+        with np.errstate(invalid="ignore"):  # NaN, for what is unknown, is less than nothing
+            if demands.first_ms is not None:
+                fits &= _numbers(index, "taken_ms") >= demands.first_ms
+            if demands.end_ms is not None:
+                fits &= _numbers(index, "taken_ms") < demands.end_ms
+            if demands.pixels is not None:
+                fits &= _numbers(index, "width") * _numbers(index, "height") >= demands.pixels
+            if demands.near is not None:
+                fits &= demands.near.holds(_numbers(index, "latitude"), _numbers(index, "longitude"))
+        if demands.camera:
+            fits &= _named(index, "camera", lambda name: demands.camera in name.casefold())
+        if demands.format:
+            fits &= _named(index, "format", lambda name: name == demands.format)
+        if demands.folder:
+            below = os.path.join(demands.folder, "")
+            paths = (key for key in index.keys() if os.path.abspath(key).startswith(below)) if store is None else ()
+            fits &= index.holding(paths if store is None else store.files.contents_below(demands.folder))
+        return fits
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demands:
+    """The fields of a filter as they are compared; None or an empty text demands nothing."""
+
+    first_ms: int | None = None
+    """Milliseconds since 1970 by the camera's clock, as ``end_ms``, which is the first that no longer fits."""
+    end_ms: int | None = None
+    folder: str = ""
+    """Absolute."""
+    camera: str = ""
+    """Without upper case."""
+    format: str = ""
+    """As the store names it."""
+    pixels: float | None = None
+    near: Near | None = None
+
+
+def facts_table(features: pa.Table) -> pa.Table:
+    """Return the columns :data:`FACTS` of stored features, which may have more; unknown is null."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    # Most photos say the time in EXIF, which alone says milliseconds; others in XMP or IPTC.
+    texts = features.column("taken").to_pylist()
+    told = pa.array([None if (moment := _start(text)) is None else _to_ms(moment) for text in texts], pa.int64())
+    columns = {name: features.column(name) for name in FACTS}
+    columns["taken_ms"] = pc.coalesce(columns["taken_ms"], told)
+    for name in ("camera", "format"):
+        columns[name] = columns[name].combine_chunks().dictionary_encode()
+    return pa.table(columns)
+
+
+def taken_text(taken_ms: int | None) -> str:
+    """Write a time of capture, ``"2019-05-03 10:11:12"``; empty if it is unknown."""
+    if taken_ms is None:
+        return ""
+    return (datetime(1970, 1, 1) + timedelta(milliseconds=taken_ms)).isoformat(" ", "seconds")
+
+
+def _numbers(index: PhotoIndex, name: str) -> NDArray[np.float64]:
+    """Return a column with NaN for what is unknown."""
+    import pyarrow as pa
+
+    numbers: NDArray[np.float64] = index.column(name).cast(pa.float64(), safe=False).to_numpy()
+    return numbers
+
+
+def _named(index: PhotoIndex, name: str, fits: Callable[[str], bool]) -> NDArray[np.bool_]:
+    """Tell for each row whether its name in a column fits; each different name is looked at once."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    column: Any = index.column(name)
+    names = pc.unique(column.cast(pa.string())).to_pylist()
+    wanted = pa.array([one for one in names if one and fits(one)], pa.string())
+    found: NDArray[np.bool_] = pc.is_in(column.cast(pa.string()), value_set=wanted).to_numpy()
+    return found
+
+
+def _format_name(text: str) -> str:
+    from preprocess_ensemble.imaging.formats import FORMATS
+
+    names = {name.casefold(): name for name in (RAW, *(one.name for one in FORMATS if one.opener is not None))}
+    wanted = text.casefold().removeprefix(".")
+    found = names.get(_NAMES.get(wanted, wanted))
+    if found is None:
+        raise QueryError(f"format is one of {', '.join(names.values())}, not {text!r}")
+    return found
+
+
+def _pixels(text: str) -> float:
+    try:
+        number = text.upper().removesuffix("P")
+        return float(number.removesuffix("M")) * (1e6 if number.endswith("M") else 1)
+    except ValueError:
+        raise QueryError(f"min-pixels is a number such as 2000000 or 2M, not {text!r}") from None
+
+
+def _milliseconds(text: str, name: str) -> tuple[int, int]:
+    """Return when a year, month or day begins, and when the next one does."""
+    found = _DATE.fullmatch(text)
+    try:
+        if found is None:
+            raise ValueError
+        year, month, day = (int(part) if part else 0 for part in found.groups())
+        first = date(year, month or 1, day or 1)
+        last = date(year, month or 12, day or monthrange(year, month or 12)[1])
+    except ValueError:
+        raise QueryError(f"{name} is a year, month or day, such as 2019 or 2019-05-03, not {text!r}") from None
+    return _to_ms(datetime.combine(first, time())), _to_ms(datetime.combine(last, time())) + 86_400_000
+
+
+def _start(text: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text) if text else None
+    except ValueError:
+        return None
+
+
+def _to_ms(moment: datetime) -> int:
+    return round(moment.replace(tzinfo=UTC).timestamp() * 1000)

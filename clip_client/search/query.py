@@ -1,0 +1,184 @@
+"""What a person asks for: words and photos that are added and subtracted, as in rclip.
+
+::
+
+    dog on the beach              one text
+    horse + stripes - 2:grass     three texts, the last with twice the weight
+    ./cat.jpg + at night          a photo and a text
+
+A text or photo has the weight 1 unless a number and a colon stand before it. The query is the sum of the unit vectors
+of all terms, each times its weight.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+import numpy as np
+
+from clip_client._errors import VectorsError
+from clip_client._model import may_be_compared
+from clip_client.dedup.text import printable
+from preprocess_ensemble.errors import ReportedError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from clip_client._model import ModelInfo
+    from clip_client._results import EmbeddingBatch
+    from clip_client.search.photo_index import Hit, PhotoIndex
+
+_WEIGHTED: Final = re.compile(r"(\d+(?:\.\d+)?|\.\d+):\s*(\S.*)", re.DOTALL)
+_SIGNS: Final = re.compile(r"(?:^|(?<=\s))([+-])(?=\s|$)")
+
+
+class QueryError(ReportedError, ValueError):
+    """The query cannot be understood or embedded; the message is one sentence that says why."""
+
+
+class QueryEmbedder(Protocol):
+    """The methods of :class:`clip_client.ClipClient` that a query needs."""
+
+    async def model(self) -> ModelInfo:
+        """Describe the model."""
+
+    async def embed(self, source: Sequence[str | bytes]) -> EmbeddingBatch:
+        """Embed photos: paths, or image files as bytes."""
+
+    async def embed_text(self, texts: Sequence[str]) -> EmbeddingBatch:
+        """Embed texts with the text tower of the same model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Term:
+    """One part of a query: either a text or a photo."""
+
+    weight: float = 1.0
+    """Below 0 if it is subtracted."""
+    text: str = ""
+    photo: str | bytes = ""
+    """A path, or the bytes of an image file."""
+
+    @property
+    def name(self) -> str:
+        """The text or the path, for messages."""
+        return self.text or (printable(self.photo) if isinstance(self.photo, str) else "the photo")
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueryVector:
+    """A query as an index takes it."""
+
+    vector: NDArray[np.float32]
+    """(D,)"""
+    vector_ids: tuple[str, ...]
+    """Of its terms."""
+    is_text: bool
+    """It has no photo and nothing that is subtracted, so its scores are those of a plain text."""
+    truncated: tuple[str, ...] = ()
+    """Texts that are too long for the model, which has read only their beginning."""
+
+    def check(self, vector_id: str) -> None:
+        """Raise VectorsError if it must not be compared with photos of this id; an empty id is unknown."""
+        for own in self.vector_ids:
+            if vector_id and not may_be_compared(own, vector_id):
+                raise VectorsError(
+                    f"the photos have vectors of {vector_id}, which must not be compared with those of {own}; use the "
+                    "same model and transfer"
+                )
+
+
+def terms_of(parts: Sequence[str], *, photos: bool = True) -> list[Term]:
+    """Read the parts of a query: texts, ``+``, ``-``, and, with ``photos``, the paths of existing files.
+
+    Parts that follow each other are one text. Raises QueryError if it has no term or ends with a sign.
+    """
+    terms: list[Term] = []
+    words: list[str] = []
+    sign, is_open = 1.0, False  # a sign waits for its term
+
+    def close() -> None:
+        nonlocal is_open
+        if words:
+            weight, text = _weighed(" ".join(words))
+            terms.append(Term(weight=sign * weight, text=text))
+            words.clear()
+            is_open = False
+
+    for part in parts:
+        weight, name = _weighed(part)
+        if part in ("+", "-"):
+            close()
+            if is_open:
+                raise QueryError(f"two signs follow each other in the query: write words or a photo before {part}")
+            sign, is_open = (1.0 if part == "+" else -1.0), True
+        elif photos and is_photo(name):
+            close()
+            terms.append(Term(weight=sign * weight, photo=os.path.expanduser(name)))
+            sign, is_open = 1.0, False
+        elif part.strip():
+            words.append(part.strip())
+    close()
+    if is_open:
+        raise QueryError("the query ends with a sign: write words or a photo after it")
+    if not terms:
+        raise QueryError("the query is empty: write what the photos should show, such as: dog on the beach")
+    return terms
+
+
+def terms_in(text: str) -> list[Term]:
+    """Read a query in one line, as a person types it into a field; paths are texts there. Raises QueryError."""
+    return terms_of([part for part in _SIGNS.split(text) if part.strip()], photos=False)
+
+
+def is_photo(name: str) -> bool:
+    """Tell whether a part of a query is the path of a file, which is then a photo."""
+    return os.path.isfile(os.path.expanduser(name))
+
+
+def _weighed(part: str) -> tuple[float, str]:
+    found = _WEIGHTED.fullmatch(part.strip())
+    return (float(found[1]), found[2]) if found else (1.0, part.strip())
+
+
+async def query_vector(clip: QueryEmbedder, terms: Sequence[Term]) -> QueryVector:
+    """Embed the terms of a query.
+
+    Raises QueryError for a photo or text that cannot be embedded and for terms that cancel out, and what the client
+    raises: ModelNotReady, for instance, for texts and a model without a text tower.
+    """
+    texts = [term for term in terms if not term.photo]
+    photos = [term for term in terms if term.photo]
+    batches: list[tuple[list[Term], EmbeddingBatch]] = []
+    if texts:
+        batches.append((texts, await clip.embed_text([term.text for term in texts])))
+    if photos:
+        batches.append((photos, await clip.embed([term.photo for term in photos])))
+    for some, batch in batches:
+        for place, error in batch.errors.items():
+            raise QueryError(f"{some[place].name} cannot be searched for: {error.message}")
+    weighted = [np.array([term.weight for term in some], np.float32) @ batch.vectors for some, batch in batches]
+    total: NDArray[np.float32] = np.sum(weighted, axis=0)
+    if not np.linalg.norm(total) > 1e-3 * sum(abs(term.weight) for term in terms):
+        raise QueryError("the terms of the query cancel out: nothing is left to search for")
+    return QueryVector(
+        vector=total,
+        vector_ids=tuple(batch.vector_id for _, batch in batches),
+        is_text=not photos and all(term.weight > 0 for term in terms),
+        truncated=tuple(texts[place].text for place in batches[0][1].truncated) if texts else (),
+    )
+
+
+async def search(clip: QueryEmbedder, index: PhotoIndex, *parts: str | os.PathLike[str], k: int = 10) -> list[Hit]:
+    """Return the ``k`` photos of an index that are nearest to a query, the best first.
+
+    ``parts`` are texts, paths of photos, and the signs ``"+"`` and ``"-"``, as :func:`terms_of` reads them. Raises as
+    :func:`query_vector` and :meth:`QueryVector.check`.
+    """
+    query = await query_vector(clip, terms_of([os.fspath(part) for part in parts]))
+    query.check(index.vector_id)
+    return index.nearest(query.vector, k)

@@ -1,0 +1,122 @@
+"""A part of an index: vectors of photos that are written together, and never changed.
+
+::
+
+    scan.faiss    the vectors in 16 bits, which every search reads in full
+    exact.npy     the same in 32 bits, of which a search reads the best
+    photos.arrow  the key of each vector, and what is known of its photo
+
+All three are memory-mapped, so that searches share them, and none loads more than it needs.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from clip_client._errors import VectorsError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+KEY: Final = "key"
+"""Column of the keys: paths, or contents in hexadecimal, as bytes."""
+
+ROUNDING: Final = 5e-4
+"""The most by which a cosine of 16-bit numbers differs: each number of a unit vector is off by 2**-11 of itself."""
+
+_SCAN, _EXACT, _PHOTOS = "scan.faiss", "exact.npy", "photos.arrow"
+
+
+class Segment:
+    """Unit vectors, (n, D), and the table of their photos, whose first column is :data:`KEY`."""
+
+    def __init__(self, exact: NDArray[np.float32], photos: pa.Table, scan: Any, name: str = "") -> None:
+        self.exact = exact
+        self.photos = photos
+        self.name = name
+        """Of the folder that holds it; empty if it is in memory."""
+        self._scan = scan
+
+    @classmethod
+    def of(cls, vectors: NDArray[np.float32], photos: pa.Table) -> Segment:
+        """Make one in memory of unit vectors, (n, D)."""
+        import faiss
+
+        kind = faiss.ScalarQuantizer.QT_fp16
+        scan = faiss.IndexScalarQuantizer(vectors.shape[1], kind, faiss.METRIC_INNER_PRODUCT)
+        scan.train(vectors)
+        scan.add(vectors)
+        return cls(vectors, photos, scan)
+
+    @classmethod
+    def open(cls, folder: Path) -> Segment:
+        """Map what :meth:`write` wrote. Raises FileNotFoundError, and VectorsError for damaged files."""
+        import faiss
+        import pyarrow as pa
+        from pyarrow import feather
+
+        try:
+            exact = np.load(folder / _EXACT, mmap_mode="r")
+            photos = feather.read_table(folder / _PHOTOS, memory_map=True)
+            scan = faiss.read_index(os.fspath(folder / _SCAN), faiss.IO_FLAG_MMAP_IFC)
+        except FileNotFoundError:
+            raise
+        except (OSError, ValueError, RuntimeError, pa.ArrowException) as error:
+            (folder / _SCAN).stat()  # of a missing file, faiss does not say so by a type of its own
+            raise VectorsError(f"the index in {folder} is damaged ({error}); remove it, and make it again") from error
+        if not len(exact) == len(photos) == scan.ntotal:
+            raise VectorsError(f"the index in {folder} is damaged: its files differ in length; remove it")
+        return cls(exact, photos, scan, folder.name)
+
+    def write(self, folder: Path) -> Segment:
+        """Write the files into ``folder``, which must not exist, and map them. Raises OSError."""
+        import faiss
+        from pyarrow import feather
+
+        part = folder.with_name(f"{folder.name}.part")
+        part.mkdir(parents=True)
+        np.save(part / _EXACT, self.exact)
+        feather.write_feather(self.photos, part / _PHOTOS, compression="uncompressed")
+        faiss.write_index(self._scan, os.fspath(part / _SCAN))
+        os.rename(part, folder)
+        return Segment.open(folder)
+
+    def __len__(self) -> int:
+        return len(self.exact)
+
+    def rows_of(self, keys: pa.Array) -> NDArray[np.intp]:
+        """Return the rows whose keys are among ``keys``, in ascending order."""
+        import pyarrow.compute as pc
+
+        found: NDArray[np.intp] = np.flatnonzero(pc.is_in(self.photos.column(KEY), value_set=keys).to_numpy())
+        return found
+
+    def best(
+        self, queries: NDArray[np.float32], count: int, among: NDArray[np.bool_] | None = None
+    ) -> tuple[NDArray[np.float32], NDArray[np.intp]]:
+        """Return the ``count`` best cosines of each query, (M, count), within :data:`ROUNDING`, and their rows.
+
+        ``among`` tells for each row whether it counts. Where there are fewer rows, the row is -1.
+        """
+        import faiss
+
+        faiss_untyped: Any = faiss  # its stubs do not know what its Python part adds
+        parameters = None
+        if among is not None:
+            chosen = faiss_untyped.IDSelectorBitmap(np.packbits(among, bitorder="little"))
+            parameters = faiss_untyped.SearchParameters(sel=chosen)
+        # faiss divides its threads among queries. One query would wait for threads that have nothing to do, which
+        # costs more than the query itself while other programs run.
+        threads = faiss_untyped.omp_get_max_threads()
+        faiss_untyped.omp_set_num_threads(min(threads, len(queries)))
+        try:
+            cosines, rows = self._scan.search(queries, count, params=parameters)
+        finally:
+            faiss_untyped.omp_set_num_threads(threads)
+        return cosines, rows

@@ -1,0 +1,201 @@
+"""The index of the vectors that a store holds: beside them in the store, and made again from them if it is lost."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from anyio import to_thread
+
+from clip_client._errors import VectorsError
+from clip_client.dedup.features.collect import collect_features
+from clip_client.dedup.features.image_features import ALGORITHM, cached_features
+from clip_client.dedup.store.lock import AlreadyLocked, exclusive_lock
+from clip_client.dedup.store.sqlite import StoreError
+from clip_client.dedup.store.store import folder_name
+from clip_client.search.filters import FACTS, facts_table
+from clip_client.search.photo_index import MOST_IN_SEGMENT, PhotoIndex
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from clip_client._results import Embedder
+    from clip_client.dedup.store.parquet_store import ParquetStore
+    from clip_client.dedup.store.store import Store
+    from clip_client.dedup.types import FailedFile, OnProgress, PhotoFile
+
+_PATIENCE_S: Final = 120.0
+"""How long to wait for another process that brings the index up to date: a million vectors take it half a minute."""
+_TURN_S: Final = 0.1
+
+
+def stored_ids(store: Store) -> dict[str, int]:
+    """Return the id and the dimension of each kind of vectors that a store holds."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    found = {}
+    for folder in sorted((store.directory / "vectors").glob("*")):
+        for path in sorted(folder.glob("*.parquet"))[:1]:
+            try:
+                with open(path, "rb") as file:
+                    schema = pq.read_schema(file)
+                found[schema.metadata[b"vector_id"].decode()] = schema.field("vector").type.list_size
+            except (OSError, KeyError, TypeError, AttributeError, pa.ArrowException):
+                continue  # damaged: a search for duplicates computes it again
+    return found
+
+
+def index_folder(store: Store, vector_id: str) -> Path:
+    """Return where the index of these vectors is, or will be."""
+    return store.directory / "index" / folder_name(vector_id)
+
+
+def store_index(store: Store, vector_id: str, on_progress: OnProgress | None = None) -> PhotoIndex:
+    """Open the index of the vectors of one id, brought up to date with the store. Its keys are contents.
+
+    It has the columns :data:`~clip_client.search.filters.FACTS`. Raises VectorsError if the store has no vectors of
+    this id, and StoreError if it cannot be read or written.
+    """
+    known = stored_ids(store)
+    if vector_id not in known:
+        others = f"; it has vectors of {', '.join(known)}" if known else ""
+        raise VectorsError(
+            f"the store {store.directory} has no vectors of {vector_id}{others}; name the folder of the photos, and "
+            "they are embedded with this model"
+        )
+    folder = index_folder(store, vector_id)
+    vectors, features = store.vectors(vector_id, known[vector_id]), cached_features(store)
+    stamp = _stamp(vectors, features)
+    index = _opened(folder)
+    if index is not None and index.about.get("stamp") == stamp:
+        return index
+    with _locked(folder):
+        index = _opened(folder)
+        if index is None or index.about.get("stamp") != stamp:
+            index = index or PhotoIndex(known[vector_id], vector_id=vector_id, model_id=vector_id.partition("|")[0])
+            _update(index, folder, vectors, features, on_progress or (lambda what, done, total: None))
+            index.about["stamp"] = stamp
+            _save(index, folder)
+    return index
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbeddedFiles:
+    """Files whose vectors are in the index of a store."""
+
+    index: PhotoIndex
+    paths: Mapping[str, Sequence[str]]
+    """Content -> the files that have it, in the order of their names."""
+    failed: Sequence[FailedFile] = field(default_factory=tuple)
+    """The files that could not be embedded."""
+
+
+async def embed_files(
+    embedder: Embedder, files: Sequence[PhotoFile], store: Store, on_progress: OnProgress
+) -> EmbeddedFiles:
+    """Embed those of ``files`` that the store does not know yet, and open its index.
+
+    Raises VectorsError if the store has no vector afterwards, StoreError, and what the embedder raises.
+    """
+    vector_id = (await embedder.model()).vector_id
+    index = await to_thread.run_sync(store_index, store, vector_id) if vector_id in stored_ids(store) else None
+    known = await to_thread.run_sync(store.files.known, files)
+    held = set() if index is None else set(index.keys())
+    new = [file for file in files if known.get(file.path) not in held]
+    failed: list[FailedFile] = []
+    if new:
+        collected = await collect_features(embedder, new, store, on_progress)
+        _, undecodable = collected.comparable()
+        failed = sorted([*collected.failed, *undecodable], key=lambda failure: os.fsencode(failure.path))
+        if vector_id not in stored_ids(store):
+            index = PhotoIndex((await embedder.model()).dimension, vector_id=vector_id)
+        else:
+            index = await to_thread.run_sync(store_index, store, vector_id, on_progress)
+        known = await to_thread.run_sync(store.files.known, files)
+    assert index is not None
+    paths: dict[str, list[str]] = {}
+    for path, content in known.items():
+        paths.setdefault(content, []).append(path)
+    return EmbeddedFiles(index=index, paths=paths, failed=failed)
+
+
+def _stamp(*tables: ParquetStore) -> str:
+    """Return what changes with every file that is added: the files themselves never change."""
+    names = (name for table in tables for name in sorted(os.listdir(table.folder)) if name.endswith(".parquet"))
+    return hashlib.sha256("\n".join((ALGORITHM, *names)).encode()).hexdigest()
+
+
+def _opened(folder: Path) -> PhotoIndex | None:
+    try:
+        return PhotoIndex.open(folder)
+    except (FileNotFoundError, VectorsError):  # of another version, or damaged: it is made again
+        return None
+
+
+def _save(index: PhotoIndex, folder: Path) -> None:
+    try:
+        index.save(folder)
+    except OSError as error:
+        raise StoreError(f"the index in {folder} cannot be written: {error.strerror or error}") from error
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Keep other processes from writing the index during the block. Raises StoreError if one takes too long."""
+    give_up_at = time.monotonic() + _PATIENCE_S
+    with ExitStack() as held:
+        while True:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                held.enter_context(exclusive_lock(folder.with_suffix(".lock")))
+                break
+            except OSError as error:
+                raise StoreError(f"the index in {folder} cannot be written: {error.strerror or error}") from error
+            except AlreadyLocked:
+                if time.monotonic() > give_up_at:
+                    message = f"another process is writing the index in {folder}; wait for it, or stop it"
+                    raise StoreError(message) from None
+                time.sleep(_TURN_S)
+        yield
+
+
+def _update(
+    index: PhotoIndex, folder: Path, vectors: ParquetStore, features: ParquetStore, on_progress: OnProgress
+) -> None:
+    """Add what the store has and the index does not. A content without features is added when it has them."""
+    import pyarrow as pa
+
+    held = {bytes.fromhex(key) for key in index.keys()}
+    new = sorted((vectors.keys() & features.keys()) - held)
+    for start in range(0, len(new), MOST_IN_SEGMENT):
+        on_progress("indexing", start, len(new))
+        keys = new[start : start + MOST_IN_SEGMENT]
+        found: list[NDArray[np.float32]] = []
+        contents: list[bytes] = []
+        for positions, table in vectors.find(keys, ["vector", "code"]):
+            has_vector = np.array([not code for code in table.column("code").to_pylist()], dtype=bool)
+            numbers = table.column("vector").combine_chunks().flatten().to_numpy().reshape(len(table), -1)
+            contents += [keys[position] for position in positions[has_vector].tolist()]
+            found.append(numbers[has_vector])
+        if not contents:
+            continue
+        facts, order = [], np.empty(len(contents), dtype=np.intp)
+        row = 0
+        for positions, table in features.find(contents, [*FACTS, "taken"]):
+            order[positions] = np.arange(row, row + len(table))
+            row += len(table)
+            facts.append(table)
+        about = facts_table(pa.concat_tables(facts).take(order))
+        index.add([key.hex() for key in contents], np.concatenate(found), about)
+        if len(new) > MOST_IN_SEGMENT:
+            _save(index, folder)  # what is written is mapped, and takes no memory
+    on_progress("indexing", len(new), len(new))

@@ -1,0 +1,206 @@
+"""``clip-client search`` with a server whose vectors are those of the bytes: what is printed, and what is refused."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import os
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from anyio.from_thread import start_blocking_portal
+
+from clip_client.cli.main import main
+from clip_client.testing import FakeTriton
+from tests.fixtures.images.image_files import encoded, picture
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    Search = Callable[..., int]
+
+COLOURS = {"red": (255, 0, 0), "green": (0, 255, 0), "blue": (0, 0, 255)}
+
+
+def vector(data: bytes) -> NDArray[np.float32]:
+    """Return the colour of a picture, or the one that a text names; a text that names none has a direction."""
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        colour = np.asarray(Image.open(io.BytesIO(data)).convert("RGB").resize((1, 1)), np.float32).ravel()
+    except UnidentifiedImageError:
+        words = data.decode().split()
+        named = [COLOURS[word] for word in words if word in COLOURS]
+        seed = int.from_bytes(hashlib.sha256(data).digest()[:4], "little")
+        colour = np.asarray(np.sum(named, axis=0) if named else np.random.default_rng(seed).normal(size=3), np.float32)
+    unit: NDArray[np.float32] = np.asarray(colour / np.linalg.norm(colour), np.float32)
+    return unit
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[FakeTriton]:
+    fake = FakeTriton(dimension=3, vector=vector, has_text=True)
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(fake) as running:
+        yield running
+
+
+@pytest.fixture
+def album(tmp_path: Path) -> Path:
+    folder = tmp_path / "album"
+    folder.mkdir()
+    for name, colour in {**COLOURS, "yellow": (255, 255, 0), "pink": (255, 90, 90)}.items():
+        tinted = np.asarray(picture(seed=len(name)).convert("L"))[..., None] / 255 * 0.2 + 0.8
+        from PIL import Image
+
+        pixels = Image.fromarray((tinted * np.array(colour)).astype(np.uint8))
+        (folder / f"{name}.png").write_bytes(encoded(pixels, "PNG"))
+    shutil.copy(folder / "red.png", folder / "red again.png")
+    return folder
+
+
+@pytest.fixture
+def search(server: FakeTriton, tmp_path: Path) -> Search:
+    return lambda *words: main(["search", *map(str, words), "--url", server.url, "--store", str(tmp_path / "store")])
+
+
+def names(printed: str) -> list[str]:
+    return [os.path.basename(line.split("\t")[1]) for line in printed.splitlines()]
+
+
+def test_a_folder_is_embedded_first_and_once(
+    search: Search, server: FakeTriton, album: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert search("a", "red", "thing", album) == 0
+    printed = capsys.readouterr()
+    assert names(printed.out)[:2] == ["red again.png", "pink.png"]
+    assert printed.out.splitlines()[0].endswith("\t\t1")
+    assert "weights of this model are random" in printed.err
+    assert "5 photos compared" in printed.err
+    before = len([one for one in server.requests if one.model == "clip_image"])
+    assert search("green", "+", "red", "--in", album) == 0
+    assert names(capsys.readouterr().out)[0] == "yellow.png"
+    assert search("red") == 0  # all that the store knows
+    assert names(capsys.readouterr().out)[0] == "red again.png"
+    assert len([one for one in server.requests if one.model == "clip_image"]) == before
+
+
+def test_photos_words_signs_and_weights_make_a_query(
+    search: Search, album: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert search(album / "yellow.png", "-", "2:green", album, "--top", "1") == 0
+    assert names(capsys.readouterr().out) == ["red again.png"]
+
+
+def test_each_output_has_the_same_pictures(
+    search: Search, album: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    search("red", album)
+    plain = names(capsys.readouterr().out)
+    assert search("red", "--json") == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert [os.path.basename(one["path"]) for one in found["photos"]] == plain
+    assert [os.path.basename(path) for path in found["photos"][0]["copies"]] == ["red.png"]
+    assert (found["photos"][0]["format"], found["compared"], found["is_random"]) == ("PNG", 5, True)
+    search("red", "--strict")
+    assert names(capsys.readouterr().out) == plain[: found["scores_fall_after"]]
+    search("red", "--csv", "--copies")
+    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert [os.path.basename(row["path"]) for row in rows if not row["copy_of"]] == plain
+    assert [os.path.basename(row["path"]) for row in rows if row["copy_of"]] == ["red.png"]
+    page = tmp_path / "page.html"
+    search("red", "--copies", "--report", page)
+    assert sorted(names(capsys.readouterr().out)) == sorted([*plain, "red.png"])
+    assert page.read_text().count("<img") == 5
+
+
+def test_null_ends_each_path(search: Search, album: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    assert search("red", album, "--null", "--top", "2") == 0
+    paths = capfdbinary.readouterr().out.split(b"\0")
+    assert paths == [os.fsencode(album / "red again.png"), os.fsencode(album / "pink.png"), b""]
+
+
+def test_vectors_that_embed_wrote_are_searched_by_path(
+    server: FakeTriton, album: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    vectors = tmp_path / "vectors.parquet"
+    assert main(["embed", str(album), "--output", str(vectors), "--url", server.url]) == 0
+    capsys.readouterr()
+    assert main(["search", "blue", str(vectors), "--top", "1", "--url", server.url]) == 0
+    assert names(capsys.readouterr().out) == ["blue.png"]
+    assert main(["search", "blue", str(vectors), "--camera", "x", "--url", server.url]) == 1
+    assert "camera needs what a store knows" in capsys.readouterr().err
+
+
+def test_a_collection_of_qdrant_is_filled_and_searched(
+    server: FakeTriton, album: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("qdrant_client", reason="qdrant-client is not installed")
+    address = f"qdrant://{tmp_path}/qdrant/photos"  # its local mode
+    options = ["--url", server.url, "--store", str(tmp_path / "store")]
+    assert main(["index", "--to", address, "--in", str(album), "--json", *options]) == 0
+    assert json.loads(capsys.readouterr().out)["photos"] == 5
+    assert main(["search", "red", "--in", address, "--top", "2", *options]) == 0
+    printed = capsys.readouterr()
+    assert names(printed.out) == ["red again.png", "pink.png"]
+    assert "5 photos compared" in printed.err
+
+
+def test_filters_that_leave_nothing_end_with_1(search: Search, album: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert search("red", album, "--since", "1999") == 1
+    assert "There is no photo that fits" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["red", "./absent"], 1, "there is no file or folder ./absent"),
+        (["red", "--in", "absent"], 1, "there is no file or folder absent"),
+        (["https://example.org/cat.jpg"], 2, "download it first"),
+        (["red", "-"], 1, "ends with a sign"),
+        ([" "], 1, "the query is empty"),
+        (["red", "--near", "here"], 1, "near is latitude"),
+        (["red"], 1, "holds no photos yet: name a folder"),
+    ],
+)
+def test_what_cannot_be_searched_is_one_sentence(
+    search: Search, words: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert search(*words) == code
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_a_damaged_photo_is_named_before_anything_is_embedded(
+    search: Search, album: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty.jpg").touch()
+    assert search(tmp_path / "empty.jpg", album) == 1
+    assert "empty.jpg cannot be searched for: " in capsys.readouterr().err
+    assert not (tmp_path / "store" / "vectors").exists()
+
+
+def test_a_model_without_a_text_tower_says_so_before_anything_is_embedded(
+    album: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(FakeTriton()) as server:
+        command = ["search", "red", str(album), "--url", server.url, "--store", str(tmp_path / "store")]
+        assert main(command) == 1
+    assert "--towers image,text" in capsys.readouterr().err
+    assert not (tmp_path / "store" / "vectors").exists()
+
+
+def test_a_folder_that_is_called_like_a_word_is_no_place(
+    search: Search, album: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (album / "red").mkdir()
+    monkeypatch.chdir(album)
+    assert search("red", ".") == 0
+    assert "red is searched for as a word; to search in the folder, write ./red" in capsys.readouterr().err

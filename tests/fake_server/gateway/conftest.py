@@ -1,0 +1,33 @@
+"""A scripted Triton, and a gateway in front of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from clip_client.testing import FakeTriton
+from tests.fixtures.gateways import client_of, gateway
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    import httpx
+
+
+@pytest.fixture
+async def triton() -> AsyncIterator[FakeTriton]:
+    async with FakeTriton(has_text=True) as server:
+        yield server
+
+
+@pytest.fixture
+async def url(triton: FakeTriton) -> AsyncIterator[str]:
+    async with gateway(triton.url) as address:
+        yield address
+
+
+@pytest.fixture
+async def http(url: str) -> AsyncIterator[httpx.AsyncClient]:
+    async with client_of(url) as client:
+        yield client

@@ -1,0 +1,142 @@
+"""Malformed bodies: each gets an answer of its dialect at once. Some hundred here, and 10,000 with ``make fuzz``."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from clip_client.testing import PNG_1X1, FakeTriton
+from tests.fixtures.gateways import client_of, data_uri, gateway
+
+if TYPE_CHECKING:
+    import httpx
+
+BODIES: Final = int(os.environ.get("FUZZ_GATEWAY", "400"))
+SEED: Final = int(os.environ.get("FUZZ_SEED", "11"))
+AT_ONCE: Final = 8
+
+JSON_PATHS: Final = ("/v1/embeddings", "/embeddings", "/embeddings_image", "/embed/base64")
+FORM_PATHS: Final = ("/embed", "/predict")
+ENTRIES: Final = '{"clip":{"visual":{"modelName":"fake__random:0"}}}'
+VALUES: Final[tuple[Any, ...]] = (
+    *(
+        None,
+        True,
+        0,
+        -1,
+        2**70,
+        1.5e308,
+        "",
+        "a",
+        "\0",
+        "\u202e",
+        "data:",
+        "data:image/png;base64,",
+        [],
+        {},
+        [[]],
+        [{}],
+    ),
+    *("data:image/png;base64,AAAA", data_uri(PNG_1X1), "http://127.0.0.1/", "file:///etc/passwd", {"text": 1}, [1, 2]),
+    *({"image_url": {"url": None}}, {"image_url": []}, {"text": "a"}, ["a"] * 3000, "clip", "float", "image", "audio"),
+)
+
+
+class Malformed:
+    """Bodies by number, the same in every run."""
+
+    def __init__(self, number: int) -> None:
+        self.random = random.Random(f"{SEED}/{number}")
+
+    def request(self) -> dict[str, Any]:
+        if self.random.random() < 0.6:
+            return {"url": self.random.choice(JSON_PATHS), "content": self.json()}
+        url = self.random.choice(FORM_PATHS)
+        return {"url": url, "content": self.form(), "headers": {"content-type": self.form_type()}}
+
+    def value(self, depth: int = 0) -> Any:
+        if depth < 3 and self.random.random() < 0.3:
+            if self.random.random() < 0.5:
+                return [self.value(depth + 1) for _ in range(self.random.randrange(4))]
+            return {self.random.choice(("input", "text", "image_url", "url", "x")): self.value(depth + 1)}
+        return self.random.choice(VALUES)
+
+    def json(self) -> bytes:
+        pick = self.random.randrange(8)
+        if pick == 0:
+            return self.random.randbytes(self.random.randrange(200))
+        if pick == 1:
+            depth = self.random.choice((100, 1000, 200_000))
+            return self.random.choice((b"[", b'{"input":', b'{"input":[')) * depth
+        if pick == 2:
+            return b'{"input": "data:image/png;base64,' + b"A" * self.random.randrange(2_000_000) + b'@"}'
+        if pick == 3:
+            return b'{"input": [' + b"1" * self.random.randrange(1, 20_000) + b"]}"
+        names = ("input", "model", "encoding_format", "dimensions", "modality", "images", "user")
+        document = {name: self.value() for name in self.random.sample(names, self.random.randrange(len(names)))}
+        return self.damaged(json.dumps(document).encode()) if pick == 4 else json.dumps(document).encode()
+
+    def form(self) -> bytes:
+        parts = []
+        for _ in range(self.random.randrange(1, 5)):
+            name = self.random.choice(("images", "image", "entries", "text", "", "x" * 5000))
+            file = self.random.choice(('; filename="a"', "", '; filename=""', "; filename*=UTF-8''%ff"))
+            entries = json.dumps({"clip": self.value(), "ocr": self.value()}).encode()
+            content = self.random.choice((PNG_1X1, b"", entries, ENTRIES.encode(), b"\xff\xfe", b"[" * 100_000))
+            parts.append(f'--b\r\ncontent-disposition: form-data; name="{name}"{file}\r\n\r\n'.encode() + content)
+        body = b"\r\n".join(parts) + b"\r\n--b--\r\n"
+        return self.damaged(body) if self.random.random() < 0.6 else body
+
+    def form_type(self) -> str:
+        kinds = (
+            "multipart/form-data; boundary=b",
+            "multipart/form-data",
+            "text/plain",
+            "multipart/form-data; boundary=",
+        )
+        more = ("multipart/form-data; boundary=b; charset=utf-99", f"multipart/form-data; boundary={'b' * 300}")
+        return self.random.choice((*[kinds[0]] * 6, *kinds, *more))
+
+    def damaged(self, body: bytes) -> bytes:
+        for _ in range(self.random.randrange(1, 4)):
+            at = self.random.randrange(len(body) + 1)
+            body = self.random.choice(
+                (body[:at], body[at:], body[:at] + self.random.randbytes(3) + body[at + 3 :], body[:at] * 2 + body[at:])
+            )
+        return body
+
+
+@pytest.mark.timeout(120 + BODIES // 20)
+async def test_malformed_bodies_get_an_answer_of_their_dialect() -> None:
+    async with FakeTriton() as triton, gateway(triton.url, max_items=1000) as url, client_of(url) as http:
+        numbers = iter(range(BODIES))
+
+        async def send() -> None:
+            for number in numbers:
+                await check(http, number)
+
+        await asyncio.gather(*(send() for _ in range(AT_ONCE)))
+        assert (await http.post("/v1/embeddings", json={"input": data_uri(PNG_1X1)})).status_code == 200
+        assert (await http.get("/health")).status_code == 200
+
+
+async def check(http: httpx.AsyncClient, number: int) -> None:
+    request = Malformed(number).request()
+    answer = await http.post(**request)
+    where = f"Malformed({number}) to {request['url']}: {answer.status_code} {answer.text[:300]}"
+    # By chance a body may be a good one.
+    assert answer.status_code in (200, 400, 404, 413, 422), where
+    body = answer.json()
+    if answer.status_code == 200:
+        return
+    if request["url"] == "/v1/embeddings" or (request["url"].startswith("/embeddings") and answer.status_code != 422):
+        assert body["error"]["message"], where
+    elif request["url"].startswith("/embeddings"):
+        assert body["detail"][0]["msg"], where
+    else:
+        assert body["detail"], where

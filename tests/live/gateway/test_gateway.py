@@ -1,0 +1,141 @@
+"""A gateway in front of a real Triton: the vectors of gRPC, its errors, its limits, and its restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import json
+import struct
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image
+
+from benchmarks.fixtures.server import serving
+from clip_client import ClipClient
+from tests.fixtures.gateways import client_of, data_uri, gateway
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import httpx
+
+    from benchmarks.fixtures.server import Server
+
+
+def jpegs(photos: Path) -> list[bytes]:
+    return [path.read_bytes() for path in sorted(photos.glob("*.jpg"))[:4]]
+
+
+def vectors_of(answer: httpx.Response) -> Any:
+    assert answer.status_code == 200, answer.text
+    return np.array([one["embedding"] for one in answer.json()["data"]], np.float32)
+
+
+async def test_every_dialect_gives_the_vectors_of_grpc(server: Server, photos: Path) -> None:
+    files = jpegs(photos)
+    async with ClipClient(server.grpc_url, transfer="original") as clip:
+        expected = (await clip.embed(files)).vectors
+        model = await clip.model()
+    uris = [data_uri(file, "jpeg") for file in files]
+    async with gateway(server.grpc_url) as url, client_of(url) as http:
+        for path in ("/v1/embeddings", "/embeddings", "/embeddings_image"):
+            assert np.array_equal(vectors_of(await http.post(path, json={"input": uris})), expected)
+        form = await http.post("/embed", files=[("images", ("a.jpg", file)) for file in files])
+        in_base64 = await http.post("/embed/base64", json={"images": [base64.b64encode(one).decode() for one in files]})
+        for answer in (form, in_base64):
+            assert np.array_equal(
+                np.array([one["embedding"] for one in answer.json()["results"]], np.float32), expected
+            )
+        entries = json.dumps({"clip": {"visual": {"modelName": f"{model.model}__{model.pretrained}"}}})
+        answer = await http.post("/predict", files={"entries": (None, entries), "image": ("blob", files[0])})
+        with Image.open(io.BytesIO(files[0])) as picture:
+            assert (answer.json()["imageWidth"], answer.json()["imageHeight"]) == picture.size
+        assert np.array_equal(np.array(json.loads(answer.json()["clip"]), np.float32), expected[0])
+
+
+async def test_without_a_triton_the_gateway_embeds_in_its_own_process(
+    server: Server, tiny_repository: Path, photos: Path
+) -> None:
+    body = {"input": [data_uri(file, "jpeg") for file in jpegs(photos)]}
+    async with gateway(f"local:{tiny_repository}") as here, gateway(server.grpc_url) as there:
+        async with client_of(here) as own, client_of(there) as other:
+            first, second = [vectors_of(await http.post("/v1/embeddings", json=body)) for http in (own, other)]
+            assert np.allclose(first, second, atol=1e-5)
+            assert (await own.get("/health")).status_code == 200
+
+
+def bomb(width: int, height: int) -> bytes:
+    """A PNG of a few bytes that says it has this many pixels."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"0")) + chunk(b"IEND", b"")
+
+
+async def test_bad_images_are_named_and_harm_no_neighbour(server: Server, photos: Path) -> None:
+    good = jpegs(photos)[0]
+    images = [good, good[: len(good) // 2], b"no image", bomb(20_000, 20_000), good]
+    async with gateway(server.grpc_url) as url, client_of(url) as http:
+        results = (await http.post("/embed", files=[("images", ("a.jpg", one)) for one in images])).json()["results"]
+        assert [result["status"] for result in results] == [0, 4, 2, 6, 0]
+        assert results[0]["embedding"] == results[4]["embedding"] is not None
+        answer = await http.post("/v1/embeddings", json={"input": [data_uri(one) for one in images[3:]]})
+        # The limit of pixels holds before a pixel is decoded.
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "TOO_LARGE")
+        assert answer.json()["error"]["param"] == "input.0"
+
+
+async def test_a_killed_triton_is_waited_for_or_a_503(tiny_repository: Path, photos: Path) -> None:
+    body = {"input": data_uri(jpegs(photos)[0], "jpeg")}
+    with serving(tiny_repository, "--canary-interval-s", "0.5") as server:
+        patient, hasty = gateway(server.grpc_url, timeout_s=60), gateway(server.grpc_url, timeout_s=1)
+        async with patient as one, hasty as other, client_of(one) as waits, client_of(other) as gives_up:
+            expected = vectors_of(await waits.post("/v1/embeddings", json=body))
+            server.triton.kill()
+            waiting = asyncio.create_task(waits.post("/v1/embeddings", json=body))
+            refused = await gives_up.post("/v1/embeddings", json=body)
+            assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
+            # A restart within --timeout-s fails no request.
+            assert np.array_equal(vectors_of(await waiting), expected)
+            for _ in range(200):
+                answer = await gives_up.post("/v1/embeddings", json=body)
+                if answer.status_code == 200:
+                    break
+                assert answer.status_code == 503
+                await asyncio.sleep(0.1)
+            assert np.array_equal(vectors_of(answer), expected)
+            assert (await waits.get("/health")).status_code == 200
+
+
+async def test_texts_have_the_vectors_of_grpc_beside_images(two_models: Server, photos: Path) -> None:
+    image, texts = jpegs(photos)[0], ["a photo of a cat", "ein Foto von einer Katze", "word " * 100]
+    async with ClipClient(two_models.grpc_url, transfer="original") as clip:
+        expected = np.concatenate([(await clip.embed_text(texts)).vectors, (await clip.embed(image)).vectors])
+    async with gateway(two_models.grpc_url) as url, client_of(url) as http:
+        answer = await http.post("/v1/embeddings", json={"input": [*texts, data_uri(image, "jpeg")]})
+        assert np.array_equal(vectors_of(answer), expected)
+        assert answer.json()["truncated"] == [2]
+
+
+async def test_the_model_field_chooses_among_models(two_models: Server, photos: Path) -> None:
+    body = {"input": data_uri(jpegs(photos)[0], "jpeg")}
+    async with gateway(two_models.grpc_url, models=("clip", "second")) as url, client_of(url) as http:
+        listed = {model["id"]: model["model"] for model in (await http.get("/v1/models")).json()["data"]}
+        assert list(listed) == ["clip", "second"]
+        unnamed, clip, second, by_id = [
+            vectors_of(await http.post("/v1/embeddings", json={**body, **named}))
+            for named in ({}, {"model": "clip"}, {"model": "second"}, {"model": listed["second"]})
+        ]
+        assert np.array_equal(unnamed, clip)
+        assert np.array_equal(by_id, second)
+        assert not np.allclose(clip, second)
+        unknown = await http.post("/v1/embeddings", json={**body, "model": "third"})
+        assert all(name in unknown.json()["error"]["message"] for name in listed)
+        text = await http.post("/v1/embeddings", json={"input": "a cat", "model": "second"})
+        assert text.json()["error"]["code"] == "no_text_tower"
+        assert (await http.get("/health")).status_code == 200

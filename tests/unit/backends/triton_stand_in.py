@@ -1,0 +1,124 @@
+"""A stand-in for the module with which Triton's Python backend speaks to a model."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import types
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import pytest
+
+
+class TritonModelException(Exception):
+    pass
+
+
+@dataclass
+class Tensor:
+    tensor_name: str
+    array: npt.NDArray[Any]
+
+    def as_numpy(self) -> npt.NDArray[Any]:
+        return self.array
+
+
+@dataclass
+class TritonError:
+    text: str
+    code: int
+    INVALID_ARG = 3
+
+
+@dataclass
+class InferenceResponse:
+    output_tensors: list[Tensor] = field(default_factory=list)
+    error: TritonError | None = None
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        return next(tensor.array for tensor in self.output_tensors if tensor.tensor_name == name)
+
+    @property
+    def names(self) -> set[str]:
+        return {tensor.tensor_name for tensor in self.output_tensors}
+
+
+@dataclass
+class Request:
+    inputs: list[Tensor]
+    outputs: tuple[str, ...]
+
+    def request_id(self) -> str:
+        return "a-request"
+
+    def requested_output_names(self) -> list[str]:
+        return list(self.outputs)
+
+
+class Logger:
+    errors: list[str] = []  # noqa: RUF012
+    infos: list[str] = []  # noqa: RUF012
+
+    @classmethod
+    def log_error(cls, message: str) -> None:
+        cls.errors.append(message)
+
+    @classmethod
+    def log_info(cls, message: str) -> None:
+        cls.infos.append(message)
+
+    log_warn = log_info
+
+
+class MetricFamily:
+    COUNTER = "counter"
+    counts: Counter[tuple[str, ...]] = Counter()  # noqa: RUF012
+
+    def __init__(self, *, name: str, description: str, kind: str) -> None:
+        assert description
+        assert kind == self.COUNTER
+        self.name = name
+
+    def Metric(self, *, labels: dict[str, str]) -> Metric:
+        return Metric((self.name, *labels.values()))
+
+
+@dataclass
+class Metric:
+    key: tuple[str, ...]
+
+    def increment(self, value: float) -> None:
+        MetricFamily.counts[self.key] += int(value)
+
+
+def get_input_tensor_by_name(request: Request, name: str) -> Tensor | None:
+    return next((tensor for tensor in request.inputs if tensor.tensor_name == name), None)
+
+
+@contextmanager
+def imported_beside(monkeypatch: pytest.MonkeyPatch, name: str) -> Iterator[types.ModuleType]:
+    """Import the adapter ``name`` with the stand-in in place of Triton's module, with nothing logged or counted."""
+    stand_in = types.ModuleType("triton_python_backend_utils")
+    for item in (
+        TritonModelException,
+        Tensor,
+        TritonError,
+        InferenceResponse,
+        Logger,
+        MetricFamily,
+        get_input_tensor_by_name,
+    ):
+        setattr(stand_in, item.__name__, item)
+    monkeypatch.setitem(sys.modules, "triton_python_backend_utils", stand_in)
+    monkeypatch.setattr(Logger, "errors", [])
+    monkeypatch.setattr(Logger, "infos", [])
+    monkeypatch.setattr(MetricFamily, "counts", Counter())
+    sys.modules.pop(name, None)
+    yield importlib.import_module(name)
+    sys.modules.pop(name, None)

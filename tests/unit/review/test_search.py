@@ -1,0 +1,119 @@
+"""The search by words on the pages: the real server, and requests as a browser sends them."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urlencode
+
+import pytest
+
+from clip_client.review.state.photo_search import MOST_UPLOADED
+from tests.fixtures.images.scenes import resized, scene
+from tests.fixtures.reviews import review_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.fixtures.reviews import Review
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four scenes; of the first there is a copy of half the size."""
+    folder = tmp_path_factory.mktemp("search")
+    (folder / "Pictures").mkdir()
+    for number in range(4):
+        scene(number, (480, 360)).save(folder / "Pictures" / f"scene {number}.png")
+    resized(scene(0, (480, 360)), 0.5).save(folder / "Pictures" / "small 0.png")
+    scene(9, (480, 360)).save(folder / "asked.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def review(folder: Path) -> Iterator[Review]:
+    with review_of(folder / "Pictures", store=folder / "store") as running:
+        yield running
+
+
+def found(page: str) -> list[str]:
+    return re.findall(r'<p class="name"><bdi>(.*?)</bdi>', page)
+
+
+def search(review: Review, **wanted: str) -> str:
+    answer = review.get(f"/search?{urlencode(wanted)}")
+    assert answer.status == 200
+    return answer.text
+
+
+def test_words_find_each_picture_once_and_lead_to_its_group(review: Review, folder: Path) -> None:
+    page = search(review, q=f"2:{folder / 'Pictures' / 'scene 0.png'}")
+    assert found(page)[0] == "scene 0.png"
+    assert sorted(found(page)) == [f"scene {number}.png" for number in range(4)]
+    assert "+1 copy" in page
+    assert "Nothing clearly matches" not in page
+    (group,) = re.findall(r'href="(groups/1\?search=[^"]*)"', page)
+    back = re.findall(r'href="(search\?[^"]*)"', review.get(f"/{group}").text)
+    assert found(review.get(f"/{back[0].replace('&amp;', '&')}").text) == found(page)
+
+
+def test_meaningless_words_say_so(review: Review) -> None:
+    assert "Nothing clearly matches" in search(review, q="quixly vomb")
+
+
+def test_a_photo_that_is_uploaded_is_searched_for(review: Review, folder: Path) -> None:
+    name = _upload(review, (folder / "Pictures" / "scene 2.png").read_bytes())
+    assert found(search(review, photo=name))[0] == "scene 2.png"
+    assert "no longer known" in search(review, photo="0" * 32)
+    huge = review.request(
+        "POST", f"{review.secret}/search/photo", Origin=f"http://127.0.0.1:{review.port}",
+        Content_Length=str(MOST_UPLOADED + 1),
+    )  # fmt: skip
+    assert huge.status == 413
+
+
+def test_a_result_is_the_start_of_the_next_search(review: Review) -> None:
+    like = re.findall(r'href="search\?like=([0-9a-f]{64})"', search(review, q="any"))[0]
+    page = search(review, like=like)
+    assert review.get(f"/photos/{like}/small").status == 200
+    assert "1.000" in page
+    assert "not in the index" in search(review, like="0" * 64)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        ({"q": "dog -"}, "The query ends with a sign"),
+        ({"q": "dog", "since": "soon"}, "Since is a year"),
+        ({"q": "dog", "format": "jpeg"}, "No photo fits"),
+    ],
+)
+def test_what_cannot_be_searched_is_said_on_the_page(review: Review, wanted: dict[str, str], said: str) -> None:
+    assert said in search(review, **wanted)
+
+
+def test_filters_keep_what_was_typed(review: Review) -> None:
+    page = search(review, q='a "dog"', format="png", in_folder="/nowhere")
+    assert 'value="a &#34;dog&#34;"' in page
+    assert 'value="/nowhere"' in page
+    assert "No photo fits" in page
+
+
+def test_photos_outside_the_folders_of_the_review_are_not_found(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    scene(7, (480, 360)).save(tmp_path / "other" / "seven.png")
+    with review_of(tmp_path / "other", store=folder / "store") as review:
+        assert found(search(review, q=quote("any"))) == ["seven.png"]
+
+
+def _upload(review: Review, data: bytes) -> str:
+    import http.client
+    import json
+
+    connection = http.client.HTTPConnection("127.0.0.1", review.port, timeout=60)
+    headers = {"Origin": f"http://127.0.0.1:{review.port}", "Sec-Fetch-Site": "same-origin"}
+    connection.request("POST", f"{review.secret}/search/photo", data, headers)
+    answer = json.loads(connection.getresponse().read())
+    connection.close()
+    return str(answer["photo"])

@@ -1,0 +1,156 @@
+"""A search in a store: filters, one row for each picture, files that are gone."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from clip_client import VectorsError
+from clip_client.dedup import Store
+from clip_client.dedup.types import EDITED, EXACT, RE_ENCODED, SIMILAR
+from clip_client.search import PhotoIndex
+from clip_client.search.filters import Filter
+from clip_client.search.pictures import Place
+from clip_client.search.query import QueryError
+from clip_client.search.store_index import store_index
+from tests.fixtures import members
+from tests.fixtures.search_store import VECTOR_ID, Planted, content_of, plant
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+QUERY = np.array([1, 0], dtype=np.float32)
+
+
+def at(degrees: float, **more: Any) -> Planted:
+    return Planted(vector=(np.cos(np.radians(degrees)), np.sin(np.radians(degrees))), **more)
+
+
+PHOTOS = {
+    "Alps/peak.jpg": at(10, taken_ms=1_262_304_000_000, camera="Canon EOS R5", place=(46.5, 8.0)),  # 2010-01-01
+    "Alps/small.jpg": at(11, width=400, height=300, camera="Canon EOS R5"),
+    "Alps/edited.png": at(12, format="PNG"),
+    "Sea/wave.jpg": at(20, taken="2015-06-30T23:59:59", camera="Apple iPhone 12", place=(-33.9, 179.9), files=3),
+    "Sea/shore.heic": at(30, taken="2015-07-01T00:00:00", format="HEIC", place=(-33.9, -179.9)),
+    "Sealed/box.jpg": at(40),
+}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store(tmp_path / "store") as store:
+        plant(store, tmp_path / "photos", PHOTOS)
+        yield store
+
+
+def found(store: Store, *, top: int = 20, **wanted: Any) -> list[str]:
+    place = Place(index=store_index(store, VECTOR_ID), store=store)
+    fits = Filter(**wanted)
+    result = place.find(QUERY, place.rows(fits), top=top, in_folder=fits.in_folder)
+    return [os.path.basename(picture.path) for picture in result.pictures]
+
+
+def test_the_nearest_come_first_and_copies_of_the_same_bytes_are_one_picture(store: Store) -> None:
+    assert found(store) == ["peak.jpg", "small.jpg", "edited.png", "copy 1 of wave.jpg", "shore.heic", "box.jpg"]
+    place = Place(index=store_index(store, VECTOR_ID), store=store)
+    wave = place.find(QUERY).pictures[3]
+    assert [os.path.basename(path) for path in wave.copies] == ["copy 2 of wave.jpg", "wave.jpg"]
+    assert wave.score == pytest.approx(np.cos(np.radians(20)), abs=1e-6)
+    assert (wave.taken, wave.facts["camera"]) == ("2015-06-30 23:59:59", "Apple iPhone 12")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        ({"since": "2015-07"}, ["shore.heic"]),
+        ({"until": "2015-06"}, ["peak.jpg", "copy 1 of wave.jpg"]),
+        ({"since": "2015-06-30", "until": "2015-07-01"}, ["copy 1 of wave.jpg", "shore.heic"]),
+        ({"camera": "canon"}, ["peak.jpg", "small.jpg"]),
+        ({"format": ".PNG"}, ["edited.png"]),
+        ({"format": "heif"}, ["shore.heic"]),
+        ({"min_pixels": "1M", "camera": "eos"}, ["peak.jpg"]),
+        ({"near": "-33.9,-179.95,20"}, ["copy 1 of wave.jpg", "shore.heic"]),  # across the date line
+        ({"near": "46.5,8.1,5"}, []),
+    ],
+)
+def test_filters_apply_before_the_ranking(store: Store, wanted: dict[str, Any], expected: list[str]) -> None:
+    assert found(store, **wanted) == expected
+    assert found(store, top=1, **wanted) == expected[:1]
+
+
+def test_a_folder_is_not_another_whose_name_begins_the_same(store: Store, tmp_path: Path) -> None:
+    assert found(store, in_folder=str(tmp_path / "photos" / "Sea")) == ["copy 1 of wave.jpg", "shore.heic"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        ({"since": "2015-02-30"}, "since is a year, month or day"),
+        ({"until": "last year"}, "until is a year"),
+        ({"near": "91,0,5"}, "near is latitude"),
+        ({"min_pixels": "many"}, "min-pixels is a number"),
+        ({"format": "docx"}, "format is one of RAW file, .*HEIC"),
+    ],
+)
+def test_a_filter_that_cannot_be_read_is_named(wanted: dict[str, str], message: str) -> None:
+    with pytest.raises(QueryError, match=message):
+        Filter(**wanted).demands()
+
+
+def test_vectors_alone_know_paths_and_nothing_else() -> None:
+    place = Place(index=PhotoIndex.from_arrays(["/a/b.jpg", "/ab/c.jpg"], np.ones((2, 2))))
+    assert [one.path for one in place.find(QUERY, place.rows(Filter(in_folder="/a"))).pictures] == ["/a/b.jpg"]
+    with pytest.raises(QueryError, match="since needs what a store knows"):
+        place.rows(Filter(since="2020"))
+
+
+def test_proven_copies_are_one_picture_until_a_person_says_otherwise(store: Store, tmp_path: Path) -> None:
+    folder = tmp_path / "photos"
+
+    def member(name: str, tier: str, **more: Any) -> Any:
+        return members.member(folder / name, sha256=content_of(name), tier=tier, **more)
+
+    group = members.group(
+        member("Alps/peak.jpg", EXACT),
+        member("Alps/small.jpg", RE_ENCODED),
+        member("Alps/edited.png", EDITED),
+        member("Sea/shore.heic", SIMILAR, copy_of=str(folder / "Alps/edited.png"), copy_tier=RE_ENCODED),
+    )
+    store.copies.record([group])
+    assert found(store) == ["peak.jpg", "edited.png", "copy 1 of wave.jpg", "box.jpg"]
+    # The best copy does not fit, so the nearest that does is shown, and the best one is among its copies.
+    place = Place(index=store_index(store, VECTOR_ID), store=store)
+    (small,) = place.find(QUERY, place.index.holding([content_of("Alps/small.jpg")])).pictures
+    assert [os.path.basename(path) for path in (small.path, *small.copies)] == ["small.jpg", "peak.jpg"]
+
+    store.decisions.add("different", [content_of("Alps/peak.jpg"), content_of("Alps/small.jpg")])
+    assert found(store)[:2] == ["peak.jpg", "small.jpg"]
+    store.copies.record([members.group(member("Alps/edited.png", EXACT), member("Sea/shore.heic", SIMILAR))])
+    assert "shore.heic" in found(store)
+
+
+def test_pictures_whose_files_are_gone_are_counted_and_the_list_is_still_full(store: Store, tmp_path: Path) -> None:
+    os.unlink(tmp_path / "photos" / "Alps" / "peak.jpg")
+    place = Place(index=store_index(store, VECTOR_ID), store=store)
+    result = place.find(QUERY, top=2)
+    assert [os.path.basename(picture.path) for picture in result.pictures] == ["small.jpg", "edited.png"]
+    assert (result.gone, result.compared) == (1, 6)
+
+
+def test_the_index_follows_the_store(store: Store, tmp_path: Path) -> None:
+    assert len(store_index(store, VECTOR_ID)) == 6
+    with Store(store.directory) as other:
+        plant(other, tmp_path / "photos", {"new.jpg": at(1)})
+    assert found(store)[0] == "new.jpg"
+    for damaged in (store.directory / "index").glob("*/*/photos.arrow"):
+        damaged.write_bytes(b"damaged")
+    assert found(store)[0] == "new.jpg"
+
+
+def test_a_store_without_such_vectors_says_which_it_has(store: Store) -> None:
+    with pytest.raises(VectorsError, match="has no vectors of x; it has vectors of m/trained"):
+        store_index(store, "x")

@@ -1,0 +1,95 @@
+"""A collection in the local mode of qdrant-client, which is NumPy behind the same calls; no server takes part here."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from clip_client import VectorsError
+from clip_client.dedup import Store
+from clip_client.dedup.types import EXACT, RE_ENCODED
+from clip_client.search.filters import Filter
+from clip_client.search.pictures import Place
+from clip_client.search.qdrant import QdrantAddress, QdrantCollection, QdrantError
+from clip_client.search.store_index import store_index
+from tests.fixtures import members
+from tests.fixtures.search_store import VECTOR_ID, content_of, plant
+from tests.unit.search.test_pictures import PHOTOS, QUERY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytest.importorskip("qdrant_client", reason="qdrant-client is not installed")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    with Store(tmp_path / "store") as store:
+        plant(store, tmp_path / "photos", PHOTOS)
+        group = members.group(
+            members.member(tmp_path / "photos/Alps/peak.jpg", sha256=content_of("Alps/peak.jpg"), tier=EXACT),
+            members.member(tmp_path / "photos/Alps/small.jpg", sha256=content_of("Alps/small.jpg"), tier=RE_ENCODED),
+        )
+        store.copies.record([group])
+        yield Place(index=store_index(store, VECTOR_ID), store=store)
+
+
+@pytest.fixture
+def collection(place: Place, tmp_path: Path) -> Iterator[QdrantCollection]:
+    with QdrantCollection(QdrantAddress.of(f"qdrant://{tmp_path}/qdrant/photos")) as collection:
+        for _ in range(2):  # what is there already is replaced
+            assert collection.fill(place, lambda what, done, total: None) == len(PHOTOS)
+        yield collection
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {},
+        {"since": "2015-07"},
+        {"until": "2015-06"},
+        {"camera": "canon"},
+        {"format": "png"},
+        {"min_pixels": "1M", "camera": "eos"},
+        {"near": "-33.9,-179.95,20"},
+        {"in_folder": "photos/Sea"},
+    ],
+)
+def test_a_collection_finds_what_the_index_finds(
+    collection: QdrantCollection, place: Place, tmp_path: Path, wanted: dict[str, Any]
+) -> None:
+    if "in_folder" in wanted:
+        wanted = {"in_folder": str(tmp_path / wanted["in_folder"])}
+    fits = Filter(**wanted)
+    ours = place.find(QUERY, place.rows(fits), in_folder=fits.in_folder)
+    theirs = collection.find(QUERY, VECTOR_ID, fits, top=20)
+    assert [one.path for one in theirs.pictures] == [one.path for one in ours.pictures]
+    assert theirs.compared == ours.compared
+    np.testing.assert_allclose([one.score for one in theirs.pictures], [one.score for one in ours.pictures], atol=1e-5)
+    assert [os.path.basename(one.path) for one in collection.find(QUERY, VECTOR_ID, fits, top=1).pictures] == [
+        os.path.basename(one.path) for one in ours.pictures[:1]
+    ]
+
+
+def test_vectors_of_another_model_are_refused(collection: QdrantCollection) -> None:
+    with pytest.raises(VectorsError, match=f"holds vectors of {VECTOR_ID.replace('|', '.')}.* those of other"):
+        collection.find(QUERY, "other", Filter(), top=1)
+
+
+def test_what_cannot_be_reached_is_one_sentence(tmp_path: Path) -> None:
+    with QdrantCollection(QdrantAddress.of(f"qdrant://{tmp_path}/qdrant/absent")) as collection:
+        with pytest.raises(QdrantError, match="absent"):
+            collection.find(QUERY, VECTOR_ID, Filter(), top=1)
+    with QdrantCollection(QdrantAddress.of("qdrant://127.0.0.1:9/photos")) as collection:
+        with pytest.raises(QdrantError, match="photos"):
+            collection.find(QUERY, VECTOR_ID, Filter(), top=1)
+
+
+@pytest.mark.parametrize("text", ["qdrant://", "qdrant://host", "http://host/photos", "qdrant:///photos"])
+def test_an_incomplete_address_is_refused(text: str) -> None:
+    with pytest.raises(QdrantError, match="write qdrant://HOST:6333/COLLECTION"):
+        QdrantAddress.of(text)

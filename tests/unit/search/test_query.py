@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from clip_client import VectorsError
+from clip_client.search import PhotoIndex, search
+from clip_client.search.query import QueryError, Term, query_vector, terms_in, terms_of
+from tests.fixtures.search_store import TEXT_ID, VECTOR_ID, Words
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        (["dog", "on the", "beach"], [(1, "dog on the beach")]),
+        (["horse", "+", "stripes", "-", "2:green", "grass"], [(1, "horse"), (1, "stripes"), (-2, "green grass")]),
+        (["2.5:cat"], [(2.5, "cat")]),
+        ([".5: a cat"], [(0.5, "a cat")]),
+        (["-", "snow", "+", "house"], [(-1, "snow"), (1, "house")]),
+        (["black-and-white", "1+1"], [(1, "black-and-white 1+1")]),
+    ],
+)
+def test_words_signs_and_weights_are_read_as_in_rclip(parts: list[str], expected: list[tuple[float, str]]) -> None:
+    assert [(term.weight, term.text) for term in terms_of(parts)] == expected
+    assert [(term.weight, term.text) for term in terms_in(" ".join(parts))] == expected
+
+
+def test_files_are_photos(tmp_path: Path) -> None:
+    photo = tmp_path / "a cat.jpg"
+    photo.touch()
+    terms = terms_of(["night", f"{photo}", "city", "-", f"2:{photo}"])
+    assert terms == [Term(text="night"), Term(photo=str(photo)), Term(text="city"), Term(weight=-2, photo=str(photo))]
+    assert terms_in(f"{photo} - snow") == [Term(text=str(photo)), Term(weight=-1, text="snow")]
+
+
+@pytest.mark.parametrize("parts", [[], ["", " "], ["+"], ["dog", "-"], ["dog", "+", "-", "cat"]])
+def test_an_incomplete_query_is_refused(parts: list[str]) -> None:
+    with pytest.raises(QueryError):
+        terms_of(parts)
+
+
+async def test_the_query_is_the_weighted_sum_of_unit_vectors() -> None:
+    clip = Words({"dog": [2, 0, 0], "cat": [0, 5, 0], "photo": [0, 0, 1]})
+    query = await query_vector(clip, [Term(text="dog"), Term(weight=-2, text="cat"), Term(photo="photo")])
+    assert query.vector.tolist() == [1, -2, 1]
+    assert not query.is_text
+    assert (await query_vector(clip, terms_in("dog + 3:cat"))).is_text
+
+
+async def test_terms_that_cancel_out_are_refused() -> None:
+    with pytest.raises(QueryError, match="cancel out"):
+        await query_vector(Words({"dog": [1, 0, 0]}), terms_in("dog - dog"))
+
+
+async def test_a_text_is_compared_with_photos_of_the_same_model_only() -> None:
+    clip = Words({"dog": [1, 0, 0]})
+    text = await query_vector(clip, terms_in("dog"))
+    text.check("m/trained@00000000|other|thumb")
+    for other in ("m/trained@11111111|small|original", "n/trained@00000000|small|original"):
+        with pytest.raises(VectorsError, match="must not be compared") as raised:
+            text.check(other)
+        assert other in str(raised.value)
+        assert TEXT_ID in str(raised.value)
+    photos = PhotoIndex.from_arrays(["a", "b"], np.eye(3)[:2], vector_id=VECTOR_ID)
+    assert [hit.key for hit in await search(clip, photos, "dog", k=1)] == ["a"]
+    with pytest.raises(VectorsError, match="must not be compared"):
+        (await query_vector(clip, [Term(photo="dog")])).check("m/trained@00000000|other|thumb")

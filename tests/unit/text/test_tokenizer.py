@@ -1,0 +1,142 @@
+"""Token ids, compared with those of open_clip's own tokenizers: a slice here, and 100,000 texts with ``make fuzz``.
+
+CLIP's vocabulary is the real one. Those of SigLIP 2 and XLM-R are stand-ins of their kind, read by open_clip through
+transformers: the real ones are on a hub.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import open_clip
+import pytest
+from open_clip.tokenizer import HFTokenizer
+
+from preprocess_ensemble.export.tokenizer_files import write_tokenizer
+from preprocess_ensemble.text.tokenizer import TOKENIZER_FILE, Tokenizer, TokenizerConfig, TokenizerError
+from tests.fixtures.texts.fuzzed_texts import fuzzed_text
+from tests.fixtures.texts.tokenizers import write_gemma, write_xlm_roberta
+
+TEXTS = int(os.environ.get("FUZZ_TEXTS", "2000"))
+SEED = int(os.environ.get("FUZZ_SEED", "7"))
+CHUNK = 1000
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A tokenizer, and open_clip's for the same model."""
+
+    ours: Tokenizer
+    theirs: Any
+
+    def token_counts(self, texts: list[str]) -> list[int]:
+        """Numbers of open_clip's tokens before it cuts a text off."""
+        if isinstance(self.theirs, HFTokenizer):
+            return [len(ids) for ids in self.theirs.tokenizer([self.theirs.clean_fn(t) for t in texts]).input_ids]
+        return [2 + len(self.theirs.encode(text)) for text in texts]
+
+
+def clip(folder: Path) -> Pair:
+    config, digests = write_tokenizer(folder, {"context_length": 77, "vocab_size": 49408, "width": 512})
+    return Pair(Tokenizer.load(folder, config, digests), open_clip.get_tokenizer("ViT-B-32"))
+
+
+def from_hub(write: Callable[[Path], None], context_length: int, **options: Any) -> Callable[[Path], Pair]:
+    def make(folder: Path) -> Pair:
+        write(folder)
+        theirs = HFTokenizer(str(folder), context_length=context_length, **options)
+        exported = folder / "exported"
+        exported.mkdir()
+        cfg = {"context_length": context_length, "hf_tokenizer_name": str(folder), "tokenizer_kwargs": options}
+        config, digests = write_tokenizer(exported, cfg)
+        return Pair(Tokenizer.load(exported, config, digests), theirs)
+
+    return make
+
+
+KINDS = {
+    "clip": clip,
+    "siglip2": from_hub(write_gemma, 64, clean="canonicalize"),
+    "xlm-roberta": from_hub(write_xlm_roberta, 77),
+    "without-separator": from_hub(write_xlm_roberta, 10, clean="lower", strip_sep_token=True),
+}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return KINDS[request.param](tmp_path_factory.mktemp(request.param))
+
+
+@pytest.mark.timeout(60 + TEXTS // 100)
+def test_token_ids_are_those_of_open_clip(pair: Pair) -> None:
+    different = []
+    long = 0
+    for start in range(0, TEXTS, CHUNK):
+        texts = [fuzzed_text(SEED, number) for number in range(start, min(start + CHUNK, TEXTS))]
+        ids, truncated = pair.ours.encode(texts)
+        wrong = (ids != pair.theirs(texts).numpy()).any(axis=1)
+        wrong |= truncated != (np.array(pair.token_counts(texts)) > pair.ours.config.context_length)
+        different += [start + int(row) for row in np.flatnonzero(wrong)]
+        long += int(truncated.sum())
+    assert different == [], f"fuzzed_text({SEED}, number) is the text"
+    assert 0.05 * TEXTS < long < 0.9 * TEXTS
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "İSTANBUL ığdır",
+        "<start_of_text> a dog <END_OF_TEXT>",
+        "\ud83d\ude00 \ud800",
+        "&amp;lt;b&amp;gt;",
+        "of" * 40,
+    ],
+)
+def test_token_ids_of_one_text_are_those_of_open_clip(pair: Pair, text: str) -> None:
+    assert np.array_equal(pair.ours.encode([text])[0], pair.theirs([text]).numpy())
+
+
+def test_texts_follow_from_seed_and_number() -> None:
+    assert fuzzed_text(3, 41) == fuzzed_text(3, 41)
+    assert fuzzed_text(3, 41) != fuzzed_text(4, 41)
+
+
+def test_no_texts_give_no_rows(pair: Pair) -> None:
+    ids, truncated = pair.ours.encode([])
+    assert ids.shape == (0, pair.ours.config.context_length)
+    assert truncated.shape == (0,)
+
+
+def test_configuration_survives_the_passport(pair: Pair) -> None:
+    assert TokenizerConfig.from_mapping(pair.ours.config.to_mapping()) == pair.ours.config
+
+
+def test_a_file_of_another_export_is_refused(tmp_path: Path) -> None:
+    config, digests = write_tokenizer(tmp_path, {})
+    with pytest.raises(TokenizerError, match=r"not the file that was exported with this model"):
+        Tokenizer.load(tmp_path, config, {TOKENIZER_FILE: "0" * 64})
+    with pytest.raises(TokenizerError, match=r"not the file that was exported with this model"):
+        Tokenizer.load(tmp_path, config, {})
+    with pytest.raises(TokenizerError, match=r"merges\.txt cannot be read \(No such file"):
+        Tokenizer.load(tmp_path, config, {**digests, "merges.txt": "0" * 64})
+
+
+def test_a_tokenizer_of_a_later_version_is_refused() -> None:
+    mapping = TokenizerConfig(kind="clip-bpe", clean="lower", context_length=77).to_mapping()
+    for changed in ({"kind": "bytes"}, {"clean": "upper"}):
+        with pytest.raises(TokenizerError, match="knows no tokenizer of the kind"):
+            TokenizerConfig.from_mapping({**mapping, **changed})
+    with pytest.raises(TokenizerError, match="cannot be read"):
+        TokenizerConfig.from_mapping({**mapping, "language": "de"})
+
+
+def test_a_file_that_contradicts_the_configuration_is_refused(tmp_path: Path) -> None:
+    config, digests = write_tokenizer(tmp_path, {})
+    with pytest.raises(TokenizerError, match="cannot be loaded"):
+        Tokenizer.load(tmp_path, replace(config, context_length=64), digests)
