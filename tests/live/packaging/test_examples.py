@@ -175,17 +175,25 @@ def test_notebook(tiny_repository: Path, album: Path, tmp_path: Path, monkeypatc
 
 
 def test_python_on_the_client_page_runs(
-    server: Server, album: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tiny_pair_repository: Path,
+    album: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     photos = sorted(album.iterdir())
     shutil.copy(photos[0], "photo.jpg")
-    page = (ROOT / "docs" / "client.md").read_text(encoding="utf-8").replace("localhost:8001", server.grpc_url)
-    blocks = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    page = (ROOT / "docs" / "client.md").read_text(encoding="utf-8")
+    page = page.replace("localhost:8001", f"local:{tiny_pair_repository}")
+    # A block that is indented continues the one before it.
+    blocks = re.sub(
+        r"\0(?= )", "", "\0".join(re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE))
+    ).split("\0")
     assert len(blocks) == 3
 
     async def run(block: str) -> None:
-        names = {"images": photos, "source": photos, "photos": photos}
+        names = {"images": photos, "source": photos, "photos": photos, "lines": ["a dog", "a cat"]}
         waiting = eval(compile(block, "client.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), names)
         if waiting is not None:
             await waiting

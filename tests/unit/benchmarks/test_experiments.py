@@ -96,7 +96,7 @@ def test_every_extra_for_users_is_measured() -> None:
     packages = extras()
     measured = [set().union(*(packages[name] for name in one.split(",") if name)) for one in EXTRAS]
     missing = {name for name in packages if not any(packages[name] <= one for one in measured)}
-    assert missing == {"baseline", "bench", "dev", "gpu", "qdrant", "tracing"}
+    assert missing == {"baseline", "bench", "dev", "gpu", "tracing"}
 
 
 @pytest.mark.parametrize("restarts", [[0.0] * 99 + [1.0], [1.0] * 100])

@@ -115,6 +115,7 @@ def moved(report: DuplicateReport, folder: Path, *tiers: str) -> dict[str, str]:
     return {Path(move.duplicate.path).stem: Path(move.kept.path).stem for move in moves}
 
 
+@pytest.mark.timeout(180)
 def test_the_original_stays_although_enlarged_noisy_and_bordered_copies_are_larger(family: Path, store: Store) -> None:
     report = search(family, alike=DUPLICATES, store=store)
     (group,) = report.groups
