@@ -1,8 +1,8 @@
 """How many texts a second does each system embed?
 
 Compares the library in front of Triton, open_clip in process and infinity, with one text in a request. All embed the
-same captions with the same weights. Their vectors are compared before anything is timed; ``odd`` is the least cosine
-among texts with HTML entities and other characters that open_clip cleans, which no rate depends on.
+same short captions with the same weights. Their vectors are compared before anything is timed; ``odd`` is the least
+cosine among longer texts and those with characters that open_clip cleans, which no rate depends on.
 """
 
 from __future__ import annotations
@@ -36,13 +36,14 @@ _THINGS: Final = (
     "a plate of spaghetti",
     "the Eiffel tower",
 )
-_STYLES: Final = ("a photo of {}", "{}", "a blurred black-and-white picture of {}, taken with an old camera", "{}!")
+_STYLES: Final = ("a photo of {}", "{}", "a blurred picture of {}", "{}!")
 ODD: Final = (
     "Fish &amp; chips",
     "caf\u00c3\u00a9 in \ufb01lm",
     "\u0130stanbul'da bir k\u00f6pek",
     "\u72ac\u306e\u5199\u771f",
     "I \u2764\ufe0f my \U0001f415",
+    "a blurred black-and-white picture of a dog at night, taken with an old camera",
     "long " * 200,
 )
 
