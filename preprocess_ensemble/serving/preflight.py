@@ -9,50 +9,58 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from preprocess_ensemble.contract import DEFAULT_NAMES, ENCODER, ENSEMBLE, PREPROCESSOR
+from preprocess_ensemble.contract import DEFAULT_NAME, DEFAULT_NAMES, ModelNames
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.model_repository.config import MODEL_FILE, installed_passport
+from preprocess_ensemble.model_repository.location import model_names
 
 if TYPE_CHECKING:
     from preprocess_ensemble.model_repository.passport import Passport
 
 
 def check_repository(repository: Path) -> None:
-    """Raise ReportedError unless ``repository`` has the ensemble and an exported model."""
+    """Raise ReportedError unless ``repository`` has an exported model, and all that belongs to each one it has."""
     if not repository.is_dir():
         raise ReportedError(
             f"There is no model repository {repository}: name one with --repository DIR, or start with "
             "--model ViT-B-32."
         )
-    if not (repository / ENSEMBLE / "config.pbtxt").is_file():
+    for name in model_names(repository) or [DEFAULT_NAME]:
+        names = ModelNames(name)
+        _check_image_tower(repository, names)
+        if (passport := installed_passport(repository, names)) is not None:
+            _check_text_tower(repository, names, passport)
+
+
+def _check_image_tower(repository: Path, names: ModelNames) -> None:
+    """Raise ReportedError unless the image tower is complete."""
+    export = f"`clip-export --repository {repository}" + ("" if names == DEFAULT_NAMES else f" --name {names.name}")
+    if not (repository / names.image / "config.pbtxt").is_file():
         raise ReportedError(
-            f"{repository} has no model {ENSEMBLE}: start with --model ViT-B-32, or create it with "
-            f"`clip-export --repository {repository}`."
+            f"{repository} has no model {names.image}: start with --model ViT-B-32, or create it with {export}`."
         )
-    encoder = repository / ENCODER
+    encoder = repository / names.encoder
     config = encoder / "config.pbtxt"
     text = config.read_text(encoding="utf-8", errors="replace") if config.is_file() else ""
     elsewhere = re.search(r"default_model_filename\s*:\s*[\"'](?!model\.onnx[\"'])", text)
     if encoder.is_dir() and not elsewhere and not any(encoder.glob("*/model.onnx")):
-        raise ReportedError(
-            f"{encoder} has no model.onnx, because git holds no weights: run `clip-export --repository {repository}`."
-        )
-    preprocessor = repository / PREPROCESSOR
+        raise ReportedError(f"{encoder} has no model.onnx, because git holds no weights: run {export}`.")
+    preprocessor = repository / names.preprocess
     if preprocessor.is_dir() and not any(preprocessor.glob("*/model.py")):
         raise ReportedError(
-            f"{preprocessor} has no model.py: run `clip-export --repository {repository}` with the --model and "
-            "--pretrained of the installed model, which adds what is missing."
+            f"{preprocessor} has no model.py: run {export}` with the --model and --pretrained of the installed model, "
+            "which adds what is missing."
         )
-    if (passport := installed_passport(repository)) is not None:
-        _check_text_tower(repository, passport)
 
 
-def _check_text_tower(repository: Path, passport: Passport) -> None:
+def _check_text_tower(repository: Path, names: ModelNames, passport: Passport) -> None:
     """Raise ReportedError unless the text tower is complete if the model has one, and absent otherwise."""
-    tokenize, encoder, ensemble = (repository / name for name in DEFAULT_NAMES.of_texts)
+    tokenize, encoder, ensemble = (repository / name for name in names.of_texts)
     configs = [folder / "config.pbtxt" for folder in (tokenize, encoder, ensemble)]
+    named = "" if names == DEFAULT_NAMES else f" --name {names.name}"
     remedy = (
-        f"run `clip-export --repository {repository} --force` with the --model and --pretrained of the installed model"
+        f"run `clip-export --repository {repository}{named} --force` with the --model and --pretrained of the "
+        "installed model"
     )
     if passport.text is None:
         left = [config.parent.name for config in configs if config.exists()]

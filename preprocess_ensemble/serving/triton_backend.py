@@ -1,8 +1,8 @@
 """How the supervisor acts on a real tritonserver: start it, probe it, count its requests, check its shared memory.
 
-A probe embeds the canaries: a small image and, if the model has a text tower, a text, whose vectors were computed when
-the model was exported. A server that returns another vector, or none, does not work, whatever its own health endpoints
-say.
+A probe embeds the canaries of each model: a small image and, if it has a text tower, a text, whose vectors were
+computed when the model was exported. A server that returns another vector, or none, does not work, whatever its own
+health endpoints say.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
-from preprocess_ensemble.contract import DEFAULT_NAMES, ENSEMBLE
+from preprocess_ensemble.contract import DEFAULT_NAME, ENSEMBLE, ModelNames
 from preprocess_ensemble.imaging.transform import PreprocessConfig
+from preprocess_ensemble.model_repository.location import model_names
 from preprocess_ensemble.serving.cleanup import free_bytes, region_prefix
 from preprocess_ensemble.serving.tensorrt import stage_repository
 from preprocess_ensemble.serving.triton_process import TritonProcess
@@ -69,11 +70,22 @@ class Probe:
     step: Step = Step.CANARY
     message: str = ""
     model_id: str = ""
+    """Of the model, or of several, with commas between them."""
 
     @property
     def is_right(self) -> bool:
         """Whether the canaries got the right vectors."""
         return self.outcome in (ProbeOutcome.OK, ProbeOutcome.SHORT)
+
+
+@dataclass(kw_only=True)
+class _ServedModel:
+    """One of the models of the repository."""
+
+    names: ModelNames
+    transport: Transport
+    info: ModelInfo | None = None
+    """Once the server has told."""
 
 
 class TritonBackend:
@@ -83,8 +95,7 @@ class TritonBackend:
         self._config = config
         self._staging = TemporaryDirectory(prefix="clip-serve-") if config.tensorrt else None
         """The repository to serve if the encoder runs on TensorRT."""
-        self._transport: Transport | None = None
-        self._model: ModelInfo | None = None
+        self._models: list[_ServedModel] = []
         self._full_batch_fits = False
         self._process: TritonProcess | None = None
         self._probed_ensemble = ENSEMBLE
@@ -115,37 +126,52 @@ class TritonBackend:
             config = replace(
                 config, ca_certificate=tls.certificate, server_name=name, client_certificate=certificate, client_key=key
             )
-        await self._close_transport()
-        self._model, self._full_batch_fits = None, False
+        await self._close_transports()
+        self._full_batch_fits = False
         # Not a ClipClient, which would retry, and wait while it limits itself.
-        self._transport = transport_factory(config)(config.endpoints[0], None)
+        for name in model_names(self._config.repository) or [DEFAULT_NAME]:
+            named = replace(config, model=name)
+            transport = transport_factory(named)(named.endpoints[0], None)
+            self._models.append(_ServedModel(names=ModelNames(name), transport=transport))
 
     async def probe(self) -> Probe:
         """Embed each canary once, with one request, and ask whether all models are ready.
 
         Since release 25.12 a model whose process has ended is not ready. Only the first probe of a server also asks for
-        its model.
+        its models.
         """
+        for served in self._models:
+            if (failed := await self._probe_model(served)) is not None:
+                if len(self._models) > 1:
+                    failed = replace(failed, message=f"Model {served.names.name}: {failed.message}")
+                return failed
+        models = [served.info for served in self._models if served.info is not None]
+        ids = ", ".join(model.id for model in models)
+        if shortage := await self._shortage(self._models[0].transport, models[0]):
+            return Probe(outcome=ProbeOutcome.SHORT, step=Step.SHARED_MEMORY, message=shortage, model_id=ids)
+        return Probe(outcome=ProbeOutcome.OK, model_id=ids)
+
+    async def _probe_model(self, served: _ServedModel) -> Probe | None:
+        """Return what is wrong with a model, or None."""
         from clip_client import ClipError, DeadlineExceeded, ModelNotReady, Overloaded, Unavailable
         from clip_client._health import check_canary
         from clip_client._model import Tower
 
-        assert self._transport is not None
-        timeout_s = self._config.canary_timeout_s
+        transport, timeout_s = served.transport, self._config.canary_timeout_s
         step = Step.HANDSHAKE
         try:
-            if self._model is None:
+            if served.info is None:
                 # Not with gRPC, which retries at growing intervals while the port is closed.
                 if not await self._can_connect():
                     return self._no_connection()
-                self._model = await self._transport.model(timeout_s=timeout_s)
-            step, self._probed_ensemble = Step.CANARY, ENSEMBLE
-            await check_canary(self._transport, self._model, timeout_s=timeout_s)
-            if self._model.text is not None:
-                step, self._probed_ensemble = Step.TEXT_CANARY, DEFAULT_NAMES.text
-                await check_canary(self._transport, self._model, Tower.TEXT, timeout_s=timeout_s)
+                served.info = await transport.model(timeout_s=timeout_s)
+            step, self._probed_ensemble = Step.CANARY, served.names.image
+            await check_canary(transport, served.info, timeout_s=timeout_s)
+            if served.info.text is not None:
+                step, self._probed_ensemble = Step.TEXT_CANARY, served.names.text
+                await check_canary(transport, served.info, Tower.TEXT, timeout_s=timeout_s)
             step = Step.READY
-            await self._transport.models_ready(timeout_s=timeout_s)
+            await transport.models_ready(timeout_s=timeout_s)
         except (DeadlineExceeded, Overloaded) as error:
             return Probe(outcome=ProbeOutcome.SLOW, step=step, message=error.message)
         except Unavailable:
@@ -158,27 +184,25 @@ class TritonBackend:
             ended = isinstance(error, ModelNotReady) and step is not Step.HANDSHAKE
             message = "A model is not ready any more: its process has ended." if ended else error.message
             return Probe(outcome=ProbeOutcome.BROKEN, step=step, message=message)
-        if shortage := await self._shortage(self._transport, self._model):
-            return Probe(outcome=ProbeOutcome.SHORT, step=Step.SHARED_MEMORY, message=shortage, model_id=self._model.id)
-        return Probe(outcome=ProbeOutcome.OK, model_id=self._model.id)
+        return None
 
     async def progress(self) -> float | None:
         """Return how many requests for embeddings the server has finished, or None if it does not report that.
 
-        Only those of the tower whose canary was sent last: the other one may work while this one hangs.
+        Only those of the tower whose canary was sent last: the others may work while this one hangs.
         """
         url = f"http://{self._config.client_host}:{self._config.metrics_port}/metrics"
         return await asyncio.to_thread(finished_requests, url, self._probed_ensemble)
 
     async def aclose(self) -> None:
         """Close the canary's connection and remove temporary files. The supervisor stops the process."""
-        await self._close_transport()
+        await self._close_transports()
         if self._staging is not None:
             self._staging.cleanup()
 
-    async def _close_transport(self) -> None:
-        if self._transport is not None:
-            await self._transport.close()
+    async def _close_transports(self) -> None:
+        while self._models:
+            await self._models.pop().transport.close()
 
     async def _shortage(self, transport: Transport, model: ModelInfo) -> str:
         """Return one sentence if shared memory is too small for a full batch of small images, else an empty text.

@@ -192,3 +192,14 @@ async def test_a_server_that_ends_behind_its_answer_is_no_error(
     """The supervisor notices the end by itself; an exception here would end the supervisor."""
     async with Listening() as server, _probing(server, monkeypatch, tmp_path, program="true") as backend:
         assert (await backend.probe()).outcome is ProbeOutcome.OK
+
+
+async def test_each_model_of_the_repository_has_a_canary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("clip", "other"):
+        (tmp_path / f"{name}_encoder" / "1").mkdir(parents=True)
+        (tmp_path / f"{name}_encoder" / "1" / "model.json").touch()
+    async with Listening() as server, _probing(server, monkeypatch, tmp_path) as backend:
+        probe = await backend.probe()
+        assert (probe.outcome, probe.step) == (ProbeOutcome.BROKEN, Step.HANDSHAKE)
+        assert probe.message.startswith("Model other: ")
+        assert server.requests[0].model == "clip_image"

@@ -246,6 +246,16 @@ def test_half_a_text_tower_is_named_before_the_start(repository: Path, capsys: p
     assert "has clip_tokenize, clip_text_encoder, clip_text, but the installed model has no text tower" in message()
 
 
+def test_a_named_model_is_checked_by_its_name(tmp_path: Path) -> None:
+    for name in ("encoder/1/model.json", "encoder/1/model.onnx", "image/config.pbtxt", "preprocess/1/model.py"):
+        (tmp_path / f"other_{name}").parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / f"other_{name}").touch()
+    check_repository(tmp_path)
+    (tmp_path / "other_preprocess" / "1" / "model.py").unlink()
+    with pytest.raises(ReportedError, match=r"other_preprocess has no model\.py: run `clip-export .* --name other`"):
+        check_repository(tmp_path)
+
+
 TLS = ("--tls-certificate=c", "--tls-key=k")
 TO_ALL = "--http-port would let clients in without the certificate that --tls-client-ca requires"
 
