@@ -164,7 +164,10 @@ class _ThreadSource(Source):
     async def aclose(self) -> None:
         self._closed.set()
         self._permits.put(0)
-        await asyncio.wait({self._task}, timeout=_BLOCKED_S if self._is_blocking else None)
+        if self._is_blocking:
+            await asyncio.wait({self._task}, timeout=_BLOCKED_S)
+        if not self._is_blocking:
+            await asyncio.wait({self._task})
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task

@@ -132,6 +132,26 @@ async def test_a_source_is_closed_when_its_stream_ends(kind: str, how: str) -> N
         await until(lambda: not clip.stats().images_in_flight)
 
 
+async def test_a_source_that_is_left_while_it_makes_an_image_is_closed_before_its_stream_ends() -> None:
+    def images() -> Iterator[bytes]:
+        try:
+            yield b"0"
+            left.wait()
+            time.sleep(0.05)
+            yield b"1"
+        finally:
+            time.sleep(0.2)
+            closed.append(True)
+
+    left = threading.Event()
+    closed: list[bool] = []
+    async with FakeTriton() as server, ClipClient(server.url) as clip, aclosing(clip.embed_stream(images())) as items:
+        await anext(items)
+        left.set()
+        await items.aclose()
+        assert closed
+
+
 @pytest.mark.parametrize("kind", ["thread", "async"])
 async def test_a_source_that_fails_to_close_is_reported(kind: str) -> None:
     """It does not hide why the stream was left."""
