@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from clip_client.search.photo_index import Hit, PhotoIndex
 
 _WEIGHTED: Final = re.compile(r"(\d+(?:\.\d+)?|\.\d+):\s*(\S.*)", re.DOTALL)
+_NAMED_CHARACTERS: Final = 60
+"""How much of a text a message repeats."""
 _SIGNS: Final = re.compile(r"(?:^|(?<=\s))([+-])(?=\s|$)")
 
 
@@ -65,8 +67,10 @@ class Term:
 
     @property
     def name(self) -> str:
-        """The text or the path, for messages."""
-        return self.text or (printable(self.photo) if isinstance(self.photo, str) else "the photo")
+        """The text, without the rest of a long one, or the path, for messages."""
+        if not self.text:
+            return printable(self.photo) if isinstance(self.photo, str) else "the photo"
+        return self.text if len(self.text) <= _NAMED_CHARACTERS else f"{self.text[:_NAMED_CHARACTERS]}..."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +84,7 @@ class QueryVector:
     is_text: bool
     """It has no photo and nothing that is subtracted, so its scores are those of a plain text."""
     truncated: tuple[str, ...] = ()
-    """Texts that are too long for the model, which has read only their beginning."""
+    """Names of the texts that are too long for the model, which has read only their beginning."""
 
     def check(self, vector_id: str) -> None:
         """Raise VectorsError if it must not be compared with photos of this id; an empty id is unknown."""
@@ -169,7 +173,7 @@ async def query_vector(clip: QueryEmbedder, terms: Sequence[Term]) -> QueryVecto
         vector=total,
         vector_ids=tuple(batch.vector_id for _, batch in batches),
         is_text=not photos and all(term.weight > 0 for term in terms),
-        truncated=tuple(texts[place].text for place in batches[0][1].truncated) if texts else (),
+        truncated=tuple(texts[place].name for place in batches[0][1].truncated) if texts else (),
     )
 
 

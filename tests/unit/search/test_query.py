@@ -44,6 +44,11 @@ def test_an_incomplete_query_is_refused(parts: list[str]) -> None:
         terms_of(parts)
 
 
+def test_messages_name_a_long_text_by_its_beginning() -> None:
+    assert Term(text="a dog " * 10_000).name == "a dog " * 10 + "..."
+    assert Term(text="a dog").name == "a dog"
+
+
 async def test_the_query_is_the_weighted_sum_of_unit_vectors() -> None:
     clip = Words({"dog": [2, 0, 0], "cat": [0, 5, 0], "photo": [0, 0, 1]})
     query = await query_vector(clip, [Term(text="dog"), Term(weight=-2, text="cat"), Term(photo="photo")])
