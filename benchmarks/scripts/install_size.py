@@ -24,8 +24,8 @@ from benchmarks.harness.experiment import Run, experiment, option
 ROOT: Final = Path(__file__).parents[2]
 EXTRAS: Final[Mapping[str, str]] = {
     "": "the Python client",
-    "cli": "`clip-client embed`, `similar`, `health`, `profile`, `doctor`",
-    "cli,dedup": "and `clip-client dedup`, `undo`, `purge`, `decide`, `rules`, `tune`",
+    "cli": "`clip-client embed`, `health`, `profile`, `doctor`",
+    "cli,dedup": "and `clip-client dedup`, `undo`, `purge`, `decide`, `rules`, `tune`, `search`, `similar`",
     "cli,dedup,review": "and `clip-client review`",
     "cli,local": "the model in your own process",
     "laptop": "`cli`, `dedup`, `local`, `phone`, `raw` and `review`: all that a photographer needs",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from clip_client.dedup.files.directories import DirectorySet
 from clip_client.search.filters import Filter, taken_text
 from clip_client.search.scores import MOST_RANKS, first_fall
 
@@ -81,6 +82,8 @@ class Place:
     """The store that the keys of the index are contents of; without one they are paths."""
     paths: Mapping[str, Sequence[str]] | None = None
     """Content -> its files, if only these count."""
+    without: DirectorySet = field(default_factory=lambda: DirectorySet(()))
+    """Files that are not listed, such as the photo that is searched for."""
 
     def rows(self, wanted: Filter) -> NDArray[np.bool_] | None:
         """Tell for each row of the index whether it counts; None if all do. Raises QueryError."""
@@ -130,7 +133,8 @@ class Place:
         """Yield the pictures of ``hits``, the nearest first; None for one whose files are gone."""
         if self.store is None:
             for hit, facts in zip(hits, self.index.facts_at([hit.row for hit in hits]), strict=True):
-                yield FoundPicture(path=hit.key, score=hit.score, facts=facts)
+                if not self.without.contains(hit.key):
+                    yield FoundPicture(path=hit.key, score=hit.score, facts=facts)
             return
         decisions = self.store.decisions.all()
         pictures = self.store.copies.pictures_of([hit.key for hit in hits], decisions)
@@ -159,17 +163,19 @@ class Place:
                 (hit, path)
                 for hit in ordered
                 for path in (files[hit.key] if self.paths is None else self.paths[hit.key])
-                if os.path.abspath(path).startswith(below) and os.path.isfile(path)
+                if os.path.abspath(path).startswith(below) and self._is_listed(path)
             )
             chosen.append((picture, hits, next(fitting, None)))
         rows = [found[0].row for _, _, found in chosen if found is not None]
         facts = iter(self.index.facts_at(rows))
         for picture, hits, found in chosen:
+            of_picture = [one for content in contents[picture] for one in files[content]]
             if found is None:
-                yield None
+                if not any(map(self.without.contains, of_picture)):
+                    yield None
                 continue
             hit, path = found
-            others = (one for content in contents[picture] for one in files[content] if os.path.isfile(one))
+            others = filter(self._is_listed, of_picture)
             yield FoundPicture(
                 path=path,
                 score=hits[0].score,
@@ -177,3 +183,6 @@ class Place:
                 content=hit.key,
                 facts=next(facts),
             )
+
+    def _is_listed(self, path: str) -> bool:
+        return os.path.isfile(path) and not self.without.contains(path)

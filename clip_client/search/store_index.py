@@ -104,24 +104,24 @@ async def embed_files(
 ) -> EmbeddedFiles:
     """Embed those of ``files`` that the store does not know yet, and open its index.
 
-    Raises VectorsError if the store has no vector afterwards, StoreError, and what the embedder raises.
+    Raises StoreError, and what the embedder raises.
     """
-    vector_id = (await embedder.model()).vector_id
-    index = await to_thread.run_sync(store_index, store, vector_id) if vector_id in stored_ids(store) else None
+    model = await embedder.model()
+    vector_id = model.vector_id
+    index = PhotoIndex(model.dimension, vector_id=vector_id)
+    if vector_id in stored_ids(store):
+        index = await to_thread.run_sync(store_index, store, vector_id)
     known = await to_thread.run_sync(store.files.known, files)
-    held = set() if index is None else set(index.keys())
+    held = set(index.keys())
     new = [file for file in files if known.get(file.path) not in held]
     failed: list[FailedFile] = []
     if new:
         collected = await collect_features(embedder, new, store, on_progress)
         _, undecodable = collected.comparable()
         failed = sorted([*collected.failed, *undecodable], key=lambda failure: os.fsencode(failure.path))
-        if vector_id not in stored_ids(store):
-            index = PhotoIndex((await embedder.model()).dimension, vector_id=vector_id)
-        else:
+        if vector_id in stored_ids(store):
             index = await to_thread.run_sync(store_index, store, vector_id, on_progress)
         known = await to_thread.run_sync(store.files.known, files)
-    assert index is not None
     paths: dict[str, list[str]] = {}
     for path, content in known.items():
         paths.setdefault(content, []).append(path)

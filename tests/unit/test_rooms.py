@@ -88,7 +88,8 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "search": (
         ("clip_client.search",),
         (
-            BASE, "contract", "imaging", "vectors", "dedup types", "dedup store", "dedup features", "dedup reporting",
+            BASE, "contract", "imaging", "vectors", "dedup types", "dedup files", "dedup store", "dedup features",
+            "dedup reporting",
         ),
     ),
     "client": (

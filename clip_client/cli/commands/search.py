@@ -97,6 +97,7 @@ class Answer:
             "truncated": list(self.truncated),
             "photos": [picture.to_mapping() for picture in self.found.pictures],
             "failed": [vars(failure) for failure in self.failed],
+            "skipped": dict(self.skipped),
         }
 
 
@@ -112,6 +113,11 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("parts", nargs="+", metavar="WORD|PATH", help="what to search for, and where: see below")
+    add_search_options(parser)
+
+
+def add_search_options(parser: argparse.ArgumentParser) -> None:
+    """Add where to search, which photos count, and what is written."""
     add_place_options(parser)
     parser.add_argument("--top", type=count, default=TOP, metavar="N", help=f"list N pictures (default: {TOP})")
     parser.add_argument(
@@ -130,11 +136,22 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Search, and print what was found; the exit code is 1 if that is nothing."""
+    """Read the words, and search."""
+    need_search()
+    return search_and_print(arguments, *_read_words(arguments))
+
+
+def need_search() -> None:
+    """Raise CommandFailed for a package that a search lacks."""
     need("rich", "pyarrow", "faiss", "defusedxml", "platformdirs", extra="dedup")
+
+
+def search_and_print(
+    arguments: argparse.Namespace, terms: list[Term], places: Where, *, without: Sequence[str] = ()
+) -> int:
+    """Search, and print what was found, except the files ``without``; the exit code is 1 if that is nothing."""
     from clip_client.search.filters import Filter
 
-    terms, places = _read_words(arguments)
     wanted = Filter(**{name: getattr(arguments, name) for name in FILTERS})
     wanted.demands()
     if arguments.report is not None:
@@ -142,7 +159,7 @@ def run(arguments: argparse.Namespace) -> int:
         check_place(arguments.report)
     with nullcontext() if places.vectors is not None or places.qdrant else opened_store(places.store) as store:
         with progress_bars() as show:
-            answer = asyncio.run(_search(arguments, terms, places, wanted, store, show))
+            answer = asyncio.run(_search(arguments, terms, places, wanted, without, store, show))
         _print(answer, arguments)
         if arguments.report is not None:
             from clip_client.dedup.features.preview import thumbnail
@@ -161,7 +178,7 @@ def _read_words(arguments: argparse.Namespace) -> tuple[list[Term], Where]:
     """
     from clip_client.search.query import terms_of
 
-    words, places = [], [os.path.expanduser(place) for place in arguments.places]
+    words, places = [], list(arguments.places)
     for word in arguments.parts:
         path = os.path.expanduser(word.partition(":")[2] if re.match(r"[\d.]+:", word) else word)
         if path.startswith(QDRANT):
@@ -188,11 +205,13 @@ async def _search(
     terms: list[Term],
     places: Where,
     wanted: Filter,
+    without: Sequence[str],
     store: Store | None,
     show: ProgressBars,
 ) -> Answer:
     from anyio import to_thread
 
+    from clip_client.dedup.files.directories import DirectorySet
     from clip_client.search.query import query_vector
     from clip_client.search.scores import NeutralTexts
     from clip_client.search.store_index import index_folder
@@ -205,7 +224,7 @@ async def _search(
             vector_id = model.vector_id
         else:
             opened = await open_place(places, clip, store, show)
-            place = opened.place
+            place = replace(opened.place, without=DirectorySet(without))
             vector_id = place.index.vector_id
             query.check(vector_id)
             rows = await to_thread.run_sync(place.rows, wanted)

@@ -25,7 +25,7 @@ from preprocess_ensemble.tritonserver import cpp_backend, find_triton, missing_l
 _NEEDED: Final = ("anyio", "grpcio", "numpy", "pillow", "protobuf", "tritonclient")
 
 _OPTIONAL: Final = (
-    ("rich", "embed, dedup and similar need it", "cli"),
+    ("rich", "embed, search and dedup need it", "cli"),
     ("pyarrow", "Parquet files need it", "cli"),
     ("jinja2", "the page of dedup needs it", "cli"),
     (

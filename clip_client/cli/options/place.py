@@ -59,6 +59,7 @@ def add_place_options(parser: argparse.ArgumentParser) -> None:
         dest="places",
         action="append",
         default=[],
+        type=os.path.expanduser,
         metavar="DIR|FILE",
         help="where to look: a folder of photos, a store, or what clip-client embed wrote; can be given several times "
         "(default: all that the store knows)",

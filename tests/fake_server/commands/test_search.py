@@ -98,6 +98,25 @@ def test_photos_words_signs_and_weights_make_a_query(
     assert names(capsys.readouterr().out) == ["red again.png"]
 
 
+def test_an_empty_folder_has_no_photo_that_fits(
+    search: Search, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    assert search("red", tmp_path / "empty") == 1
+    assert "There is no photo that fits" in capsys.readouterr().err
+
+
+def test_files_that_are_no_photos_are_counted_by_kind(
+    search: Search, album: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("notes.txt", "more.txt", "film.mov"):
+        (album / name).touch()
+    assert search("red", album, "--json") == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["skipped"] == {".txt": 2, ".mov": 1}
+    assert "3 files skipped, not named like photos: 2 .txt, 1 .mov" in said.err
+
+
 def test_each_output_has_the_same_pictures(
     search: Search, album: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from clip_client import VectorsError
 from clip_client.dedup import Store
+from clip_client.dedup.files.directories import DirectorySet
 from clip_client.dedup.types import EDITED, EXACT, RE_ENCODED, SIMILAR
 from clip_client.search import PhotoIndex
 from clip_client.search.filters import Filter
@@ -61,6 +62,18 @@ def test_the_nearest_come_first_and_copies_of_the_same_bytes_are_one_picture(sto
     assert [os.path.basename(path) for path in wave.copies] == ["copy 2 of wave.jpg", "wave.jpg"]
     assert wave.score == pytest.approx(np.cos(np.radians(20)), abs=1e-6)
     assert (wave.taken, wave.facts["camera"]) == ("2015-06-30 23:59:59", "Apple iPhone 12")
+
+
+def test_the_photo_itself_can_be_left_out_but_not_its_copies(store: Store, tmp_path: Path) -> None:
+    sea = tmp_path / "photos" / "Sea"
+    (tmp_path / "link.heic").symlink_to(sea / "shore.heic")
+    without = DirectorySet([str(sea / "copy 1 of wave.jpg"), str(tmp_path / "link.heic")])
+    place = Place(index=store_index(store, VECTOR_ID), store=store, without=without)
+    found = place.find(QUERY)
+    wave, box = found.pictures[3:]
+    assert [os.path.basename(path) for path in (wave.path, *wave.copies)] == ["copy 2 of wave.jpg", "wave.jpg"]
+    assert os.path.basename(box.path) == "box.jpg"
+    assert found.gone == 0
 
 
 @pytest.mark.parametrize(
