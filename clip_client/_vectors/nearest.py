@@ -34,56 +34,6 @@ class Neighbour(NamedTuple):
     """Place among the vectors that were searched, from 0."""
 
 
-class Nearest:
-    """The ``k`` vectors nearest to each of the queries (M, D); any number of vectors can be added."""
-
-    def __init__(self, queries: NDArray[Any], k: int, *, vector_id: str | None = None) -> None:
-        """Take queries of any length; ``vector_id`` is theirs, None if it is not known."""
-        norms = np.linalg.norm(queries, axis=1, keepdims=True)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            self._queries = np.asarray(queries / norms, dtype=np.float32)
-        self.best: list[list[Neighbour]] = [[] for _ in queries]
-        """Of each query, nearest first; equal ones in the order of their paths. Empty for a query of NaN or zeros."""
-        self.compared = 0
-        """Vectors so far, without those of NaN or zeros."""
-        self._vector_id = vector_id
-        self._k = k
-        self._added = 0
-
-    def add(self, vectors: NDArray[Any], paths: Sequence[str | None] | None = None) -> None:
-        """Compare vectors (n, D) of any length; ``paths`` are those of their photos."""
-        vectors = np.asarray(vectors, dtype=np.float32)
-        norms = np.sqrt(np.einsum("nd,nd->n", vectors, vectors))
-        rows = np.flatnonzero(norms > 0)  # not NaN, either
-        self.compared += len(rows)
-        comparable = vectors[rows] if len(rows) < len(vectors) else vectors
-        for best, of_query in zip(self.best, self._queries @ comparable.T / norms[rows], strict=True):
-            floor = best[-1].cosine if len(best) == self._k else -np.inf
-            places = np.flatnonzero(of_query >= floor)  # few after the first vectors; none for a query of NaN
-            for place in places[np.argsort(-of_query[places], kind="stable")[: self._k]].tolist():
-                row = int(rows[place])
-                path = None if paths is None else paths[row]
-                best.append(Neighbour(path, float(of_query[place]), self._added + row))
-            best.sort(key=lambda found: (-found.cosine, os.fsencode(found.path or ""), found.row))
-            del best[self._k :]
-        self._added += len(vectors)
-
-    def add_all(self, vectors: SearchedVectors) -> None:
-        """Compare vectors, in parts; raise VectorsError if they must not or cannot be compared, or read."""
-        dimension = self._queries.shape[1]
-        holder = f"{os.fspath(vectors)} holds" if isinstance(vectors, str | os.PathLike) else "these are"
-        for part, paths, vector_id in _parts(vectors):
-            own = self._vector_id
-            if vector_id is not None and own is not None and not may_be_compared(vector_id, own):
-                raise VectorsError(
-                    f"{holder} vectors of {vector_id}, which must not be compared with those of {own}; use the "
-                    "same model and transfer"
-                )
-            if part.shape[1] != dimension:
-                raise VectorsError(f"the query has {dimension} numbers and the vectors have {part.shape[1]}")
-            self.add(part, paths)
-
-
 @overload
 def nearest(query: EmbeddingBatch, vectors: SearchedVectors, k: int = 10) -> list[list[Neighbour]]: ...
 @overload
@@ -104,35 +54,58 @@ def nearest(
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}")
     if isinstance(query, EmbeddingBatch):
-        batch = Nearest(query.vectors, k, vector_id=query.vector_id)
-        batch.add_all(vectors)
-        return batch.best
+        return _nearest(query.vectors, query.vector_id, vectors, k)
     query = np.asarray(query, dtype=np.float32)
     if query.ndim != 1:
         raise ValueError(f"a query is one vector (D,) or an EmbeddingBatch, got an array {query.shape}")
     if not np.linalg.norm(query) > 0:
         raise ValueError("the query is NaN or zero: its image failed, or it is no embedding")
-    single = Nearest(query[None], k)
-    single.add_all(vectors)
-    return single.best[0]
+    return _nearest(query[None], None, vectors, k)[0]
 
 
-def _parts(vectors: SearchedVectors) -> Iterator[tuple[NDArray[Any], Sequence[str | None] | None, str | None]]:
-    """Yield vectors, their paths and their id, in parts of bounded size."""
+def _nearest(queries: NDArray[Any], own_id: str | None, vectors: SearchedVectors, k: int) -> list[list[Neighbour]]:
+    """Return the neighbours of each of the queries (M, D), whose vector id is None if it is not known."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        unit = np.asarray(queries / np.linalg.norm(queries, axis=1, keepdims=True), dtype=np.float32)
+    holder = f"{os.fspath(vectors)} holds" if isinstance(vectors, str | os.PathLike) else "these are"
+    nearest_to: list[list[Neighbour]] = [[] for _ in queries]
+    first_row = 0
+    for part, paths, vector_id in _parts(vectors):
+        if vector_id is not None and own_id is not None and not may_be_compared(vector_id, own_id):
+            raise VectorsError(
+                f"{holder} vectors of {vector_id}, which must not be compared with those of {own_id}; use the "
+                "same model and transfer"
+            )
+        if part.shape[1] != unit.shape[1]:
+            raise VectorsError(f"the query has {unit.shape[1]} numbers and the vectors have {part.shape[1]}")
+        part = np.asarray(part, dtype=np.float32)
+        norms = np.sqrt(np.einsum("nd,nd->n", part, part))
+        rows = np.flatnonzero(norms > 0)  # not NaN, either
+        comparable = part[rows] if len(rows) < len(part) else part
+        for best, cosines in zip(nearest_to, unit @ comparable.T / norms[rows], strict=True):
+            floor = best[-1].cosine if len(best) == k else -np.inf
+            places = np.flatnonzero(cosines >= floor)  # few after the first vectors; none for a query of NaN
+            for place in places[np.argsort(-cosines[places], kind="stable")[:k]].tolist():
+                row = int(rows[place])
+                best.append(Neighbour(paths[row] if paths else None, float(cosines[place]), first_row + row))
+            best.sort(key=lambda found: (-found.cosine, os.fsencode(found.path or ""), found.row))
+            del best[k:]
+        first_row += len(part)
+    return nearest_to
+
+
+def _parts(vectors: SearchedVectors) -> Iterator[tuple[NDArray[Any], Sequence[str | None], str | None]]:
+    """Yield vectors, their paths, none if they are not known, and their id, in parts of bounded size."""
     if isinstance(vectors, str | os.PathLike):
         for part in stored_batches(vectors):
             yield part.vectors, part.sources, part.vector_id
-    elif isinstance(vectors, EmbeddingBatch):
-        for block in _blocks(vectors.vectors):
-            yield vectors.vectors[block], vectors.sources[block], vectors.vector_id
+        return
+    if isinstance(vectors, EmbeddingBatch):
+        array, paths, vector_id = vectors.vectors, vectors.sources, vectors.vector_id
     else:
-        array = np.asarray(vectors)
-        for block in _blocks(array):
-            yield array[block], None, None
-
-
-def _blocks(array: NDArray[Any]) -> Iterator[slice]:
+        array, paths, vector_id = np.asarray(vectors), (), None
     if array.ndim != 2:
         raise ValueError(f"the vectors to search are an array (N, D), got {array.shape}")
     for start in range(0, len(array), _BLOCK_ROWS):
-        yield slice(start, start + _BLOCK_ROWS)
+        block = slice(start, start + _BLOCK_ROWS)
+        yield array[block], paths[block], vector_id
