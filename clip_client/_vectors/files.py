@@ -58,8 +58,7 @@ def stored_batches(path: str | os.PathLike[str]) -> Iterator[EmbeddingBatch]:
     path = Path(path).expanduser()
     if path.is_dir() or path.suffix != ".npz":
         require("pyarrow", "clip-triton[cli]")
-    from clip_client._vectors.vector_file import read_npz, read_parquet
-    from clip_client._vectors.vector_folder import VectorFolder
+    from clip_client._vectors.vector_file import VectorFolder, read_npz, read_parquet
 
     try:
         if path.is_dir():
@@ -107,7 +106,7 @@ def save_vectors(path: str | os.PathLike[str], batch: EmbeddingBatch) -> None:
 
 def _save_folder(path: Path, batch: EmbeddingBatch, model: FileModel) -> None:
     require("filelock", "clip-triton[cli]")
-    from clip_client._vectors.vector_folder import VectorFolder
+    from clip_client._vectors.vector_file import VectorFolder
     from clip_client.dedup.store.lock import AlreadyLocked, exclusive_lock
     from clip_client.dedup.store.sqlite import StoreError
 

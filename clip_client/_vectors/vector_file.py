@@ -1,13 +1,15 @@
-"""Files of vectors: one row per photo, with an error code and its reason if there is no vector."""
+"""Files and folders of vectors: one row per photo, with an error code and its reason if there is no vector."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -15,12 +17,12 @@ import numpy as np
 from clip_client._errors import ItemError, VectorsError
 from clip_client._model import tower_of
 from clip_client._results import EmbeddingBatch
-from clip_client.dedup.store.parquet_store import NUMBERED, table_of, without_null_lists
+from clip_client.dedup.store.parquet_store import ParquetStore, table_of, without_null_lists
+from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.text import printable
+from preprocess_ensemble.errors import first_line
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from numpy.typing import NDArray
 
     from clip_client._model import ModelInfo
@@ -29,8 +31,14 @@ if TYPE_CHECKING:
 _ROWS_PER_GROUP: Final = 1024
 """Of a Parquet file: 2 MB with 512 numbers each, the memory that writing and reading take."""
 
-RESULT_COLUMNS: Final = ("path_bytes", "vector", "error_code", "error")
-"""What :func:`batch_of` needs."""
+# Vectors and paths hardly repeat; looking for repetitions would only cost time.
+WRITER_OPTIONS: Final[Mapping[str, Any]] = {"use_dictionary": ["error_code", "error"]}
+"""Of ``pyarrow.parquet.ParquetWriter``, for all files of vectors."""
+
+_RESULT_COLUMNS: Final = ("path_bytes", "vector", "error_code", "error")
+"""What :func:`_batch_of` needs."""
+_PART_NAME: Final = re.compile(r"part-\d{5,}(-[0-9a-f]{32})?\.parquet")
+"""The second form is that of a cluster, whose files of one run share a number."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,7 +150,7 @@ def parquet_file(file: IO[bytes], model: FileModel | ModelInfo) -> Iterator[Call
             write_group()
 
     # Closed also if the file is thrown away: a writer that is not closed warns when it is collected.
-    with pq.ParquetWriter(file, schema, **NUMBERED.writer) as writer:
+    with pq.ParquetWriter(file, schema, **WRITER_OPTIONS) as writer:
         yield add
         if rows:
             write_group()
@@ -187,10 +195,10 @@ def read_parquet(path: Path) -> Iterator[EmbeddingBatch]:
     with open(path, "rb") as file, pq.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False) as parquet:
         model = FileModel.of(path, parquet.schema_arrow.metadata or {})
         schema = vector_schema(model)
-        schema = pa.schema([schema.field(name) for name in RESULT_COLUMNS])
-        for rows in parquet.iter_batches(_ROWS_PER_GROUP, columns=list(RESULT_COLUMNS), use_threads=False):
-            table = pa.Table.from_batches([rows]).select(RESULT_COLUMNS)
-            yield batch_of(without_null_lists(table.cast(schema)), model)
+        schema = pa.schema([schema.field(name) for name in _RESULT_COLUMNS])
+        for rows in parquet.iter_batches(_ROWS_PER_GROUP, columns=list(_RESULT_COLUMNS), use_threads=False):
+            table = pa.Table.from_batches([rows]).select(_RESULT_COLUMNS)
+            yield _batch_of(without_null_lists(table.cast(schema)), model)
 
 
 def read_npz(path: Path) -> EmbeddingBatch:
@@ -203,8 +211,8 @@ def read_npz(path: Path) -> EmbeddingBatch:
         return _batch(vectors, paths, archive["error_codes"].tolist(), archive["errors"].tolist(), model)
 
 
-def batch_of(table: Any, model: FileModel | ModelInfo) -> EmbeddingBatch:
-    """Return the results in a ``pyarrow.Table`` with :data:`RESULT_COLUMNS`, the vectors in lists of a fixed size."""
+def _batch_of(table: Any, model: FileModel | ModelInfo) -> EmbeddingBatch:
+    """Return the results in a ``pyarrow.Table`` with :data:`_RESULT_COLUMNS`, the vectors in lists of a fixed size."""
     numbers = table.column("vector").combine_chunks().flatten().to_numpy()
     paths, codes, messages = (table.column(name).to_pylist() for name in ("path_bytes", "error_code", "error"))
     return _batch(numbers.reshape(len(table), model.dimension), paths, codes, messages, model)
@@ -225,3 +233,97 @@ def _batch(
         if code
     }
     return EmbeddingBatch(vectors=vectors, errors=errors, model_id=model.id, vector_id=model.vector_id, sources=sources)
+
+
+class VectorFolder(ParquetStore):
+    """A folder of ``part-00000.parquet``, ``part-00001.parquet`` and so on, more with each run, of one vector id.
+
+    Any number of processes may read it; one may write, inside the lock of the folder. A writer begins with
+    :meth:`remove_abandoned` and adds each row as :func:`vector_row` gives it. The files stay as they are, and a damaged
+    one is an error. A photo that was embedded again, because it changed or had failed, has two rows; the later counts.
+    """
+
+    key = "path_bytes"
+    writer_options = WRITER_OPTIONS
+    # A cluster's workers, which write into folders of vectors, too, name them .part-00000-KEY.parquet.HEX.part.
+    unfinished = ("part-*.part", ".part-*.parquet.*.part")
+    rows_per_file = 10_000  # 20 MB of vectors
+    seconds_per_file = 300.0
+
+    def __init__(self, folder: Path, model: FileModel | ModelInfo, *, rows_per_file: int | None = None) -> None:
+        """Open ``folder``, which is made if it does not exist.
+
+        Raises StoreError if a file cannot be read, and VectorsError if the folder holds vectors of another id.
+        """
+        super().__init__(folder, vector_schema(model))
+        self.rows_per_file = rows_per_file or self.rows_per_file
+        self._model = model
+        for path in self._paths():
+            held = _model_of(path).vector_id
+            if held != model.vector_id:
+                raise VectorsError(
+                    f"{path} holds vectors of {held}, which must not be compared with those of {model.vector_id}; "
+                    "name another folder, or use the same model and transfer"
+                )
+
+    @classmethod
+    def existing(cls, folder: Path) -> VectorFolder | None:
+        """Open a folder for the model of its vectors; None if it holds none. Raises as the constructor."""
+        return next((cls(folder, _model_of(path)) for path in _parts(folder)), None)
+
+    def finished_keys(self, *, with_failed: bool) -> set[bytes]:
+        """Return the :attr:`FileVersion.key` of every file with a vector; ``with_failed`` adds those that failed."""
+        keys: set[bytes] = set()
+        for table in self.scan(["path_bytes", "size_bytes", "mtime_ns", "error_code"]):
+            for path, size_bytes, mtime_ns, code in zip(*(column.to_pylist() for column in table.columns), strict=True):
+                if code is None or with_failed:
+                    keys.add(version_key(path, size_bytes, mtime_ns))
+        return keys
+
+    def batches(self) -> Iterator[EmbeddingBatch]:
+        """Yield the results in pieces of about a thousand; each path once, with its latest result."""
+        for table in self.scan(_RESULT_COLUMNS):
+            yield _batch_of(table, self._model)
+
+    def _paths(self) -> list[Path]:
+        return _parts(self.folder)
+
+    def _next_path(self) -> Path:
+        paths = self._paths()
+        return self.folder / f"part-{_number(paths[-1]) + 1 if paths else 0:05}.parquet"
+
+    def _skip_damaged(self, path: Path, error: Exception) -> None:
+        raise _unreadable(path, error)
+
+
+def is_vector_folder(folder: Path) -> bool:
+    """Tell whether ``clip-client embed`` has written into ``folder``."""
+    return any(folder.glob("part-*.parquet"))
+
+
+def _parts(folder: Path) -> list[Path]:
+    """Return the files of vectors in a folder, in the order in which they were written."""
+    try:
+        found = (path for path in folder.iterdir() if _PART_NAME.fullmatch(path.name))
+        return sorted(found, key=lambda path: (_number(path), path.name))
+    except OSError as error:
+        raise StoreError(f"the folder {folder} cannot be read: {error.strerror}") from None
+
+
+def _model_of(path: Path) -> FileModel:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with open(path, "rb") as file:
+            return FileModel.of(path, pq.read_schema(file).metadata or {})
+    except (OSError, pa.ArrowException) as error:
+        raise _unreadable(path, error) from error
+
+
+def _number(path: Path) -> int:
+    return int(path.stem.split("-")[1])
+
+
+def _unreadable(path: Path, error: Exception) -> StoreError:
+    return StoreError(f"{path} cannot be read ({first_line(error)}); move it away, and embed its photos again")

@@ -1,6 +1,6 @@
 """A folder of vectors that a cluster fills: one Parquet file for each partition of the input.
 
-The files belong to a :class:`.vector_folder.VectorFolder`, so ``clip-client embed`` continues the folder, and a cluster
+The files belong to a :class:`.vector_file.VectorFolder`, so ``clip-client embed`` continues the folder, and a cluster
 continues a folder of ``clip-client embed``. A cluster's file is called ``part-NUMBER-KEY.parquet``. The key is a hash
 of the partition's id and the vector id, so a file with this key means that the partition is finished, and work that is
 repeated replaces its file. The number orders the files of different runs: of two rows of one path the later counts.
@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from clip_client._errors import VectorsError
-from clip_client._vectors.vector_file import FileModel, vector_schema, version_key
+from clip_client._vectors.vector_file import WRITER_OPTIONS, FileModel, vector_schema, version_key
 from clip_client.dedup.features.image_features import ALGORITHM, feature_columns
-from clip_client.dedup.store.parquet_store import NUMBERED, table_of
+from clip_client.dedup.store.parquet_store import table_of
 from clip_client.distributed.cluster import DistributedError
 from preprocess_ensemble.errors import first_line
 
@@ -106,7 +106,7 @@ class PartitionFolder:
 
         place = self.location / f"part-{number:05}-{self._key(partition)}.parquet"
         schema = embedded_schema(self.model, features=self.features)
-        with place.replacing() as file, pq.ParquetWriter(file, schema, **NUMBERED.writer) as writer:
+        with place.replacing() as file, pq.ParquetWriter(file, schema, **WRITER_OPTIONS) as writer:
             yield lambda rows: writer.write_table(table_of(rows, schema))
 
     def _key(self, partition: Partition) -> str:

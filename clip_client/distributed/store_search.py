@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from clip_client._vectors.vector_file import FileVersion, vector_row
+from clip_client._vectors.vector_file import WRITER_OPTIONS, FileVersion, vector_row
 from clip_client.dedup.features.image_features import cached_features
 from clip_client.dedup.files.file_types import is_raw
 from clip_client.dedup.search import group_contents
-from clip_client.dedup.store.parquet_store import NUMBERED, table_of
+from clip_client.dedup.store.parquet_store import table_of
 from clip_client.dedup.types import FailedFile, PhotoFile
 from clip_client.distributed.duplicates import search_folder
 from clip_client.distributed.embedding import embed_partitions, served_model
@@ -126,7 +126,7 @@ def _write_rows(collected: CollectedFeatures, contents: Sequence[str], model: Fi
     rows = _rows(collected, contents)
     for number, some in enumerate(iter(lambda: list(itertools.islice(rows, _ROWS_PER_FILE)), [])):
         path = folder / f"part-{number:05}.parquet"
-        pq.write_table(table_of(some, schema), path, row_group_size=_ROWS_PER_GROUP, **NUMBERED.writer)
+        pq.write_table(table_of(some, schema), path, row_group_size=_ROWS_PER_GROUP, **WRITER_OPTIONS)
 
 
 def _rows(collected: CollectedFeatures, contents: Sequence[str]) -> Iterator[Mapping[str, Any]]:

@@ -10,13 +10,12 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from clip_client._vectors.files import VECTOR_SUFFIXES
-from clip_client._vectors.vector_file import FileVersion, npz_file, parquet_file, vector_row
-from clip_client._vectors.vector_folder import VectorFolder
+from clip_client._vectors.vector_file import FileVersion, VectorFolder, npz_file, parquet_file, vector_row
 from clip_client.cli.commands import embed_on_ray
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
 from clip_client.cli.options.connection import add_model_options, add_timeout_option, connected, read_config
@@ -26,7 +25,6 @@ from clip_client.cli.output.output_file import check_place, locked, replacing
 from clip_client.cli.output.progress import ProgressBars, progress_bars
 from clip_client.cli.parser import number_type, user_path
 from clip_client.dedup import FailedFile, Scan
-from clip_client.dedup.store.parquet_store import NUMBERED
 from clip_client.dedup.text import counted, printable, skipped_files
 
 if TYPE_CHECKING:
@@ -160,9 +158,8 @@ async def _write_file(found: Scan, arguments: argparse.Namespace, counts: _Count
 
 async def _add_to_folder(found: Scan, arguments: argparse.Namespace, counts: _Counts, clip: ClipClient) -> None:
     """Add the photos that are not in the folder yet; finished rows are kept even if this fails."""
-    layout = replace(NUMBERED, rows_per_file=arguments.shard_rows or NUMBERED.rows_per_file)
     with locked(arguments.output):
-        vectors = VectorFolder(arguments.output, await clip.model(), layout)
+        vectors = VectorFolder(arguments.output, await clip.model(), rows_per_file=arguments.shard_rows)
         counts.show("checking what is done", 0, None)
         finished = vectors.finished_keys(with_failed=not arguments.retry_failed)
         photos = [path for path in found.photos if FileVersion.of(path).key not in finished]

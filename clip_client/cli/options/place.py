@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from clip_client._vectors.files import VECTOR_SUFFIXES
-from clip_client._vectors.vector_folder import is_vector_folder
+from clip_client._vectors.vector_file import is_vector_folder
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
 from clip_client.cli.options.store import add_store_option
 from clip_client.dedup import FailedFile, scan

@@ -1,34 +1,30 @@
-"""Rows by key in a folder of Parquet files that are added and never changed; of two rows of a key the later one counts.
+"""Rows by content in a folder of Parquet files that are added and never changed: the caches of a store.
 
-There are two layouts. The caches of a store (:data:`CACHE`) are keyed by content hash. Every process adds files of its
-own, so any number of searches can share a folder; many small files are merged into one, and a damaged file is skipped,
-because its rows can be computed again. The folder that ``clip-client embed`` fills (:data:`NUMBERED`) is keyed by path.
-One process at a time adds files, the files stay as they are, and a damaged file is an error.
+Of two rows of a key the later one counts. Every process adds files of its own, so any number of searches can share a
+folder; many small files are merged into one, and a damaged file is skipped, because its rows can be computed again. A
+file appears under its name only when it is complete, so a killed process loses no more than its last rows. Readers load
+the column of keys, and then only the row groups that hold a row they need: memory holds the keys, the requested rows
+and one row group.
 
-A file appears under its name only when it is complete, so a killed process loses no more than its last rows. Readers
-load the column of keys, and then only the row groups that hold a row they need: memory holds the keys, the requested
-rows and one row group.
+The folder that ``clip-client embed`` fills, a :class:`~clip_client._vectors.vector_file.VectorFolder`, differs in what
+this class calls its layout.
 """
 
 from __future__ import annotations
 
 import contextlib
-import re
 import time
 import uuid
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 
 from clip_client.dedup.store.sqlite import StoreError
-from preprocess_ensemble.errors import first_line
 from preprocess_ensemble.whole_file import whole_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
     from numpy.typing import NDArray
 
 _GROUP_ROWS: Final = 1024
@@ -36,47 +32,6 @@ _GROUP_ROWS: Final = 1024
 
 _ABANDONED_S: Final = 3600.0
 """An unfinished file that was not written to for this long belongs to a process that was killed."""
-
-_NUMBERED_NAME: Final = re.compile(r"part-\d{5,}(-[0-9a-f]{32})?\.parquet")
-"""The second form is that of a cluster, whose files of one run share a number."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Layout:
-    """One way to keep rows in a folder: how the files are named, filled and written."""
-
-    key: str
-    """The column of keys."""
-    is_cache: bool
-    """Files have names that no other process uses, and damaged files are skipped. Else files are called
-    ``part-00000.parquet``, ``part-00001.parquet`` and so on, and a damaged file is an error."""
-    rows_per_file: int
-    seconds_per_file: float
-    """A file is also written if its first row is this old, so a killed process loses no more than this."""
-    writer: Mapping[str, Any]
-    """Options of ``pyarrow.parquet.ParquetWriter``."""
-    small_files: int = 64
-    """If there are more small files than this, :meth:`ParquetStore.compact` merges them."""
-    small_file_rows: int = 131_072
-    """A file with this many rows is not small: copying its rows for each few new ones is not worth it."""
-
-
-CACHE: Final = Layout(
-    key="sha256",
-    is_cache=True,
-    rows_per_file=2048,  # 4 MB of vectors
-    seconds_per_file=5.0,
-    # Hashes and vectors do not repeat and do not compress; trying to would only cost time.
-    writer={"compression": "none", "use_dictionary": False, "write_statistics": False},
-)
-NUMBERED: Final = Layout(
-    key="path_bytes",
-    is_cache=False,
-    rows_per_file=10_000,  # 20 MB of vectors
-    seconds_per_file=300.0,
-    # Vectors and paths hardly repeat; looking for repetitions would only cost time.
-    writer={"use_dictionary": ["error_code", "error"]},
-)
 
 
 class _File(NamedTuple):
@@ -98,11 +53,27 @@ class ParquetStore:
     cannot be read or written.
     """
 
-    def __init__(self, folder: Path, schema: Any, layout: Layout = CACHE) -> None:
+    key: ClassVar[str] = "sha256"
+    # Hashes and vectors do not repeat and do not compress; trying to would only cost time.
+    writer_options: ClassVar[Mapping[str, Any]] = {
+        "compression": "none",
+        "use_dictionary": False,
+        "write_statistics": False,
+    }
+    unfinished: ClassVar[tuple[str, ...]] = ("*.part",)
+    """Patterns of the names of files that are being written."""
+    rows_per_file: int = 2048  # 4 MB of vectors
+    seconds_per_file: float = 5.0
+    """A file is also written if its first row is this old, so a killed process loses no more than this."""
+    small_files: int = 64
+    """If there are more small files than this, :meth:`compact` merges them."""
+    small_file_rows: int = 131_072
+    """A file with this many rows is not small: copying its rows for each few new ones is not worth it."""
+
+    def __init__(self, folder: Path, schema: Any) -> None:
         """Open ``folder``, which is made if it does not exist."""
         self.folder = folder
         self.schema = schema
-        self.layout = layout
         self.written: list[Path] = []
         """Files that this object has written."""
         self._rows: list[Mapping[str, object]] = []
@@ -119,24 +90,12 @@ class ParquetStore:
     def scan(self, columns: Sequence[str]) -> Iterator[Any]:
         """Yield ``columns`` of the row of every key, as tables in the order of the files, a row group at a time.
 
-        For a folder whose files stay as they are, as in the layout :data:`NUMBERED`.
+        For a folder whose files stay as they are.
         """
-        files = self._files()
-        wanted = self._all_keys(files).unique()
         try:
-            for _, table in self._find(files, wanted, columns=columns):
-                yield table
+            yield from self._all_rows(self._files(), columns)
         except _FileMerged:
             raise StoreError(f"a file in {self.folder} disappeared while it was read") from None
-
-    def described(self) -> dict[Path, Mapping[bytes, bytes]]:
-        """Return the metadata of each file, whatever it says."""
-        described = {}
-        for path in self._paths():
-            with self._opened(path, any_schema=True) as parquet:
-                if parquet is not None:
-                    described[path] = parquet.schema_arrow.metadata or {}
-        return described
 
     def find(
         self, keys: Sequence[bytes], columns: Sequence[str] | None = None
@@ -150,7 +109,7 @@ class ParquetStore:
 
         if not len(keys):
             return
-        wanted = pa.array(keys, self.schema.field(self.layout.key).type)
+        wanted = pa.array(keys, self.schema.field(self.key).type)
         missing = np.ones(len(keys), dtype=bool)
         while True:
             try:
@@ -166,7 +125,7 @@ class ParquetStore:
         now = time.monotonic()
         self._oldest = self._oldest if self._rows else now
         self._rows.append(row)
-        if len(self._rows) >= self.layout.rows_per_file or now - self._oldest >= self.layout.seconds_per_file:
+        if len(self._rows) >= self.rows_per_file or now - self._oldest >= self.seconds_per_file:
             self.flush()
 
     def flush(self) -> None:
@@ -176,23 +135,16 @@ class ParquetStore:
             self._write([table_of(rows, self.schema)])
 
     def compact(self) -> None:
-        """Merge many small files into one, in the layout :data:`CACHE`.
-
-        A process that reads at the same time sees rows twice or starts again.
-        """
+        """Merge many small files into one. A process that reads at the same time sees rows twice or starts again."""
         self.remove_abandoned(_ABANDONED_S)
-        try:
-            small = [path for path in self._paths() if 0 < self._row_count(path) < self.layout.small_file_rows]
-            if len(small) <= self.layout.small_files:
-                return
-            files = [file for path in small if (file := self._read_keys(path)) is not None]
-            wanted = self._all_keys(files).unique()
-            self._write(_portions((table for _, table in self._find(files, wanted)), self.layout.rows_per_file))
-        except _FileMerged:
-            return  # another process is merging the same files
-        for file in files:
-            with contextlib.suppress(OSError):
-                file.path.unlink()
+        files = self._files() if len(self._paths()) > self.small_files else []
+        small = [file for file in files if 0 < len(file.keys) < self.small_file_rows]
+        if len(small) > self.small_files:
+            with contextlib.suppress(_FileMerged):  # another process is merging the same files
+                self._write(_portions(self._all_rows(small), self.rows_per_file))
+                for file in small:
+                    with contextlib.suppress(OSError):
+                        file.path.unlink()
 
     def _files(self) -> list[_File]:
         """Read the keys of all files, in the order in which the files were written."""
@@ -202,37 +154,30 @@ class ParquetStore:
 
     def _paths(self) -> list[Path]:
         """Return the files in the order in which they were written."""
-        try:
-            if self.layout.is_cache:
-                return sorted(self.folder.glob("*.parquet"))
-            found = (path for path in self.folder.iterdir() if _NUMBERED_NAME.fullmatch(path.name))
-            return sorted(found, key=lambda path: (_number(path), path.name))
-        except OSError as error:
-            raise StoreError(f"the folder {self.folder} cannot be read: {error.strerror}") from None
+        return sorted(self.folder.glob("*.parquet"))
 
     def _next_path(self) -> Path:
-        if self.layout.is_cache:
-            return self.folder / f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}.parquet"
-        paths = self._paths()
-        return self.folder / f"part-{_number(paths[-1]) + 1 if paths else 0:05}.parquet"
+        """Return a name that comes after all others, and that no other process uses."""
+        return self.folder / f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}.parquet"
 
-    def _row_count(self, path: Path) -> int:
-        """Return the number of rows of a file; 0 if it is damaged. Raises _FileMerged."""
-        with self._opened(path) as parquet:
-            return 0 if parquet is None else int(parquet.metadata.num_rows)
+    def _skip_damaged(self, path: Path, error: Exception) -> None:
+        """Raise StoreError if the rows of a damaged file cannot be computed again."""
 
     def _read_keys(self, path: Path) -> _File | None:
         keys = None
-        with self._opened(path) as parquet, self._damage(path):
-            if parquet is not None:
-                keys = parquet.read(columns=[self.layout.key], use_threads=False).column(self.layout.key)
+        with self._damage(path), self._opened(path) as parquet:
+            keys = parquet.read(columns=[self.key], use_threads=False).column(self.key)
         return None if keys is None else _File(path, keys)
 
     def _all_keys(self, files: Sequence[_File]) -> Any:
         import pyarrow as pa
 
         chunks = [chunk for file in files for chunk in file.keys.chunks]
-        return pa.chunked_array(chunks, self.schema.field(self.layout.key).type)
+        return pa.chunked_array(chunks, self.schema.field(self.key).type)
+
+    def _all_rows(self, files: Sequence[_File], columns: Sequence[str] | None = None) -> Iterator[Any]:
+        """Yield the row of every key in ``files``, as tables in their order, a row group at a time."""
+        return (table for _, table in self._find(files, self._all_keys(files).unique(), columns=columns))
 
     def _find(
         self,
@@ -266,51 +211,39 @@ class ParquetStore:
         import pyarrow as pa
 
         schema = self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
-        with self._opened(file.path) as parquet:
-            if parquet is None:
-                return
+        with self._damage(file.path), self._opened(file.path) as parquet:
             sizes = [parquet.metadata.row_group(group).num_rows for group in range(parquet.num_row_groups)]
             starts = np.cumsum([0, *sizes], dtype=np.intp)
             held = [name for name in schema.names if name in parquet.schema_arrow.names]
-            with self._damage(file.path):
-                for group in np.unique(np.searchsorted(starts, rows, side="right") - 1).tolist():
-                    first, last = np.searchsorted(rows, starts[group : group + 2])
-                    table = parquet.read_row_group(group, columns=held, use_threads=False).take(
-                        rows[first:last] - starts[group]
-                    )
-                    for name in set(schema.names).difference(held):
-                        table = table.append_column(name, pa.array(np.zeros(len(table), np.uint64)))
-                    yield positions[first:last], without_null_lists(table.select(schema.names).cast(schema))
+            for group in np.unique(np.searchsorted(starts, rows, side="right") - 1).tolist():
+                first, last = np.searchsorted(rows, starts[group : group + 2])
+                table = parquet.read_row_group(group, columns=held, use_threads=False)
+                table = table.take(rows[first:last] - starts[group])
+                for name in set(schema.names).difference(held):
+                    table = table.append_column(name, pa.array(np.zeros(len(table), np.uint64)))
+                yield positions[first:last], without_null_lists(table.select(schema.names).cast(schema))
 
     @contextlib.contextmanager
-    def _opened(self, path: Path, *, any_schema: bool = False) -> Iterator[Any]:
-        """Give the file as a ``pyarrow.parquet.ParquetFile``, None if it is damaged. Raises _FileMerged."""
+    def _opened(self, path: Path) -> Iterator[Any]:
+        """Give the file as a ``pyarrow.parquet.ParquetFile``."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        with contextlib.ExitStack() as stack:
-            parquet = None
-            with self._damage(path):
-                # pyarrow itself opens only UTF-8 paths. Reads have use_threads=False: a thread of pyarrow's that lets
-                # go of a file of Python's while the interpreter ends aborts the process, or hangs it
-                # (https://github.com/apache/arrow/issues/50482).
-                file = stack.enter_context(open(path, "rb"))
-                # Columns are read in parts as they are needed; without a buffer each would be read whole.
-                parquet = stack.enter_context(pq.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False))
-            if parquet is not None and not any_schema:
-                said, expected = parquet.schema_arrow.metadata or {}, self.schema.metadata or {}
-                needed = {field.name for field in self.schema if not pa.types.is_primitive(field.type)}
-                is_other = any(said.get(key) != value for key, value in expected.items())
-                if is_other or needed.difference(parquet.schema_arrow.names):
-                    raise StoreError(f"{path} does not belong there; move it away")
+        # pyarrow itself opens only UTF-8 paths. Reads have use_threads=False: a thread of pyarrow's that lets go of a
+        # file of Python's while the interpreter ends aborts the process, or hangs it
+        # (https://github.com/apache/arrow/issues/50482). Columns are read in parts as they are needed; without a buffer
+        # each would be read whole.
+        with open(path, "rb") as file, pq.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False) as parquet:
+            said, expected = parquet.schema_arrow.metadata or {}, self.schema.metadata or {}
+            needed = {field.name for field in self.schema if not pa.types.is_primitive(field.type)}
+            is_other = any(said.get(key) != value for key, value in expected.items())
+            if is_other or needed.difference(parquet.schema_arrow.names):
+                raise StoreError(f"{path} does not belong there; move it away")
             yield parquet
 
     @contextlib.contextmanager
     def _damage(self, path: Path) -> Iterator[None]:
-        """End the block at damage in a file: silently in a cache, which can be computed again, else with StoreError.
-
-        Raises _FileMerged for a file that is missing.
-        """
+        """End the block, which reads a file, at damage in it. Raises _FileMerged for a file that is missing."""
         import pyarrow as pa
 
         try:
@@ -318,20 +251,16 @@ class ParquetStore:
         except FileNotFoundError:
             raise _FileMerged from None
         except (OSError, pa.ArrowException) as error:
-            if not self.layout.is_cache:
-                raise StoreError(
-                    f"{path} cannot be read ({first_line(error)}); move it away, and embed its photos again"
-                ) from error
+            self._skip_damaged(path, error)
 
     def _write(self, tables: Iterable[Any]) -> None:
-        """Write one file."""
         import pyarrow.parquet as pq
 
         whole = self._next_path()
         try:
             with (
                 whole_file(whole, part=whole.with_suffix(".part")) as file,
-                pq.ParquetWriter(file, self.schema, **self.layout.writer) as writer,
+                pq.ParquetWriter(file, self.schema, **self.writer_options) as writer,
             ):
                 for table in tables:
                     writer.write_table(table, row_group_size=_GROUP_ROWS)
@@ -341,9 +270,7 @@ class ParquetStore:
 
     def remove_abandoned(self, older_than_s: float = 0.0) -> None:
         """Remove the unfinished files of killed processes. Without a time no other process may be writing."""
-        # A cluster's workers, which write into folders of vectors, too, name them .part-00000-KEY.parquet.HEX.part.
-        patterns = ("*.part",) if self.layout.is_cache else ("part-*.part", ".part-*.parquet.*.part")
-        for part in (part for pattern in patterns for part in self.folder.glob(pattern)):
+        for part in (part for pattern in self.unfinished for part in self.folder.glob(pattern)):
             with contextlib.suppress(OSError):
                 if time.time() - part.stat().st_mtime >= older_than_s:
                     part.unlink()
@@ -368,10 +295,6 @@ def without_null_lists(table: Any) -> Any:
             nothing = pa.scalar([float("nan")] * field.type.list_size, field.type)
             table = table.set_column(place, field, pc.if_else(column.is_valid(), column, nothing))
     return table
-
-
-def _number(path: Path) -> int:
-    return int(path.stem.split("-")[1])
 
 
 def _portions(tables: Iterable[Any], rows: int) -> Iterator[Any]:

@@ -18,8 +18,7 @@ import pytest
 from PIL import Image
 
 from clip_client import SyncClipClient, load_vectors
-from clip_client._vectors.vector_file import FileVersion, vector_row
-from clip_client._vectors.vector_folder import VectorFolder
+from clip_client._vectors.vector_file import FileVersion, VectorFolder, vector_row
 from clip_client.cli.main import main
 from clip_client.dedup import scan
 from tests.fixtures.models.model_info import model_info

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from clip_client import VectorsError
-from clip_client._vectors.vector_file import FileModel, FileVersion, vector_row
-from clip_client._vectors.vector_folder import VectorFolder
+from clip_client._vectors.vector_file import FileModel, FileVersion, VectorFolder, vector_row
 from clip_client.distributed import DistributedError, image_files
 from clip_client.distributed.partition_folder import PartitionFolder
 from clip_client.distributed.storage import Location

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,12 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from clip_client import VectorsError
-from clip_client._vectors.vector_file import FileVersion, vector_row
-from clip_client._vectors.vector_folder import VectorFolder, is_vector_folder
+from clip_client._vectors.vector_file import FileVersion, VectorFolder, is_vector_folder, vector_row
 from clip_client.cli.errors import CommandFailed
 from clip_client.cli.output.output_file import locked
 from clip_client.dedup import FailedFile, StoreError
-from clip_client.dedup.store.parquet_store import NUMBERED
 from tests.fixtures.models.model_info import model_info
 
 if TYPE_CHECKING:
@@ -25,9 +22,8 @@ if TYPE_CHECKING:
 DIMENSION = 4
 
 
-def opened(folder: Path, *, model_id: str = "m", **layout: Any) -> VectorFolder:
-    model = model_info(id=model_id, dimension=DIMENSION)
-    return VectorFolder(folder, model, replace(NUMBERED, **{"rows_per_file": 3, **layout}))
+def opened(folder: Path, *, rows_per_file: int = 3) -> VectorFolder:
+    return VectorFolder(folder, model_info(id="m", dimension=DIMENSION), rows_per_file=rows_per_file)
 
 
 def version(path: str, *, mtime_ns: int = 1) -> FileVersion:
@@ -86,7 +82,8 @@ def test_nothing_to_write_makes_no_file(tmp_path: Path) -> None:
 
 
 def test_a_slow_run_writes_files_by_the_clock(tmp_path: Path) -> None:
-    out = opened(tmp_path, rows_per_file=1000, seconds_per_file=0.0)
+    out = opened(tmp_path, rows_per_file=1000)
+    out.seconds_per_file = 0.0
     out.add(good("/a"))
     assert [path.name for path in out.written] == ["part-00000.parquet"]
     assert is_vector_folder(tmp_path)

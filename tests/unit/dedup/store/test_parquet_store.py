@@ -6,7 +6,6 @@ import builtins
 import io
 import os
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from clip_client.dedup import Store
-from clip_client.dedup.store.parquet_store import CACHE, ParquetStore
+from clip_client.dedup.store.parquet_store import ParquetStore
 from tests.fixtures.vectors import read
 
 if TYPE_CHECKING:
@@ -73,8 +72,11 @@ def vectors(store: Store) -> ParquetStore:
     return store.vectors("model", _DIMENSION)
 
 
-def with_layout(vectors: ParquetStore, **options: Any) -> ParquetStore:
-    return ParquetStore(vectors.folder, vectors.schema, replace(CACHE, **options))
+def compact(vectors: ParquetStore, **options: int) -> None:
+    store = ParquetStore(vectors.folder, vectors.schema)
+    for name, value in options.items():
+        setattr(store, name, value)
+    store.compact()
 
 
 def files_of(vectors: ParquetStore) -> list[Path]:
@@ -83,7 +85,7 @@ def files_of(vectors: ParquetStore) -> list[Path]:
 
 def test_few_rows_are_read_without_the_others(vectors: ParquetStore, monkeypatch: pytest.MonkeyPatch) -> None:
     add(vectors, *range(20_000))
-    with_layout(vectors, small_files=1).compact()
+    compact(vectors, small_files=1)
     (file,) = files_of(vectors)
     bytes_read = 0
 
@@ -134,7 +136,7 @@ def test_of_two_rows_of_a_content_the_later_counts(vectors: ParquetStore, is_com
     add(vectors, 1, 2)
     add(vectors, 1, vector=np.full(_DIMENSION, 9, dtype=np.float32))
     if is_compacted:
-        with_layout(vectors, small_files=1).compact()
+        compact(vectors, small_files=1)
         assert pq.ParquetFile(*files_of(vectors)).metadata.num_rows == 2
     assert found(vectors, 1, 2) == {1: 9, 2: 2}
     assert sorted(read(vectors).column("sha256").to_pylist()) == [key(1), key(2)]
@@ -147,7 +149,7 @@ def test_each_row_is_found_once_although_another_process_compacts_meanwhile(vect
     for positions, table in vectors.find([key(number) for number in range(5)]):
         numbers += table.column("vector").to_pylist()
         assert len(positions) == len(table)
-        with_layout(vectors, small_files=2).compact()
+        compact(vectors, small_files=2)
     assert sorted(vector[0] for vector in numbers) == [0, 1, 2, 3, 4]
     assert len(files_of(vectors)) == 1
 
@@ -157,7 +159,7 @@ def test_large_files_are_not_rewritten_for_a_few_rows(vectors: ParquetStore) -> 
     (large,) = files_of(vectors)
     for number in range(100, 103):
         add(vectors, number)
-    with_layout(vectors, small_files=2, small_file_rows=100).compact()
+    compact(vectors, small_files=2, small_file_rows=100)
     first, merged = files_of(vectors)
     assert first == large
     assert pq.read_metadata(merged).num_rows == 3

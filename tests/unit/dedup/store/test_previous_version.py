@@ -17,8 +17,7 @@ import numpy as np
 import pytest
 
 from clip_client import load_vectors
-from clip_client._vectors.vector_file import FileVersion, vector_row
-from clip_client._vectors.vector_folder import VectorFolder
+from clip_client._vectors.vector_file import FileVersion, VectorFolder, vector_row
 from clip_client.cli.main import main
 from clip_client.dedup import Store, find_duplicates, scan
 from clip_client.dedup.store.decisions import DIFFERENT
