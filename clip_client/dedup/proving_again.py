@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from clip_client.dedup.features.pixel_hash import pixel_hash
-from clip_client.dedup.files.hashing import sha256_of
-from clip_client.dedup.files.reading import read_file
+from clip_client.dedup.files.reading import read_file, sha256_of
 from clip_client.dedup.types import EXACT, SAME_PIXELS, FailedFile
 
 

@@ -28,8 +28,7 @@ from clip_client.dedup.features.collect import collect_features
 from clip_client.dedup.features.image_features import BYTES_ONLY
 from clip_client.dedup.files.companions import companions
 from clip_client.dedup.files.directories import DirectorySet
-from clip_client.dedup.files.hashing import sha256_of
-from clip_client.dedup.files.reading import PLAIN_READER
+from clip_client.dedup.files.reading import PLAIN_READER, sha256_of
 from clip_client.dedup.files.scanner import Scan, scan
 from clip_client.dedup.photo import Photo
 from clip_client.dedup.proving import keep_pictures, verified

@@ -22,7 +22,7 @@ from clip_client._sync import SyncClipClient
 from clip_client._vectors.vector_file import vector_row
 from clip_client.dedup.features.image_features import BYTES_ONLY, extract_with_input
 from clip_client.dedup.features.model_input import ModelInput
-from clip_client.dedup.features.preview import raw_preview
+from clip_client.dedup.features.preview import picture_file
 from clip_client.dedup.files.file_types import is_raw
 from clip_client.dedup.store.parquet_store import table_of
 from clip_client.distributed.cluster import DistributedError
@@ -164,7 +164,8 @@ class ImageEmbedder:
         columns |= {"sha256": hashlib.sha256(data).digest(), **features.to_row()}
         if features.code == BYTES_ONLY:
             raise ImageError(features.message, code=BYTES_ONLY)
-        if payload is None and as_raw and (preview := raw_preview(data)) is not None:
+        if payload is None and as_raw:
+            preview = picture_file(path, data)
             return EncodedImage.of(self._encoder.encode(preview, model), preview)
         return payload
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from clip_client.cli.errors import CommandFailed, CommandMisused
 from clip_client.cli.options.store import add_store_option, opened_store
-from clip_client.dedup.files.hashing import hash_files
+from clip_client.dedup.files.reading import hash_files
 from clip_client.dedup.store.choices import KEEP, UNDONE, ChosenPhoto
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.text import counted, printable

@@ -20,7 +20,7 @@ from clip_client.dedup.actions.plan import Plan, plan_moves
 from clip_client.dedup.actions.verdicts import Judge
 from clip_client.dedup.compare.chosen_groups import chosen_groups
 from clip_client.dedup.files.directories import DirectorySet
-from clip_client.dedup.files.hashing import sha256_of
+from clip_client.dedup.files.reading import sha256_of
 from clip_client.dedup.store.choices import moving_tiers
 from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.text import counted, human_bytes, printable

@@ -10,7 +10,7 @@ import platform
 from typing import TYPE_CHECKING, Any, Final
 
 from clip_client.dedup.actions.apply import Outcome
-from clip_client.dedup.files.hashing import has_sha256
+from clip_client.dedup.files.reading import has_sha256
 from preprocess_ensemble.errors import ReportedError
 
 if TYPE_CHECKING:

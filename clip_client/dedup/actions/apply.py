@@ -27,7 +27,7 @@ from clip_client.dedup.actions.quarantine import (
 from clip_client.dedup.actions.sidecars import check_sidecars, remaining_sidecars, remove_sidecars, write_sidecars
 from clip_client.dedup.actions.verdicts import NOT_THE_SAME_BYTES, another_companion
 from clip_client.dedup.files.directories import is_same_file
-from clip_client.dedup.files.hashing import Content, has_sha256, hash_file
+from clip_client.dedup.files.reading import has_sha256, hash_file
 from clip_client.dedup.store.journal import IN_QUARANTINE, JournalEntry, MovedFile, State
 from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.types import FailedFile
@@ -170,14 +170,14 @@ def _record_file(path: str, move: Move, run: str) -> MovedFile:
     status = os.lstat(path)
     if not stat.S_ISREG(status.st_mode):
         raise CannotMove("It is no longer a regular file.")
-    content = hash_file(path)
-    if isinstance(content, FailedFile) and content.code != "EMPTY":
-        raise CannotMove(content.message)
+    found = hash_file(path)
+    if isinstance(found, FailedFile) and found.code != "EMPTY":
+        raise CannotMove(found.message)
     return MovedFile(
         original=path,
         quarantined=quarantined_path(move.folder, run, path),
         # A sidecar may be empty; an empty photo is never compared.
-        sha256=content.sha256 if isinstance(content, Content) else "",
+        sha256="" if isinstance(found, FailedFile) else found[1],
         size_bytes=status.st_size,
         atime_ns=status.st_atime_ns,
         mtime_ns=status.st_mtime_ns,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from clip_client.dedup.actions.apply import Outcome, recover
 from clip_client.dedup.actions.quarantine import is_copy, is_there, remove_empty_folders, sentence, why_out_of_reach
 from clip_client.dedup.files.file_types import COMPANION_KINDS, PICTURES, suffix_of
-from clip_client.dedup.files.hashing import has_sha256
+from clip_client.dedup.files.reading import has_sha256
 from clip_client.dedup.store.journal import PROOF, State
 from clip_client.dedup.types import PROVED_TIERS
 

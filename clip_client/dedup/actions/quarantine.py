@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from clip_client.dedup.files.apple_photos import is_inside_library
 from clip_client.dedup.files.directories import is_same_file
-from clip_client.dedup.files.hashing import sha256_of
+from clip_client.dedup.files.reading import sha256_of
 from clip_client.dedup.types import QUARANTINE_NAME
 from preprocess_ensemble.errors import ReportedError
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clip_client.dedup.actions.quarantine import CannotMove, is_there, rename_new, sync_folder
-from clip_client.dedup.files.hashing import sha256_of
+from clip_client.dedup.files.reading import sha256_of
 from clip_client.dedup.store.journal import Sidecar
 
 if TYPE_CHECKING:

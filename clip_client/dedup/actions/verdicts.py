@@ -17,7 +17,7 @@ from clip_client.dedup.aligned import UNTOLD
 from clip_client.dedup.files.companions import companions, differing_companion, what_would_be_lost
 from clip_client.dedup.files.file_types import EDITED as EDITED_VERSION
 from clip_client.dedup.files.file_types import PICTURES
-from clip_client.dedup.files.hashing import sha256_of
+from clip_client.dedup.files.reading import sha256_of
 from clip_client.dedup.group import Verdict
 from clip_client.dedup.types import (
     ALTERED,

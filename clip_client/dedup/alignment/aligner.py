@@ -23,9 +23,9 @@ from clip_client.dedup.alignment.keypoints import (
     opencv_for_many,
 )
 from clip_client.dedup.alignment.proofs import loses_nothing
-from clip_client.dedup.features.preview import raw_preview
+from clip_client.dedup.features.preview import picture_file
 from clip_client.dedup.files.file_types import is_raw
-from clip_client.dedup.files.reading import PLAIN_READER, read_file
+from clip_client.dedup.files.reading import PLAIN_READER, read_content, read_file
 from clip_client.dedup.types import FailedFile
 
 if TYPE_CHECKING:
@@ -242,7 +242,7 @@ def prove_files(kept: str, duplicate: str) -> str:
         found = read_file(path)
         if isinstance(found, FailedFile):
             return ""
-        files.append(_picture_in(path, found[1]))
+        files.append(picture_file(path, found[1]))
     onto, points = (keypoints_in(data) for data in files)
     alignment = None if onto is None or points is None else align(points, onto)
     if alignment is None or not _may_move(alignment):
@@ -278,14 +278,8 @@ def _keypoints_of_picture(picture: Image.Image, data: bytes) -> Keypoints:
 
 def _image_file(path: str, sha256: str, read: ReadFile) -> bytes | None:
     """Return the encoded bytes of a photo, of a RAW file those of its preview; None if the file has changed or gone."""
-    found = read(path)
-    if isinstance(found, FailedFile) or hashlib.sha256(found[1]).hexdigest() != sha256:
-        return None
-    return _picture_in(path, found[1])
-
-
-def _picture_in(path: str, data: bytes) -> bytes:
-    return (is_raw(path) and raw_preview(data)) or data
+    data = read_content(path, sha256, read)
+    return None if data is None else picture_file(path, data)
 
 
 def _as_shown(image: Image.Image, data: bytes) -> Image.Image:

@@ -25,10 +25,9 @@ from clip_client.dedup.features.image_features import (
     extract_with_input,
 )
 from clip_client.dedup.features.model_input import ModelInput
-from clip_client.dedup.features.preview import raw_preview
+from clip_client.dedup.features.preview import picture_file
 from clip_client.dedup.files.file_types import is_raw
-from clip_client.dedup.files.hashing import hash_file
-from clip_client.dedup.files.reading import is_unchanged, read_file
+from clip_client.dedup.files.reading import hash_file, is_unchanged, read_file
 from clip_client.dedup.photo import ImageFeatures
 from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.types import FailedFile, PhotoFile, SearchStats
@@ -257,12 +256,12 @@ class _Collector:
     async def _images(self, sources: AsyncGenerator[str | EncodedImage, None]) -> AsyncGenerator[str | bytes, None]:
         """Yield the image to send: for the path of a RAW file, the preview inside it."""
         async for source in sources:
-            if isinstance(source, EncodedImage) or not is_raw(source):
-                yield source
-                continue
-            read = await to_thread.run_sync(read_file, source)
-            preview = await to_thread.run_sync(raw_preview, read[1]) if isinstance(read, tuple) else None
-            yield source if preview is None else preview
+            if not isinstance(source, EncodedImage) and is_raw(source):
+                read = await to_thread.run_sync(read_file, source)
+                if not isinstance(read, FailedFile):
+                    yield await to_thread.run_sync(picture_file, source, read[1])
+                    continue
+            yield source
 
     def save(self) -> None:
         """Write what is not in the store yet."""
@@ -307,13 +306,13 @@ class _Collector:
         """Read a file once and hash it; extract its features if they are not known yet. Runs in a worker thread."""
         as_raw = is_raw(file.path)
         if file.size_bytes > _LARGEST_BYTES:
-            content = hash_file(file.path)
-            if isinstance(content, FailedFile):
-                return content
-            message = f"The file has {content.size_bytes:,} bytes; the limit is {_LARGEST_BYTES:,}."
+            hashed = hash_file(file.path)
+            if isinstance(hashed, FailedFile):
+                return hashed
+            message = f"The file has {hashed[0].size_bytes:,} bytes; the limit is {_LARGEST_BYTES:,}."
             features = bytes_only_features() if as_raw else ImageFeatures(code="TOO_LARGE", message=message)
-            self._extracted[content.sha256, as_raw] = features, None
-            return file, content.sha256
+            self._extracted[hashed[1], as_raw] = features, None
+            return hashed
         read = read_file(file.path)
         if isinstance(read, FailedFile):
             return read

@@ -11,7 +11,7 @@ import numpy as np
 
 from clip_client.dedup.features.embedded_parts import RAW_DATA, embedded_parts
 from clip_client.dedup.features.perceptual_hash import inner_hash, perceptual_hash
-from clip_client.dedup.features.preview import NEEDS_RAWPY, DecodedPhoto, RawPreview, can_read_raw, read_raw
+from clip_client.dedup.features.preview import NEEDS_RAWPY, DecodedPhoto, RawPreview, can_read_raw, raw_preview
 from clip_client.dedup.files.metadata import read_metadata
 from clip_client.dedup.photo import FEATURE_PARTS, ImageFeatures
 from clip_client.dedup.types import RAW
@@ -83,7 +83,7 @@ def extract_with_input(
 
     ``keep`` is called with what was decoded; of a RAW file that is its preview.
     """
-    raw = read_raw(data) if is_raw else None
+    raw = raw_preview(data) if is_raw else None
     decoded = _decoded(raw.data if raw is not None else data)
     if is_raw and (raw is None or isinstance(decoded, ImageFeatures)):
         return bytes_only_features(), None

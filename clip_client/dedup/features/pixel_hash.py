@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from clip_client.dedup.files.encoding import colour_space, extras
-from clip_client.dedup.files.reading import PLAIN_READER, PhotoReader, ReadFile, read_file
+from clip_client.dedup.files.reading import PLAIN_READER, PhotoReader, read_content
 from clip_client.dedup.store.sqlite import StoreError
-from clip_client.dedup.types import FailedFile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,8 +39,13 @@ def pixel_hashes(
         keys = (key.hex() for key in table.column("sha256").to_pylist())
         hashes.update(zip(keys, table.column("pixels").to_pylist(), strict=True))
     new = [sha256 for sha256 in paths if sha256 not in hashes]
+
+    def pixels_of(sha256: str) -> str | None:
+        data = read_content(paths[sha256], sha256, reader.read)
+        return None if data is None else pixel_hash(data)
+
     with ThreadPoolExecutor(reader.threads, thread_name_prefix="clip_client pixels") as pool:
-        found = pool.map(lambda sha256: pixel_hash_of(paths[sha256], sha256, reader.read), new)
+        found = pool.map(pixels_of, new)
         for sha256, pixels in zip(new, found, strict=True):
             hashes[sha256] = pixels or ""
             if pixels is not None:
@@ -50,15 +54,6 @@ def pixel_hashes(
     with suppress(StoreError):  # the disk may have no room for the copy, which only makes later searches faster
         cache.compact()
     return hashes, len(new)
-
-
-def pixel_hash_of(path: str, sha256: str, read: ReadFile = read_file) -> str | None:
-    """Return the pixel hash of a file; None if the file no longer has the content of this SHA-256."""
-    found = read(path)
-    if isinstance(found, FailedFile):
-        return None
-    _, data = found
-    return pixel_hash(data) if hashlib.sha256(data).hexdigest() == sha256 else None
 
 
 def pixel_hash(data: bytes) -> str:

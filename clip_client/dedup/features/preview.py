@@ -53,7 +53,7 @@ def small_jpeg(path: str, data: bytes, max_side: int, **options: Any) -> bytes |
     from preprocess_ensemble.imaging.decode import DecodeError, decode
 
     try:
-        picture = decode((is_raw(path) and raw_preview(data)) or data, at_least=(2 * max_side, 2 * max_side))
+        picture = decode(picture_file(path, data), at_least=(2 * max_side, 2 * max_side))
     except DecodeError:
         return None
     picture.thumbnail((max_side, max_side))
@@ -67,14 +67,14 @@ def can_read_raw() -> bool:
     return find_spec("rawpy") is not None
 
 
-def raw_preview(data: bytes) -> bytes | None:
-    """Return the picture inside a RAW file as the bytes of an image file; None if it has no picture."""
-    found = read_raw(data)
-    return None if found is None else found.data
+def picture_file(path: str, data: bytes) -> bytes:
+    """Return the image file with the picture of what the file at ``path`` holds: of a RAW file its preview, if any."""
+    preview = raw_preview(data) if is_raw(path) else None
+    return data if preview is None else preview.data
 
 
-def read_raw(data: bytes) -> RawPreview | None:
-    """Read the preview and the size of the photo; None without a preview or without rawpy."""
+def raw_preview(data: bytes) -> RawPreview | None:
+    """Read the preview in a RAW file, and the size of the photo; None without a preview or without rawpy."""
     if not can_read_raw():
         return None
     import rawpy

@@ -1,21 +1,21 @@
-"""Reading files that may change, vanish or become something else while a search runs."""
+"""Reading files that may change, vanish or become something else while a search runs, and hashing their content."""
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeAlias
+from io import FileIO
+from typing import Final, TypeAlias, TypeVar
 
 from clip_client.dedup.text import why_unreadable
 from clip_client.dedup.types import FailedFile, PhotoFile
 from preprocess_ensemble.cores import usable_cores
 
-if TYPE_CHECKING:
-    from io import FileIO
-
+Read = TypeVar("Read")
 ReadFile: TypeAlias = Callable[[str], tuple[PhotoFile, bytes] | FailedFile]
 
 
@@ -40,18 +40,57 @@ def open_file(path: str) -> FileIO:
 
 def read_file(path: str) -> tuple[PhotoFile, bytes] | FailedFile:
     """Read a whole file; return its content with its size and time of change. A failure is returned, not raised."""
+    return _read(path, FileIO.readall)
+
+
+def hash_file(path: str) -> tuple[PhotoFile, str] | FailedFile:
+    """Do the same with the SHA-256 of the content, in hexadecimal: a file of any size is read in pieces."""
+    return _read(path, lambda file: hashlib.file_digest(file, "sha256").hexdigest())
+
+
+def _read(path: str, read: Callable[[FileIO], Read]) -> tuple[PhotoFile, Read] | FailedFile:
     try:
         with open_file(path) as file:
             before = os.fstat(file.fileno())
-            data = file.readall()
-            after = os.fstat(file.fileno())
+            found = read(file)
+            size_bytes, after = file.tell(), os.fstat(file.fileno())
     except (OSError, ValueError) as error:
         return FailedFile(path=path, code="UNREADABLE", message=why_unreadable(error))
-    if (before.st_size, before.st_mtime_ns) != (len(data), after.st_mtime_ns):
+    if (before.st_size, before.st_mtime_ns) != (size_bytes, after.st_mtime_ns):
         return FailedFile(path=path, code="UNREADABLE", message="It was changed while it was read.")
-    if not data:
+    if not size_bytes:
         return FailedFile(path=path, code="EMPTY", message="The file is empty.")
-    return PhotoFile(path, len(data), after.st_mtime_ns), data
+    return PhotoFile(path, size_bytes, after.st_mtime_ns), found
+
+
+def read_content(path: str, sha256: str, read: ReadFile = read_file) -> bytes | None:
+    """Read a file that had the content of this SHA-256; None if it has changed since, or cannot be read."""
+    found = read(path)
+    if isinstance(found, FailedFile) or hashlib.sha256(found[1]).hexdigest() != sha256:
+        return None
+    return found[1]
+
+
+def sha256_of(path: str) -> str:
+    """Return the SHA-256 of a file, in hexadecimal; empty for a file that is empty or cannot be read."""
+    found = hash_file(path)
+    return "" if isinstance(found, FailedFile) else found[1]
+
+
+def has_sha256(path: str, sha256: str) -> bool:
+    """Tell whether a file has the content of this SHA-256; False for a file that is empty or cannot be read."""
+    return bool(sha256) and sha256_of(path) == sha256
+
+
+def hash_files(paths: Iterable[str]) -> dict[str, str]:
+    """Return path -> SHA-256 of each file. Raises OSError, whose text is a sentence for people, for one that fails."""
+    found = {}
+    for path in paths:
+        hashed = hash_file(path)
+        if isinstance(hashed, FailedFile):
+            raise OSError(f"{path}: {hashed.message}")
+        found[path] = hashed[1]
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from clip_client.dedup.actions.chosen_runs import record, settle, take_back
 from clip_client.dedup.actions.plan import plan_moves
 from clip_client.dedup.actions.verdicts import MoveOptions, with_companions_now
 from clip_client.dedup.compare.chosen_groups import choose
-from clip_client.dedup.files.hashing import sha256_of
+from clip_client.dedup.files.reading import sha256_of
 from clip_client.dedup.store.choices import DONE, KEEP, WAITING, moving_tiers
 from clip_client.dedup.store.store import Store
 from clip_client.dedup.text import printable

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import threading
 from collections.abc import Iterable
@@ -11,8 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from clip_client.dedup.features.preview import small_jpeg
-from clip_client.dedup.files.reading import read_file
-from clip_client.dedup.types import PREVIEWS_MARK, FailedFile
+from clip_client.dedup.files.reading import read_content
+from clip_client.dedup.types import PREVIEWS_MARK
 
 SIZES: Final = {"small": 480, "large": 1600, "full": 65_500}
 """Longest side in pixels of each size. A JPEG cannot be larger than the last one."""
@@ -82,12 +81,9 @@ class PreviewCache:
 
 
 def _draw(path: str, sha256: str, size: str) -> bytes | None:
-    read = read_file(path)
-    if isinstance(read, FailedFile):
-        return None
-    _, data = read
     # The file may have been replaced since the search, even by a link to a file that was never searched.
-    if hashlib.sha256(data).hexdigest() != sha256:
+    data = read_content(path, sha256)
+    if data is None:
         return None
     # At 1:1 a difference of colours must be the photos' own.
     return small_jpeg(path, data, SIZES[size], quality=_QUALITY[size], subsampling=0 if size == "full" else -1)

@@ -17,7 +17,7 @@ from clip_client.dedup.actions.chosen_runs import settle
 from clip_client.dedup.actions.verdicts import Judge, MoveOptions, with_companions_now
 from clip_client.dedup.compare.chosen_groups import chosen_photos, keep_instead
 from clip_client.dedup.compare.keep_rules import KeepRules
-from clip_client.dedup.files.hashing import sha256_of
+from clip_client.dedup.files.reading import sha256_of
 from clip_client.dedup.reporting.words import found_in_words
 from clip_client.dedup.store.choices import BEGUN, CHOICES, KEEP
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL

@@ -22,7 +22,7 @@ from clip_client.dedup.actions.quarantine import (
     sync_folder,
     why_out_of_reach,
 )
-from clip_client.dedup.files.hashing import sha256_of
+from clip_client.dedup.files.reading import sha256_of
 from clip_client.dedup.store.journal import JournalEntry, MovedFile, State
 from clip_client.dedup.types import QUARANTINE_NAME
 from tests.fixtures.albums import without_inodes, write

@@ -12,8 +12,9 @@ import pillow_heif
 import pytest
 from PIL import ExifTags, Image
 
+from clip_client.dedup import Store
 from clip_client.dedup.features.image_features import extract_features
-from clip_client.dedup.features.pixel_hash import pixel_hash, pixel_hash_of
+from clip_client.dedup.features.pixel_hash import pixel_hash, pixel_hashes
 from tests.fixtures.albums import write
 from tests.fixtures.images import phone_files
 from tests.fixtures.images.embedded_files import box
@@ -120,9 +121,11 @@ def test_the_colour_space_is_part_of_the_pixels() -> None:
 
 
 def test_a_pixel_hash_belongs_to_the_content_that_was_compared(tmp_path: Path) -> None:
-    path = write(tmp_path / "1.jpg", b"x")
-    expected = hashlib.sha256(b"x").hexdigest()
-    assert pixel_hash_of(str(path), expected) == ""  # the right content, though no picture
-    path.write_bytes(b"another photo, saved over it while the search ran")
-    assert pixel_hash_of(str(path), expected) is None
-    assert pixel_hash_of(str(tmp_path / "gone.jpg"), expected) is None
+    path, sha256 = write(tmp_path / "1.png", encoded(NOISE, "PNG")), hashlib.sha256(encoded(NOISE, "PNG")).hexdigest()
+    with Store(tmp_path / "store") as store:
+        path.write_bytes(encoded(picture(), "PNG"))  # another photo, saved over it while the search ran
+        for at in (path, tmp_path / "gone.png"):
+            assert pixel_hashes({sha256: str(at)}, store) == ({sha256: ""}, 1)
+        path.write_bytes(encoded(NOISE, "PNG"))
+        for decoded in (1, 0):
+            assert pixel_hashes({sha256: str(path)}, store) == ({sha256: pixel_hash(encoded(NOISE, "PNG"))}, decoded)

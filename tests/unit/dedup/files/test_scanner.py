@@ -10,8 +10,8 @@ import pytest
 
 from clip_client.dedup import FailedFile, scan
 from clip_client.dedup.files.directories import DirectorySet
-from clip_client.dedup.files.hashing import Content, hash_file
-from clip_client.dedup.types import PREVIEWS_MARK
+from clip_client.dedup.files.reading import hash_file
+from clip_client.dedup.types import PREVIEWS_MARK, PhotoFile
 from tests.fixtures.albums import without_inodes
 
 if TYPE_CHECKING:
@@ -196,9 +196,8 @@ def test_a_folder_that_cannot_be_listed_hurts_no_other(tmp_path: Path, monkeypat
 
 def test_hash_of_content(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jpg", "abc")
-    assert hash_file(path) == Content(
-        path=path, sha256="ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad", size_bytes=3
-    )
+    file = PhotoFile(path, 3, os.stat(path).st_mtime_ns)
+    assert hash_file(path) == (file, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad")
 
 
 def test_hash_of_what_is_no_file_is_a_failure(tmp_path: Path) -> None:

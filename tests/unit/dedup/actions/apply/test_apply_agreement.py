@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from clip_client.cli.commands.dedup_apply import apply_report
 from clip_client.cli.options.dedup import ActionOptions
 from clip_client.dedup import Store
-from clip_client.dedup.files.hashing import sha256_of
+from clip_client.dedup.files.reading import sha256_of
 from clip_client.dedup.store.journal import State
 from clip_client.dedup.types import QUARANTINE_NAME
 from tests.fixtures.albums import searched, write
