@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -16,9 +16,6 @@ from preprocess_ensemble.errors import ReportedError, first_line
 from preprocess_ensemble.whole_file import whole_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import Any
-
     from clip_client._vectors.vector_file import FileModel
 
 VECTOR_SUFFIXES: Final = (".parquet", ".npz")

@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import os
 import time
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
@@ -34,8 +35,6 @@ from clip_client.dedup.types import FailedFile, PhotoFile, SearchStats
 from preprocess_ensemble.cores import usable_cores
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
-
     from numpy.typing import NDArray
 
     from clip_client._model import ModelInfo

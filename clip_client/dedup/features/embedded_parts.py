@@ -10,6 +10,7 @@ import hashlib
 import io
 import re
 import struct
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -17,8 +18,6 @@ from typing import TYPE_CHECKING, Final
 from clip_client.dedup.files.file_types import FILM
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from preprocess_ensemble.imaging.iso_media import Box
 
 GAIN_MAP: Final = "gain map"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_right
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -12,8 +13,6 @@ from clip_client.dedup.features.preview import NEEDS_RAWPY, can_read_raw
 from clip_client.dedup.photo import ImageFeatures
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
 _ROWS_AT_ONCE: Final = 2048

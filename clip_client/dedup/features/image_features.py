@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -17,8 +18,6 @@ from clip_client.dedup.photo import FEATURE_PARTS, ImageFeatures
 from clip_client.dedup.types import RAW
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import pyarrow as pa
     from PIL import Image
 

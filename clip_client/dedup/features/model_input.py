@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from clip_client._encoding import IMAGE_ENCODINGS, EncodedImage, ImageEncoding
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from clip_client._model import ModelInfo
     from clip_client.dedup.features.preview import DecodedPhoto
     from preprocess_ensemble.imaging.transform import PreprocessConfig

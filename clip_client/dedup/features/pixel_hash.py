@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -13,8 +14,6 @@ from clip_client.dedup.files.reading import PLAIN_READER, PhotoReader, read_cont
 from clip_client.dedup.store.sqlite import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from PIL import Image
 
     from clip_client.dedup.store.store import Store

@@ -10,16 +10,14 @@ import logging
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from clip_client.dedup.files.file_types import EDITED, FILM
 from clip_client.dedup.types import RAW, Companion, FailedFile, LibraryPhoto
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 LIBRARY_SUFFIX: Final = ".photoslibrary"
 """Ending of the folder of a library."""

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from clip_client.dedup.files.file_types import COMPANION_KINDS, PHOTO_SUFFIXES, RAW_SUFFIXES, is_raw
 from clip_client.dedup.types import RAW, Companion
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 
 def companions(photos: Iterable[str]) -> dict[str, tuple[Companion, ...]]:

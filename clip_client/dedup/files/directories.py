@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
-from typing import TYPE_CHECKING, TypeAlias
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from collections.abc import Iterable
+from typing import TypeAlias
 
 FileIdentity: TypeAlias = tuple[int, int | str]
 

@@ -9,46 +9,6 @@ from __future__ import annotations
 import re
 from typing import Final
 
-NAMESPACES: Final = {
-    "http://ns.adobe.com/camera-raw-settings/1.0/": "crs",
-    "http://ns.adobe.com/camera-raw-saved-settings/1.0/": "crs",
-    "http://darktable.sf.net/": "darktable",
-    "http://ns.adobe.com/tiff/1.0/": "tiff",
-    "http://cipa.jp/exif/1.0/": "exifEX",
-    "http://cipa.jp/exif/1.0/exifEX": "exifEX",
-    "http://ns.adobe.com/exif/1.0/aux/": "aux",
-    "http://ns.adobe.com/lightroom/1.0/": "lr",
-    "http://www.metadataworkinggroup.com/schemas/regions/": "mwg-rs",
-    "http://ns.microsoft.com/photo/1.2/": "MP",
-    "http://ns.microsoft.com/photo/1.0/": "MicrosoftPhoto",
-    "http://ns.microsoft.com/photo/1.0": "MicrosoftPhoto",
-    "http://iptc.org/std/Iptc4xmpCore/1.0/xmlns/": "iptcCore",
-    "http://iptc.org/std/Iptc4xmpExt/2008-02-29/": "iptcExt",
-    "http://ns.adobe.com/xap/1.0/rights/": "xmpRights",
-    "http://www.digikam.org/ns/1.0/": "digiKam",
-    "http://ns.iview-multimedia.com/mediapro/1.0/": "mediapro",
-    "http://ns.adobe.com/xap/1.0/mm/": "",
-    "http://ns.adobe.com/xap/1.0/g/img/": "",
-    "http://ns.adobe.com/xap/1.0/t/pg/": "",
-    "http://ns.adobe.com/xmp/note/": "",
-    "http://ns.adobe.com/pdf/1.3/": "",
-    "http://ns.adobe.com/illustrator/1.0/": "",
-    "http://ns.adobe.com/hdr-gain-map/1.0/": "",
-    "http://ns.apple.com/HDRGainMap/1.0/": "",
-    "http://ns.apple.com/pixeldatainfo/1.0/": "",
-    "http://ns.google.com/photos/1.0/camera/": "",
-    "http://ns.google.com/photos/1.0/container/": "",
-    "http://ns.google.com/photos/1.0/container/item/": "",
-    "http://ns.google.com/photos/1.0/depthmap/": "",
-    "http://ns.google.com/photos/1.0/image/": "",
-    "http://ns.google.com/photos/1.0/audio/": "",
-    "http://www.gimp.org/xmp/": "",
-    "http://ns.acdsee.com/iptc/1.0/": "acdsee",
-    "http://ns.acdsee.com/regions/": "acdsee",
-}
-"""Namespace of XMP -> its usual prefix, as far as :data:`NAMES` or the rules below need it; empty for one whose fields
-say nothing about the photo: histories and ids, versions of programs, and what describes other parts of the file."""
-
 NAMES: Final = {
     "title": ("dc:title", "iptc:5", "XPTitle", "png:Title"),
     "caption": ("dc:description", "iptc:120", "ImageDescription", "XPComment", "png:Description"),

@@ -11,6 +11,7 @@ import re
 import sys
 from bisect import bisect_left
 from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -19,19 +20,16 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from clip_client.dedup.files.field_names import (
     DATES,
     DEVELOPERS,
-    NAMESPACES,
     is_housekeeping,
     is_housekeeping_tag,
     name_of,
 )
-from clip_client.dedup.files.metadata import clean_text, iso_date
+from clip_client.dedup.files.metadata import clean_text, iptc_texts, iso_date, xmp_of
 from clip_client.dedup.files.reading import read_file
-from clip_client.dedup.files.xmp import PREFIXES, XmpError, read_structures
+from clip_client.dedup.files.xmp import Item, XmpError, read_xmp, texts_of
 from clip_client.dedup.types import FailedFile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
     from PIL import ImageFile
 
 Value: TypeAlias = "str | tuple[float, ...] | None"
@@ -42,7 +40,6 @@ _ROUNDING: Final = 0.05
 _LEAST_CUT_TEXT: Final = 32
 """Characters: IPTC cuts off most texts at 32 or 64 bytes, and a text of that length may be the start of another."""
 
-_DETAILS, _GPS = 0x8769, 0x8825
 _DATES: Final = frozenset({"DateTimeOriginal", "DateTimeDigitized", "photoshop:DateCreated", "xmp:CreateDate"})
 _ONLY_PRESENT: Final = frozenset({"MakerNote", "GPSTimeStamp", "GPSDateStamp", "acdsee:categories"})
 """Fields that programs rewrite: with other offsets, or as a date in place of a time."""
@@ -95,13 +92,13 @@ class Fields:
         for tag, value in exif.items():
             if not is_housekeeping_tag(tag):
                 self._add(ExifTags.TAGS.get(tag, f"EXIF field 0x{tag:04x}"), value)
-        for directory, names in ((_DETAILS, ExifTags.TAGS), (_GPS, ExifTags.GPSTAGS)):
+        for directory, names in ((ExifTags.IFD.Exif, ExifTags.TAGS), (ExifTags.IFD.GPSInfo, ExifTags.GPSTAGS)):
             for tag, value in exif.get_ifd(directory).items():
                 self._add(names.get(tag, f"EXIF field 0x{tag:04x}"), value)
         self._add_iptc(IptcImagePlugin.getiptcinfo(image) or {})
-        if packet := image.info.get("xmp"):
+        if packet := xmp_of(image):
             with suppress(XmpError):  # the six fields of Metadata say so, and keep such a file
-                self.add_xmp(packet.encode() if isinstance(packet, str) else packet)
+                self.add_xmp(packet)
         if extension := _extended_xmp(getattr(image, "applist", [])):
             try:
                 self.add_xmp(extension)
@@ -124,14 +121,13 @@ class Fields:
 
     def add_xmp(self, packet: bytes) -> None:
         """Add the properties of a packet. Raises XmpError for one that cannot be read."""
-        for (uri, local), items in read_structures(packet).items():
-            prefix = NAMESPACES.get(uri, PREFIXES.get(uri, uri))
-            if prefix in ("tiff", "exif", "exifEX"):
-                texts = [text for item in items for text in item.get("", ())]
-                if not _is_housekeeping_exif(local):
-                    self._add(local, _numbers_in(texts) or "\n".join(texts) or None)
-            elif prefix:
-                self._add_property(f"{prefix}:{local}", items)
+        for name, items in read_xmp(packet).items():
+            prefix, _, local = name.rpartition(":")
+            if prefix not in ("tiff", "exif", "exifEX"):
+                self._add_property(name, items)
+            elif not _is_housekeeping_exif(local):
+                texts = texts_of(items)
+                self._add(local, _numbers_in(texts) or "\n".join(texts) or None)
 
     def add_attribute(self, name: str, data: bytes) -> None:
         """Add an extended attribute."""
@@ -173,7 +169,7 @@ class Fields:
                 if part:
                     self.implied[name].add(_value("SubsecTimeOriginal" if name != "time zone" else "", part))
 
-    def _add_property(self, field: str, items: Sequence[Mapping[str, Sequence[str]]]) -> None:
+    def _add_property(self, field: str, items: Sequence[Item]) -> None:
         """Add a property of XMP: a text, a list, or structures, whose order does not matter."""
         if is_housekeeping(field):
             if field in _DATES:
@@ -205,11 +201,7 @@ class Fields:
                 self.implied[implied].add(_plain(text))
 
     def _add_iptc(self, datasets: Mapping[tuple[int, int], Any]) -> None:
-        texts = {
-            number: [clean_text(value) for value in (values if isinstance(values, list) else [values])]
-            for (record, number), values in datasets.items()
-            if record == 2
-        }
+        texts = iptc_texts(datasets)
         if any(map(_OF_PROGRAMS.match, texts.get(40, ()))):
             texts.pop(103, None)  # the other half of Facebook's code
         for number, values in texts.items():
@@ -295,7 +287,7 @@ def _extended_xmp(segments: Iterable[tuple[str, bytes]]) -> bytes:
     return b"".join(part[4:] for part in sorted(parts, key=lambda part: part[:4]))
 
 
-def _people_in(item: Mapping[str, Sequence[str]]) -> Iterator[str]:
+def _people_in(item: Item) -> Iterator[str]:
     for path, texts in item.items():
         if path.rpartition("/")[2] in ("Name", "PersonDisplayName"):
             yield from filter(None, map(_plain, texts))

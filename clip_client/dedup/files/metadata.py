@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from clip_client.dedup.files.xmp import XmpError, read_xmp
+from PIL.ExifTags import GPS, IFD, Base
+
+from clip_client.dedup.files.field_names import NAMES
+from clip_client.dedup.files.xmp import Item, XmpError, read_xmp, texts_of
 from clip_client.dedup.types import CaptureTime, Metadata
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from PIL import Image, ImageFile
 
 _LONGEST_TEXT: Final = 100_000
@@ -28,20 +30,8 @@ _TRIMMED_PIXELS: Final = 16
 _DATE: Final = re.compile(r"(\d{4})[-:]?(\d\d)[-:]?(\d\d)(?:[T ]?(\d\d):?(\d\d)(?::?(\d\d))?)?")
 _PLACE: Final = re.compile(r"(\d+(?:\.\d+)?),(?:(\d+(?:\.\d+)?)(?:,(\d+(?:\.\d+)?))?)?([NSEW])")
 """XMP: "48,12.5N" or "48,12,30N"."""
-
-
-_DETAILS, _GPS = 0x8769, 0x8825
-"""Directories of EXIF."""
-_SIZES: Final = ((0x0100, 0x0101), (0xA002, 0xA003))
-_SOFTWARE: Final = (0x0131, 0x000B)
-_LENS: Final = (0xA434, 0xA433)
-_CAMERA: Final = (0x010F, 0x0110)
-_EXPOSURE_TIME, _F_NUMBER, _ISO, _BIAS, _FOCAL_LENGTH = 0x829A, 0x829D, 0x8827, 0x9204, 0x920A
-_TAKEN, _SUB_SECOND, _DIGITIZED, _IMAGE_NUMBER = 0x9003, 0x9291, 0x9004, 0x9211
-"""EXIF 2.32; ImageNumber, a count of shutter releases, is of TIFF/EP."""
-_DESCRIPTION, _MAKER_NOTE = 0x010E, 0x927C
-_RATING, _TITLE, _COMMENT, _KEYWORDS = 0x4746, 0x9C9B, 0x9C9C, 0x9C9E
-"""Fields of Microsoft."""
+_SIZES: Final = ((Base.ImageWidth, Base.ImageLength), (Base.ExifImageWidth, Base.ExifImageHeight))
+_EXPOSURE: Final = (Base.ExposureTime, Base.FNumber, Base.ISOSpeedRatings, Base.FocalLength)
 
 
 def read_metadata(data: bytes) -> tuple[CaptureTime, Metadata]:
@@ -54,31 +44,30 @@ def read_metadata(data: bytes) -> tuple[CaptureTime, Metadata]:
     capture_time = CaptureTime()
     try:
         with open_image(data) as image:
-            fields = _Fields(image.getexif())
-            capture_time = fields.capture_time()
-            return capture_time, fields.metadata_of(image)
+            blocks = _Blocks(image.getexif())
+            capture_time = blocks.capture_time()
+            return capture_time, blocks.metadata_of(image)
     except Exception:  # Pillow may raise anything for damaged metadata
         return capture_time, Metadata(is_incomplete=True)
 
 
 def read_sidecar(packet: bytes) -> Metadata:
     """Read an XMP sidecar. Never raises; a damaged one is marked as incomplete."""
-    fields = _Fields()
-    fields.add_xmp(packet)
-    return fields.metadata()
+    blocks = _Blocks()
+    blocks.add_xmp(packet)
+    return blocks.metadata()
 
 
-class _Fields:
-    """The fields of one file, by their source."""
+class _Blocks:
+    """What one file says, as its blocks of metadata have it."""
 
     def __init__(self, exif: Image.Exif | None = None) -> None:
         self.exif: Mapping[int, Any] = {} if exif is None else exif
-        self.details: Mapping[int, Any] = {} if exif is None else exif.get_ifd(_DETAILS)
-        """The Exif sub-directory of EXIF."""
-        self.gps: Mapping[int, Any] = {} if exif is None else exif.get_ifd(_GPS)
-        self.xmp: Mapping[str, tuple[str, ...]] = {}
-        self.iptc: Mapping[tuple[int, int], Any] = {}
-        self.texts: Mapping[Any, Any] = {}
+        self.details: Mapping[int, Any] = {} if exif is None else exif.get_ifd(IFD.Exif)
+        self.gps: Mapping[int, Any] = {} if exif is None else exif.get_ifd(IFD.GPSInfo)
+        self.xmp: Mapping[str, list[Item]] = {}
+        self.iptc: Mapping[int, list[str]] = {}
+        self.info: Mapping[Any, Any] = {}
         """Text chunks of a PNG, among others."""
         self.is_resized = False
         self.is_incomplete = False
@@ -91,47 +80,37 @@ class _Fields:
 
     def capture_time(self) -> CaptureTime:
         taken_ms, has_sub_second = _time(self.details)
-        number = self.details.get(_IMAGE_NUMBER, self.exif.get(_IMAGE_NUMBER))
-        make, model = (str(self.exif.get(tag, "")).strip("\0 ") for tag in _CAMERA)
+        number = self.details.get(Base.ImageNumber, self.exif.get(Base.ImageNumber))
+        make, model = (str(self.exif.get(tag, "")).strip("\0 ") for tag in (Base.Make, Base.Model))
         return CaptureTime(
             taken_ms=taken_ms,
             has_sub_second=has_sub_second,
             sequence=number if isinstance(number, int) else None,
             camera=model if model.split()[:1] == make.split()[:1] else f"{make} {model}".strip(),
             fields=len(self.exif) + len(self.details) + len(self.gps),
-            exposure_s=_number(self.details.get(_EXPOSURE_TIME)),
-            f_number=_number(self.details.get(_F_NUMBER)),
-            iso=_number(self.details.get(_ISO)),
-            exposure_bias=_number(self.details.get(_BIAS)),
+            exposure_s=_number(self.details.get(Base.ExposureTime)),
+            f_number=_number(self.details.get(Base.FNumber)),
+            iso=_number(self.details.get(Base.ISOSpeedRatings)),
+            exposure_bias=_number(self.details.get(Base.ExposureBiasValue)),
         )
 
     def metadata_of(self, image: ImageFile.ImageFile) -> Metadata:
         from PIL import IptcImagePlugin
 
         self.is_incomplete = "compressed_metadata" in image.info
-        if packet := image.info.get("xmp", b""):
-            self.add_xmp(packet.encode() if isinstance(packet, str) else packet)
-        self.iptc = IptcImagePlugin.getiptcinfo(image) or {}
-        self.texts = image.info
+        if packet := xmp_of(image):
+            self.add_xmp(packet)
+        self.iptc = iptc_texts(IptcImagePlugin.getiptcinfo(image) or {})
+        self.info = image.info
         self.is_resized = self._is_other_size(image.size)
         return self.metadata()
 
     def metadata(self) -> Metadata:
         latitude, longitude = self._place()
-        title = _first(self._of_xmp("dc:title"), *self._of_iptc(5), self._of_windows(_TITLE), self._png("Title"))
-        caption = _first(
-            self._of_xmp("dc:description"),
-            *self._of_iptc(120),
-            clean_text(self.exif.get(_DESCRIPTION)),
-            self._of_windows(_COMMENT),
-            self._png("Description"),
-        )
+        title, caption = (self._first(*NAMES[name]) for name in ("title", "caption"))
         keywords = "\n".join(self._keywords())
-        programs = (
-            *(clean_text(self.exif.get(tag)) for tag in _SOFTWARE),
-            self._of_xmp("xmp:CreatorTool"),
-            self._png("Software"),
-        )
+        programs = self._texts("Software", "ProcessingSoftware", "xmp:CreatorTool", "png:Software")
+        lens = clean_text(self.details.get(Base.LensModel)) or clean_text(self.details.get(Base.LensMake))
         return Metadata(
             taken=self._taken(),
             latitude=latitude,
@@ -140,29 +119,29 @@ class _Fields:
             keywords=keywords[:_LONGEST_TEXT],
             title=title[:_LONGEST_TEXT],
             caption=caption[:_LONGEST_TEXT],
-            lens=_first(*(clean_text(self.details.get(tag)) for tag in _LENS))[:200],
+            lens=lens[:200],
             software="; ".join(dict.fromkeys(filter(None, programs)))[:200],
-            has_maker_note=bool(self.details.get(_MAKER_NOTE)),
-            has_exposure=not self.details.keys().isdisjoint((_EXPOSURE_TIME, _F_NUMBER, _ISO, _FOCAL_LENGTH)),
+            has_maker_note=bool(self.details.get(Base.MakerNote)),
+            has_exposure=not self.details.keys().isdisjoint(_EXPOSURE),
             is_resized=self.is_resized,
             is_incomplete=self.is_incomplete or max(map(len, (keywords, title, caption))) > _LONGEST_TEXT,
         )
 
     def _taken(self) -> str:
         texts = (
-            clean_text(self.details.get(_TAKEN)),
-            self._of_xmp("exif:DateTimeOriginal"),
-            self._of_xmp("photoshop:DateCreated"),
-            "".join((*self._of_iptc(55), *self._of_iptc(60))),
-            clean_text(self.details.get(_DIGITIZED)),
-            self._of_xmp("xmp:CreateDate"),
+            clean_text(self.details.get(Base.DateTimeOriginal)),
+            *self._texts("exif:DateTimeOriginal", "photoshop:DateCreated"),
+            "".join(self._texts("iptc:55", "iptc:60")),
+            clean_text(self.details.get(Base.DateTimeDigitized)),
+            *self._texts("xmp:CreateDate"),
         )
-        return _first(*map(iso_date, texts))
+        return next(filter(None, map(iso_date, texts)), "")
 
     def _place(self) -> tuple[float, float] | tuple[None, None]:
+        north, east = (GPS.GPSLatitude, GPS.GPSLatitudeRef), (GPS.GPSLongitude, GPS.GPSLongitudeRef)
         places = (
-            (_degrees(self.gps.get(2), self.gps.get(1)), _degrees(self.gps.get(4), self.gps.get(3))),
-            (_xmp_degrees(self._of_xmp("exif:GPSLatitude")), _xmp_degrees(self._of_xmp("exif:GPSLongitude"))),
+            (_degrees(*map(self.gps.get, north)), _degrees(*map(self.gps.get, east))),
+            (_xmp_degrees(self._first("exif:GPSLatitude")), _xmp_degrees(self._first("exif:GPSLongitude"))),
         )
         for latitude, longitude in places:
             # Receivers without a position write zeros.
@@ -171,7 +150,7 @@ class _Fields:
         return None, None
 
     def _rating(self) -> int:
-        for value in (self._of_xmp("xmp:Rating"), self.exif.get(_RATING)):
+        for value in (self._first("xmp:Rating"), self.exif.get(Base.Rating)):
             try:
                 rating = round(float(str(value)))
             except (ValueError, OverflowError):
@@ -181,9 +160,9 @@ class _Fields:
         return 0
 
     def _keywords(self) -> list[str]:
-        windows = self._of_windows(_KEYWORDS).split(";")
-        texts = (*self.xmp.get("dc:subject", ()), *self._of_iptc(25), *windows)
-        return sorted({word for text in texts if (word := " ".join(clean_text(text).split()))})
+        *fields, windows = NAMES["keywords"]
+        texts = (*self._texts(*fields), *self._first(windows).split(";"))
+        return sorted({word for text in texts if (word := " ".join(text.split()))})
 
     def _is_other_size(self, size: tuple[int, int]) -> bool:
         """Tell whether EXIF gives another size than that of the picture."""
@@ -196,23 +175,41 @@ class _Fields:
                     return True
         return False
 
-    def _of_windows(self, tag: int) -> str:
-        value = self.exif.get(tag, b"")
-        return clean_text(bytes(value).decode("utf-16-le", "replace")) if isinstance(value, bytes | tuple) else ""
+    def _first(self, *fields: str) -> str:
+        return next(filter(None, self._texts(*fields)), "")
 
-    def _of_xmp(self, name: str) -> str:
-        return clean_text("\n".join(self.xmp.get(name, ())[:1]))
+    def _texts(self, *fields: str) -> list[str]:
+        """Return the texts of fields with names as in :data:`NAMES`; those of EXIF are in its main directory."""
+        found: list[object] = []
+        for field in fields:
+            prefix, _, name = field.rpartition(":")
+            if prefix == "iptc":
+                found += self.iptc.get(int(name), [])
+            elif prefix == "png":
+                found += [text for text in [self.info.get(name)] if isinstance(text, str)]
+            elif prefix:
+                found += texts_of(self.xmp.get(field, ()))
+            elif name.startswith("XP"):
+                value = self.exif.get(Base[name])
+                found += [bytes(value).decode("utf-16-le", "replace")] if isinstance(value, bytes | tuple) else []
+            else:
+                found.append(self.exif.get(Base[name]))
+        return list(map(clean_text, found))
 
-    def _of_iptc(self, number: int) -> list[str]:
-        values = self.iptc.get((2, number), [])
-        return [clean_text(value) for value in (values if isinstance(values, list) else [values])]
 
-    def _png(self, name: str) -> str:
-        return clean_text(text) if isinstance(text := self.texts.get(name), str) else ""
+def xmp_of(image: ImageFile.ImageFile) -> bytes:
+    """Return the XMP packet of an opened file; empty if it has none."""
+    packet = image.info.get("xmp", b"")
+    return packet.encode() if isinstance(packet, str) else packet
 
 
-def _first(*texts: str) -> str:
-    return next(filter(None, texts), "")
+def iptc_texts(datasets: Mapping[tuple[int, int], Any]) -> dict[int, list[str]]:
+    """Return the texts of IPTC: the number of a dataset in record 2 -> its texts."""
+    return {
+        number: [clean_text(value) for value in (values if isinstance(values, list) else [values])]
+        for (record, number), values in datasets.items()
+        if record == 2
+    }
 
 
 def clean_text(value: object) -> str:
@@ -272,11 +269,11 @@ def _number(value: Any) -> float | None:
 
 def _time(details: Mapping[int, Any]) -> tuple[int | None, bool]:
     """Return milliseconds since 1970 by the camera's clock, and whether EXIF says more than the second."""
-    text = str(details.get(_TAKEN)).strip("\0 ")
+    text = str(details.get(Base.DateTimeOriginal)).strip("\0 ")
     try:
         second = datetime.strptime(text[:19], "%Y:%m:%d %H:%M:%S").replace(tzinfo=UTC)
     except ValueError:
         return None, False
-    digits = re.match(r"\d+", str(details.get(_SUB_SECOND)).strip("\0 "))
+    digits = re.match(r"\d+", str(details.get(Base.SubsecTimeOriginal)).strip("\0 "))
     fraction_ms = round(float(f"0.{digits[0]}") * 1000) if digits else 0
     return round(second.timestamp()) * 1000 + fraction_ms, digits is not None

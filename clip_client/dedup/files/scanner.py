@@ -12,9 +12,10 @@ import os
 import re
 import stat
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from clip_client.dedup.files.apple_photos import is_library, read_library
 from clip_client.dedup.files.directories import FileIdentity, identity_of
@@ -22,9 +23,6 @@ from clip_client.dedup.files.file_types import COMPANION_KINDS, PHOTO_SUFFIXES, 
 from clip_client.dedup.files.reading import open_file
 from clip_client.dedup.text import why_unreadable
 from clip_client.dedup.types import PREVIEWS_MARK, QUARANTINE_NAME, FailedFile, LibraryPhoto, Links, PhotoFile
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 _KINDS: Final = (
     (stat.S_ISFIFO, "a FIFO"),

@@ -6,10 +6,10 @@ only up to a fixed size.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
     from xml.etree.ElementTree import Element
 
 _MOST_BYTES: Final = 2**20
@@ -18,7 +18,7 @@ _MOST_BYTES: Final = 2**20
 _LONGEST_PATH: Final = 1000
 """Characters; what lies deeper in a structure was nested for an attack."""
 
-_NAMESPACES: Final = {
+_URIS: Final = {
     "dc": "http://purl.org/dc/elements/1.1/",
     "exif": "http://ns.adobe.com/exif/1.0/",
     "photoshop": "http://ns.adobe.com/photoshop/1.0/",
@@ -26,34 +26,63 @@ _NAMESPACES: Final = {
     "x": "adobe:ns:meta/",
     "xmp": "http://ns.adobe.com/xap/1.0/",
 }
-PREFIXES: Final = {uri: prefix for prefix, uri in _NAMESPACES.items() if prefix not in ("rdf", "x")}
-"""Namespace -> its prefix in the properties that are read."""
+_NAMESPACES: Final = {uri: prefix for prefix, uri in _URIS.items()} | {
+    _URIS["rdf"]: "",
+    "http://ns.adobe.com/camera-raw-settings/1.0/": "crs",
+    "http://ns.adobe.com/camera-raw-saved-settings/1.0/": "crs",
+    "http://darktable.sf.net/": "darktable",
+    "http://ns.adobe.com/tiff/1.0/": "tiff",
+    "http://cipa.jp/exif/1.0/": "exifEX",
+    "http://cipa.jp/exif/1.0/exifEX": "exifEX",
+    "http://ns.adobe.com/exif/1.0/aux/": "aux",
+    "http://ns.adobe.com/lightroom/1.0/": "lr",
+    "http://www.metadataworkinggroup.com/schemas/regions/": "mwg-rs",
+    "http://ns.microsoft.com/photo/1.2/": "MP",
+    "http://ns.microsoft.com/photo/1.0/": "MicrosoftPhoto",
+    "http://ns.microsoft.com/photo/1.0": "MicrosoftPhoto",
+    "http://iptc.org/std/Iptc4xmpCore/1.0/xmlns/": "iptcCore",
+    "http://iptc.org/std/Iptc4xmpExt/2008-02-29/": "iptcExt",
+    "http://ns.adobe.com/xap/1.0/rights/": "xmpRights",
+    "http://www.digikam.org/ns/1.0/": "digiKam",
+    "http://ns.iview-multimedia.com/mediapro/1.0/": "mediapro",
+    "http://ns.adobe.com/xap/1.0/mm/": "",
+    "http://ns.adobe.com/xap/1.0/g/img/": "",
+    "http://ns.adobe.com/xap/1.0/t/pg/": "",
+    "http://ns.adobe.com/xmp/note/": "",
+    "http://ns.adobe.com/pdf/1.3/": "",
+    "http://ns.adobe.com/illustrator/1.0/": "",
+    "http://ns.adobe.com/hdr-gain-map/1.0/": "",
+    "http://ns.apple.com/HDRGainMap/1.0/": "",
+    "http://ns.apple.com/pixeldatainfo/1.0/": "",
+    "http://ns.google.com/photos/1.0/camera/": "",
+    "http://ns.google.com/photos/1.0/container/": "",
+    "http://ns.google.com/photos/1.0/container/item/": "",
+    "http://ns.google.com/photos/1.0/depthmap/": "",
+    "http://ns.google.com/photos/1.0/image/": "",
+    "http://ns.google.com/photos/1.0/audio/": "",
+    "http://www.gimp.org/xmp/": "",
+    "http://ns.acdsee.com/iptc/1.0/": "acdsee",
+    "http://ns.acdsee.com/regions/": "acdsee",
+}
+"""Namespace -> its usual prefix; empty for one whose fields say nothing about the photo: histories and ids, versions of
+programs, and what describes other parts of the file."""
 _XML: Final = "http://www.w3.org/XML/1998/namespace"
 _LANGUAGE: Final = f"{{{_XML}}}lang"
+
+Item: TypeAlias = dict[str, list[str]]
+"""An item of a property, path -> texts: the path of a plain text is empty, that of a field in a structure is the names
+that lead to it, such as ``"Area/x"``."""
 
 
 class XmpError(Exception):
     """A packet cannot be read."""
 
 
-def read_xmp(packet: bytes) -> dict[str, tuple[str, ...]]:
-    """Return the properties of a packet: ``"dc:subject"`` -> its items, or its only text.
+def read_xmp(packet: bytes) -> dict[str, list[Item]]:
+    """Return the properties of a packet that say something: ``"dc:subject"`` -> its items, or its only one.
 
-    It returns only text in the namespaces of Dublin Core, EXIF, Photoshop and XMP itself. If a text has several
-    languages, the default one comes first. Raises XmpError for a packet that is too large or is not XMP.
-    """
-    return {
-        f"{PREFIXES[uri]}:{local}": tuple(text for item in items for text in item.get("", ()))
-        for (uri, local), items in read_structures(packet).items()
-        if uri in PREFIXES and any("" in item for item in items)
-    }
-
-
-def read_structures(packet: bytes) -> dict[tuple[str, str], list[dict[str, list[str]]]]:
-    """Return all properties of a packet: (namespace, name) -> its items, or its only one.
-
-    An item is path -> texts: the path of a plain text is empty, that of a field in a structure is the names that lead
-    to it, such as ``"Area/x"``. The default language comes first. Raises XmpError as :func:`read_xmp`.
+    A property of an unknown namespace has its URI in place of a prefix. The default language comes first. Raises
+    XmpError for a packet that is too large or is not XMP.
     """
     from defusedxml.ElementTree import fromstring
 
@@ -63,7 +92,7 @@ def read_structures(packet: bytes) -> dict[tuple[str, str], list[dict[str, list[
         root = fromstring(packet.strip(b"\0 \t\r\n"), forbid_dtd=True)
     except (SyntaxError, ValueError, LookupError) as error:  # ParseError, the errors of defusedxml, unknown encodings
         raise XmpError(f"the packet is not XML that can be read: {error}") from None
-    found: dict[tuple[str, str], list[dict[str, list[str]]]] = {}
+    found: dict[tuple[str, str], list[Item]] = {}
     for rdf in root.iter(_qualified("rdf:RDF")):
         for description in rdf.findall(_qualified("rdf:Description")):
             for name, text in description.attrib.items():
@@ -71,14 +100,23 @@ def read_structures(packet: bytes) -> dict[tuple[str, str], list[dict[str, list[
             for element in description:
                 if items := _items(element):
                     found.setdefault(_split(element.tag), items)
-    return found
+    named: dict[str, list[Item]] = {}
+    for (uri, local), items in found.items():
+        if prefix := _NAMESPACES.get(uri, uri):
+            named.setdefault(f"{prefix}:{local}", []).extend(items)
+    return named
+
+
+def texts_of(items: Iterable[Item]) -> list[str]:
+    """Return the plain texts of a property."""
+    return [text for item in items for text in item.get("", ())]
 
 
 def write_xmp(properties: Mapping[str, str | Sequence[str]]) -> bytes:
     """Return a packet with ``properties``: a sequence becomes a list, a text of ``dc`` one in the default language."""
     from xml.etree.ElementTree import Element, SubElement, indent, register_namespace, tostring
 
-    for prefix, uri in _NAMESPACES.items():
+    for prefix, uri in _URIS.items():
         register_namespace(prefix, uri)
     root = Element(_qualified("x:xmpmeta"))
     rdf = SubElement(root, _qualified("rdf:RDF"))
@@ -99,13 +137,13 @@ def write_xmp(properties: Mapping[str, str | Sequence[str]]) -> bytes:
     return packet + b"\n"
 
 
-def _items(element: Element) -> list[dict[str, list[str]]]:
+def _items(element: Element) -> list[Item]:
     """Return the items of a list, or the one of a property, without empty ones."""
     items = [item for container in element for item in container.findall(_qualified("rdf:li"))]
     items.sort(key=lambda item: item.get(_LANGUAGE, "x-default") != "x-default")
     read = []
     for item in items or [element]:
-        texts: dict[str, list[str]] = {}
+        texts: Item = {}
         for path, text in _texts(item):
             texts.setdefault(path, []).append(text)
         if texts:
@@ -121,13 +159,13 @@ def _texts(item: Element) -> Iterator[tuple[str, str]]:
         for name, text in element.attrib.items():
             uri, local = _split(name)
             # Of RDF's own attributes only an address is content; the language of a text is none.
-            if uri not in (_NAMESPACES["rdf"], _XML) or local == "resource":
+            if uri not in (_URIS["rdf"], _XML) or local == "resource":
                 yield "/".join(filter(None, (path, "" if local == "resource" else local))), text
         if element.text and (element.text.strip() or not len(element)):
             yield path, element.text
         for child in reversed(element) if len(path) < _LONGEST_PATH else ():
             uri, local = _split(child.tag)
-            waiting.append((child, path if uri == _NAMESPACES["rdf"] else "/".join(filter(None, (path, local)))))
+            waiting.append((child, path if uri == _URIS["rdf"] else "/".join(filter(None, (path, local)))))
 
 
 def _split(name: str) -> tuple[str, str]:
@@ -138,4 +176,4 @@ def _split(name: str) -> tuple[str, str]:
 
 def _qualified(name: str) -> str:
     prefix, _, local = name.partition(":")
-    return f"{{{_NAMESPACES[prefix]}}}{local}"
+    return f"{{{_URIS[prefix]}}}{local}"

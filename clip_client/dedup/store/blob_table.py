@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from pathlib import Path
 from threading import Lock
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, Final, Self
 
 from clip_client.dedup.store.sqlite import Database
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
-    from typing import Self
 
 _MOST_BYTES: Final = 4 * 2**30
 

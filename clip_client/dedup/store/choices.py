@@ -18,14 +18,12 @@ import json
 import time
 from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
+from pathlib import Path
+from typing import ClassVar, Final, NamedTuple
 
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.store.sqlite import Database
 from clip_client.dedup.types import SAFE_TIERS
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 KEEP: Final = "keep"
 """The first photo stays, and those that are marked move."""

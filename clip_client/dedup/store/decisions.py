@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from clip_client.dedup.store.sqlite import Database
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
 
 DIFFERENT: Final = "different"
 """The photos are different pictures."""

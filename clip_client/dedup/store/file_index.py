@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Final
 
 from clip_client.dedup.store.sqlite import Database
 from clip_client.dedup.types import PhotoFile
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
 
 _AT_ONCE: Final = 900
 """Paths in one query; old versions of SQLite allow 999 values."""

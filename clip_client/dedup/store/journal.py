@@ -16,17 +16,15 @@ from __future__ import annotations
 import os
 import time
 import uuid
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+from pathlib import Path
+from typing import Any, ClassVar, Final, NamedTuple
 
 from clip_client.dedup.store.lock import AlreadyLocked, exclusive_lock
 from clip_client.dedup.store.sqlite import Database, StoreError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
 
 class State:

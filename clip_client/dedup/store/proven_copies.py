@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from clip_client.dedup.store.sqlite import Database
 from clip_client.dedup.types import SAFE_TIERS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
-
     from clip_client.dedup.group import DuplicateGroup
     from clip_client.dedup.store.decisions import Decision
 

@@ -9,13 +9,11 @@ import json
 import os
 import re
 import time
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final
 
 from clip_client.dedup.store.sqlite import Database
 from clip_client.dedup.types import Thresholds
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _NAME: Final = re.compile(r"[\w. -]{1,64}")
 

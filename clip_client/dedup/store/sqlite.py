@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from preprocess_ensemble.errors import ReportedError
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
 _BUSY_S: Final = 60.0
 """How long to wait for another process's transaction; each takes milliseconds."""

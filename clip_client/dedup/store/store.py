@@ -22,10 +22,11 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
+from collections.abc import Mapping
 from contextlib import ExitStack, closing, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 from clip_client.dedup.store.blob_table import BlobTable, Spool
 from clip_client.dedup.store.choices import Choices
@@ -38,9 +39,6 @@ from clip_client.dedup.store.settings import Settings
 from clip_client.dedup.store.sqlite import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Self
-
     import pyarrow as pa
 
 STORE_VARIABLE: Final = "CLIP_STORE"

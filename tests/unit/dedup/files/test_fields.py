@@ -201,6 +201,7 @@ def test_a_fact_that_is_written_in_another_place_is_not_lost(data: bytes, other:
 
 HOUSEKEEPING: dict[str, bytes] = {
     "a history": jpeg(xmp=xmp(f'xmpMM:DocumentID="1" xmpMM:InstanceID="2">{HISTORY}')),
+    "an id in RDF": jpeg(xmp=xmp(">").replace(b'rdf:about=""', b'rdf:about="uuid:faf5bdd5"')),
     "programs": camera_jpeg(
         Software="GIMP 3", ProcessingSoftware="x", HostComputer="y", DateTime="2024:01:01 10:00:00"
     ),
