@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 from clip_client.dedup.files.encoding import Encoding, read_encoding
 from clip_client.dedup.files.field_names import DATES, rank
 from clip_client.dedup.files.fields import Fields, read_attributes, read_fields, read_sidecar_fields
-from clip_client.dedup.types import EDITED, EXACT, RAW, SAME_PIXELS, SIMILAR
+from clip_client.dedup.files.reading import read_file
+from clip_client.dedup.types import EDITED, EXACT, RAW, SAME_PIXELS, SIMILAR, FailedFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -80,10 +81,23 @@ def loss_in_files(copy: Photo, kept: Photo, known: Metadata, sidecars: Iterable[
     return replace(found, others=tuple(sorted((name for name, values in lost.items() if values), key=rank)))
 
 
+# A kept photo is compared with each of its copies: what a file says is read once while its content stays.
 @lru_cache(maxsize=256)
 def _fields_of(path: str, sha256: str) -> Fields:
-    """Read the fields of a file once while its content stays: a kept photo is compared with each of its copies."""
-    return read_fields(path)
+    data = _data_of(path, sha256)
+    return read_fields(data) if data else Fields(is_unreadable=True)
+
+
+@lru_cache(maxsize=256)
+def _encoding_of(path: str, sha256: str) -> Encoding | None:
+    return read_encoding(_data_of(path, sha256))
+
+
+@lru_cache(maxsize=2)
+def _data_of(path: str, sha256: str) -> bytes:
+    """Read a photo, or the one that is kept, once for its fields and its encoding; empty if it cannot be read."""
+    found = read_file(path)
+    return b"" if isinstance(found, FailedFile) else found[1]
 
 
 def words(metadata: Metadata) -> set[str]:
@@ -132,9 +146,3 @@ def picture_loss(photo: Photo, kept: Photo, tier: str) -> tuple[str, str]:
         return "", "It was compared with the preview in the RAW file that is kept, which may be smaller."
     is_unknown = ours is None or theirs is None
     return "", "How its file or the kept one stores the picture cannot be read." if is_unknown else ""
-
-
-@lru_cache(maxsize=256)
-def _encoding_of(path: str, sha256: str) -> Encoding | None:
-    """Read the header of a file once while its content stays."""
-    return read_encoding(path)

@@ -9,13 +9,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from clip_client.dedup.files.encoding import colour_space, extras
+from clip_client.dedup.files.encoding import read_encoding
 from clip_client.dedup.files.reading import PLAIN_READER, PhotoReader, read_content
 from clip_client.dedup.store.sqlite import StoreError
 
 if TYPE_CHECKING:
-    from PIL import Image
-
     from clip_client.dedup.store.store import Store
 
 PIXELS: Final = "pixels-5"
@@ -67,27 +65,16 @@ def pixel_hash(data: bytes) -> str:
     """
     from preprocess_ensemble.imaging.decode import DecodeError, decode
 
+    encoding = read_encoding(data)
+    if encoding is None or encoding.extras:
+        return ""
     try:
         image = decode(data)
     except DecodeError:
         return ""
-    space = _colour_space(data, image)
-    if space is None:
-        return ""
+    space = encoding.colour_space.key
     pixels = image if image.mode == "CMYK" else image.convert("RGB")
     digest = hashlib.sha256(f"{pixels.mode} {pixels.width}x{pixels.height} {len(space)} ".encode())
     digest.update(space)
     digest.update(pixels.tobytes())
     return digest.hexdigest()
-
-
-def _colour_space(data: bytes, decoded: Image.Image) -> bytes | None:
-    """Return what defines the colours of a file, empty for sRGB by default; None if it holds more than its pixels."""
-    from preprocess_ensemble.imaging.formats import open_image
-
-    try:
-        with open_image(data) as image:
-            # JPEG XL has its profile among the pixels.
-            return None if extras(image, data) else decoded.info.get("icc_profile") or colour_space(image, data).key
-    except Exception:  # what Pillow cannot read, such as the number of frames of a damaged file, may be more
-        return None

@@ -14,8 +14,6 @@ from clip_client.dedup.files.colours import (
     space_of_codes,
     space_of_profile,
 )
-from clip_client.dedup.files.reading import read_file
-from clip_client.dedup.types import FailedFile
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -50,25 +48,20 @@ class Encoding:
         return " and ".join(missing)
 
 
-def read_encoding(path: str) -> Encoding | None:
-    """Read how an image file stores its picture; None if it cannot be read."""
+def read_encoding(data: bytes) -> Encoding | None:
+    """Read how an image file stores its picture; None if that cannot be read."""
     from preprocess_ensemble.imaging.formats import open_image
 
-    read = read_file(path)
-    if isinstance(read, FailedFile):
-        return None
-    _, data = read
     try:
         with open_image(data) as image:
             if image.format == "JXL":
                 image.load()  # its profile is among the pixels
-            return Encoding(extras=extras(image, data), colour_space=colour_space(image, data))
+            return Encoding(extras=_extras(image, data), colour_space=_colour_space(image, data))
     except Exception:  # Pillow may raise anything for a damaged file
         return None
 
 
-def extras(image: Image.Image, data: bytes) -> tuple[str, ...]:
-    """Name what an opened file holds that one opaque picture of 8 bits a channel does not."""
+def _extras(image: Image.Image, data: bytes) -> tuple[str, ...]:
     is_deep = image.mode.startswith(("I", "F")) or any(";16" in str(tile[3]) for tile in getattr(image, "tile", ()))
     is_deep = is_deep or image.info.get("bit_depth", 8) > 8
     # Further pictures in a JPEG are appended to it. A file with them never moves in favour of one without, but its
@@ -87,8 +80,8 @@ def extras(image: Image.Image, data: bytes) -> tuple[str, ...]:
     return tuple(name for name, is_held in held.items() if is_held)
 
 
-def colour_space(image: Image.Image, data: bytes) -> ColourSpace:
-    """Return the colours that an opened file can show, by its profile or what it says in place of one; else sRGB."""
+def _colour_space(image: Image.Image, data: bytes) -> ColourSpace:
+    """Return the colours that a file can show, by its profile or what it says in place of one; else sRGB."""
     from PIL import ExifTags
 
     info = image.info

@@ -25,9 +25,7 @@ from clip_client.dedup.files.field_names import (
     name_of,
 )
 from clip_client.dedup.files.metadata import clean_text, iptc_texts, iso_date, xmp_of
-from clip_client.dedup.files.reading import read_file
 from clip_client.dedup.files.xmp import Item, XmpError, read_xmp, texts_of
-from clip_client.dedup.types import FailedFile
 
 if TYPE_CHECKING:
     from PIL import ImageFile
@@ -211,15 +209,11 @@ class Fields:
                 self._add(f"iptc:{number}", value + time)
 
 
-def read_fields(path: str) -> Fields:
+def read_fields(data: bytes) -> Fields:
     """Read the fields of an image file, without its attributes. Never raises; another file has none."""
     from preprocess_ensemble.imaging.decode import quiet_libraries
     from preprocess_ensemble.imaging.formats import identify, open_image
 
-    read = read_file(path)
-    if isinstance(read, FailedFile):
-        return Fields(is_unreadable=True)
-    _, data = read
     fields = Fields()
     try:
         with quiet_libraries(), open_image(data) as image:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +58,21 @@ def reasons(kept: Member, copy: Member, root: Path, **options: Any) -> list[str]
     plan = planned(report((kept, copy)), [root], **options)
     assert len(plan.moves) + len(plan.skipped) == 1
     return [skip.reason for skip in plan.skipped]
+
+
+def test_a_file_is_read_once_for_its_metadata_and_its_picture(
+    photos: dict[str, Member], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: Counter[str] = Counter()
+    whole = os.open
+
+    def counted(path: str, *options: int) -> int:
+        opened[os.path.basename(path)] += 1
+        return whole(path, *options)
+
+    monkeypatch.setattr(os, "open", counted)
+    assert reasons(photos["fine.jpg"], aligned(photos["coarse.jpg"], RE_ENCODED), tmp_path) == []
+    assert opened == {"fine.jpg": 1, "coarse.jpg": 1}
 
 
 TIFF_OF_16_BITS = cv2.imencode(".tiff", np.asarray(image_files.picture()).astype(np.uint16) * 257)[1].tobytes()
