@@ -20,8 +20,7 @@ from clip_client._pipeline.encoder import ImageEncoder
 from clip_client._pipeline.images import too_large
 from clip_client._sync import SyncClipClient
 from clip_client._vectors.vector_file import vector_row
-from clip_client.dedup.features.image_features import BYTES_ONLY, extract_with_input
-from clip_client.dedup.features.model_input import ModelInput
+from clip_client.dedup.features.image_features import BYTES_ONLY, ModelInput, extract_features
 from clip_client.dedup.features.preview import picture_file
 from clip_client.dedup.files.file_types import is_raw
 from clip_client.dedup.store.parquet_store import table_of
@@ -160,7 +159,7 @@ class ImageEmbedder:
     def _extract(self, path: str, data: bytes, model: ModelInfo, columns: dict[str, Any]) -> bytes | None:
         """Put hash and features into ``columns``; return what is sent if that falls off, None if not."""
         as_raw = is_raw(path)
-        features, payload = extract_with_input(data, ModelInput.of(model), is_raw=as_raw)
+        features, payload = extract_features(data, ModelInput.of(model), is_raw=as_raw)
         columns |= {"sha256": hashlib.sha256(data).digest(), **features.to_row()}
         if features.code == BYTES_ONLY:
             raise ImageError(features.message, code=BYTES_ONLY)

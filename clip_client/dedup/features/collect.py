@@ -21,11 +21,11 @@ from clip_client._encoding import EncodedImage
 from clip_client.dedup.features.feature_tables import FeatureTable, VectorTable, without_outdated
 from clip_client.dedup.features.image_features import (
     BYTES_ONLY,
+    ModelInput,
     bytes_only_features,
     cached_features,
-    extract_with_input,
+    extract_features,
 )
-from clip_client.dedup.features.model_input import ModelInput
 from clip_client.dedup.features.preview import picture_file
 from clip_client.dedup.files.file_types import is_raw
 from clip_client.dedup.files.reading import hash_file, is_unchanged, read_file
@@ -125,10 +125,19 @@ async def collect_features(
     ``embedder.embed_stream`` raises if the server fails.
     """
     model = None if embedder is None else await embedder.model()
-    collector = _Collector(embedder, model, store, len(files), on_progress, keep_picture)
-    await to_thread.run_sync(collector.load_cached, files)
+    collector = _Collector(model, store, len(files), on_progress, keep_picture)
+    known = await to_thread.run_sync(collector.load_known, files)
+    sources = collector.sources(files, known)
     try:
-        await collector.embed(collector.read_new(files))
+        if embedder is None:
+            async with aclosing(sources):
+                async for _ in sources:
+                    raise AssertionError("without a model nothing is sent")
+        else:
+            items = embedder.embed_stream(sources, ordered=False)
+            async with aclosing(sources), aclosing(items):
+                async for item in items:
+                    collector.record_vector(item)
     finally:
         collector.save()
     await to_thread.run_sync(collector.compact)
@@ -141,14 +150,12 @@ class _Collector:
 
     def __init__(
         self,
-        embedder: Embedder | None,
         model: ModelInfo | None,
         store: Store,
         total: int,
         on_progress: OnProgress,
         keep_picture: KeepPicture | None,
     ) -> None:
-        self._embedder = embedder
         self._model_input = None if model is None else ModelInput.of(model)
         self._keep_picture = keep_picture
         self._index = store.files
@@ -159,11 +166,7 @@ class _Collector:
             features=FeatureTable(self._features.schema),
             vectors=VectorTable(total, 1 if model is None else model.dimension),
         )
-        self._known: dict[str, str] = {}
-        """Path -> SHA-256 of the files that have not changed since an earlier search."""
-        self._loaded: set[str] = set()
-        """Contents that were looked up in the store."""
-        self._in_store: list[set[bytes]] = []
+        self._in_store: set[bytes] = set()
         """The contents in the store; empty except while files without a known hash are read."""
         self._moved: list[tuple[PhotoFile, str]] = []
         """Files under new names whose contents the store may hold: they are looked up together, which is faster."""
@@ -179,14 +182,13 @@ class _Collector:
         self._on_progress = on_progress
         self._what = "finding known photos"
 
-    def load_cached(self, files: Sequence[PhotoFile]) -> None:
-        """Load what the store holds about ``files`` by path, size and time."""
-        self._known = self._index.known(files)
-        self._load(set(self._known.values()))
+    def load_known(self, files: Sequence[PhotoFile]) -> dict[str, str]:
+        """Load what the store holds about files that have not changed; return path -> SHA-256 of these files."""
+        known = self._index.known(files)
+        self._load(set(known.values()))
+        return known
 
     def _load(self, contents: Collection[str]) -> None:
-        """Load what the store holds about ``contents`` that were not looked up before."""
-        self._loaded.update(contents)
         names = list(contents)
         keys = [bytes.fromhex(name) for name in names]
         for positions, table in self._features.find(keys):
@@ -206,61 +208,46 @@ class _Collector:
         """Tell whether a content was embedded or refused."""
         return sha256 in self.collected.vectors or sha256 in self.collected.refused
 
-    def _may_be_in_store(self, sha256: str) -> bool:
-        """Tell whether a content has to be looked up in the store."""
-        return sha256 not in self._loaded and any(bytes.fromhex(sha256) in keys for keys in self._in_store)
+    def _has_moved(self, sha256: str) -> bool:
+        """Tell whether a content is in the store and was not looked up, as its file had another name."""
+        is_loaded = sha256 in self.collected.features or self._has_outcome(sha256)
+        return not is_loaded and bytes.fromhex(sha256) in self._in_store
 
-    async def read_new(self, files: Sequence[PhotoFile]) -> AsyncGenerator[str | EncodedImage, None]:
+    async def sources(self, files: Sequence[PhotoFile], known: Mapping[str, str]) -> AsyncGenerator[str | bytes, None]:
         """Hash and decode the files that are new; yield the path or the image of each content without a vector."""
         unknown = []
         for file in files:
-            sha256 = self._known.get(file.path)
+            sha256 = known.get(file.path)
             if sha256 is None or sha256 not in self.collected.features:
                 unknown.append(file)
-            elif (path := self._add_copy(sha256, file)) is not None:
-                yield path
+            elif self._add_copy(sha256, file):
+                yield await self._source(file.path)
         # Known photos take no time: they would make the rate of the others look higher.
         self._what = "embedding"
         self._on_progress(self._what, self._done, self._total)
         if unknown:
-            self._in_store = await to_thread.run_sync(lambda: [table.keys() for table in self._tables])
+            self._in_store = await to_thread.run_sync(lambda: set().union(*(table.keys() for table in self._tables)))
         with ThreadPoolExecutor(max(2, usable_cores()), thread_name_prefix="clip_client features") as pool:
             while unknown:
                 for start in range(0, len(unknown), _FILES_AT_ONCE):
                     read = pool.map(self._read_one, unknown[start : start + _FILES_AT_ONCE])
                     for outcome in await to_thread.run_sync(list, read):
-                        if (image := self._record_file(outcome)) is not None:
-                            yield image
-                moved, self._moved, self._in_store = self._moved, [], []
+                        if (source := self._record_file(outcome)) is not None:
+                            yield source if isinstance(source, EncodedImage) else await self._source(source)
+                moved, self._moved, self._in_store = self._moved, [], set()
                 await to_thread.run_sync(self._load, {sha256 for _, sha256 in moved})
                 unknown = [file for file, sha256 in moved if sha256 not in self.collected.features]
                 for file, sha256 in moved:
-                    if sha256 in self.collected.features and (path := self._add_copy(sha256, file)) is not None:
-                        yield path
+                    if sha256 in self.collected.features and self._add_copy(sha256, file):
+                        yield await self._source(file.path)
 
-    async def embed(self, sources: AsyncGenerator[str | EncodedImage, None]) -> None:
-        """Embed each image, or the file at each path, and record the outcome."""
-        if self._embedder is None:
-            async with aclosing(sources):
-                async for _ in sources:
-                    raise AssertionError("without a model nothing is sent")
-            return
-        images = self._images(sources)
-        items = self._embedder.embed_stream(images, ordered=False)
-        async with aclosing(sources), aclosing(images), aclosing(items):
-            async for item in items:
-                self._record_vector(*self._sent[item.index], item)
-                self._save_sometimes()
-
-    async def _images(self, sources: AsyncGenerator[str | EncodedImage, None]) -> AsyncGenerator[str | bytes, None]:
-        """Yield the image to send: for the path of a RAW file, the preview inside it."""
-        async for source in sources:
-            if not isinstance(source, EncodedImage) and is_raw(source):
-                read = await to_thread.run_sync(read_file, source)
-                if not isinstance(read, FailedFile):
-                    yield await to_thread.run_sync(picture_file, source, read[1])
-                    continue
-            yield source
+    async def _source(self, path: str) -> str | bytes:
+        """Return what is sent of a file that was not decoded: its path, or of a RAW file the preview inside it."""
+        if is_raw(path):
+            read = await to_thread.run_sync(read_file, path)
+            if not isinstance(read, FailedFile):
+                return await to_thread.run_sync(picture_file, path, read[1])
+        return path
 
     def save(self) -> None:
         """Write what is not in the store yet."""
@@ -268,6 +255,7 @@ class _Collector:
         self._unsaved = []
         for table in self._tables:
             table.flush()
+        self._saved_at = time.monotonic()
 
     def compact(self) -> None:
         """Merge small files of the store, so that later searches open few."""
@@ -278,7 +266,6 @@ class _Collector:
     def _save_sometimes(self) -> None:
         if time.monotonic() - self._saved_at > _SAVE_EVERY_S:
             self.save()
-            self._saved_at = time.monotonic()
 
     def _count_done(self) -> None:
         # Not when a file is read: files are read ahead, as fast as the disk is.
@@ -289,17 +276,17 @@ class _Collector:
         stats = self.collected.stats
         self.collected.stats = replace(stats, **{name: getattr(stats, name) + number for name, number in more.items()})
 
-    def _add_copy(self, sha256: str, file: PhotoFile, image: EncodedImage | None = None) -> str | EncodedImage | None:
-        """Add a file to its content; return ``image``, or without one the path, if the content has to be embedded."""
+    def _add_copy(self, sha256: str, file: PhotoFile) -> bool:
+        """Add a file to its content; return whether the content has to be embedded from this file."""
         copies = self.collected.copies.setdefault(sha256, [])
         copies.append(file)
         # What cannot be decoded here has no hash to be compared by, so its vector would be of no use.
-        needs_none = self._embedder is None or self.collected.features[sha256].code
+        needs_none = self._vectors is None or self.collected.features[sha256].code
         if len(copies) > 1 or needs_none or self._has_outcome(sha256):
             self._count_done()
-            return None
+            return False
         self._sent.append((sha256, file))
-        return image or file.path
+        return True
 
     def _read_one(self, file: PhotoFile) -> ReadOutcome:
         """Read a file once and hash it; extract its features if they are not known yet. Runs in a worker thread."""
@@ -318,18 +305,18 @@ class _Collector:
         found, data = read
         sha256 = hashlib.sha256(data).hexdigest()
         with self._extracting:
-            is_known = sha256 in self.collected.features or self._may_be_in_store(sha256)
+            is_known = sha256 in self.collected.features or self._has_moved(sha256)
             is_known = is_known or (sha256, as_raw) in self._extracted
             if not is_known:
                 self._extracted[sha256, as_raw] = None
         if not is_known:
             model_input = None if self._has_outcome(sha256) else self._model_input
             keep = None if as_raw or self._keep_picture is None else partial(self._keep_picture, sha256)
-            self._extracted[sha256, as_raw] = extract_with_input(data, model_input, keep, is_raw=as_raw)
+            self._extracted[sha256, as_raw] = extract_features(data, model_input, keep, is_raw=as_raw)
         return found, sha256
 
     def _record_file(self, outcome: ReadOutcome) -> str | EncodedImage | None:
-        """Keep what was read of one file; return what to send if its content has to be embedded."""
+        """Keep what was read of one file; return its image or its path if its content has to be embedded."""
         if isinstance(outcome, FailedFile):
             self._count_done()
             self.collected.failed.append(outcome)
@@ -345,13 +332,14 @@ class _Collector:
             self.collected.features[sha256] = features
         self._unsaved.append((file, sha256))
         self._save_sometimes()
-        if self._may_be_in_store(sha256):
+        if self._has_moved(sha256):
             self._moved.append((file, sha256))
             return None
-        return self._add_copy(sha256, file, image)
+        return (image or file.path) if self._add_copy(sha256, file) else None
 
-    def _record_vector(self, sha256: str, file: PhotoFile, item: EmbeddedItem) -> None:
-        """Keep the vector, or the reason why it is missing."""
+    def record_vector(self, item: EmbeddedItem) -> None:
+        """Keep the vector of an image that was sent, or the reason why it is missing."""
+        sha256, file = self._sent[item.index]
         code, message = ("", "") if item.error is None else (item.error.code, item.error.message)
         if not code and not is_unchanged(file):
             code, message = "UNREADABLE", "It was changed while it was read."
@@ -365,11 +353,12 @@ class _Collector:
             if not collected.copies[sha256]:
                 del collected.copies[sha256]
             return
+        assert self._vectors is not None, "an embedded image has a model"
         if code:
             collected.refused[sha256] = (code, message)
+            self._vectors.add({"sha256": bytes.fromhex(sha256), "vector": None, "code": code, "message": message})
         else:
             assert item.vector is not None  # an item without an error has a vector
             collected.vectors[sha256] = item.vector
-        assert self._vectors is not None, "an embedded image has a model"
-        vector = None if code else item.vector
-        self._vectors.add({"sha256": bytes.fromhex(sha256), "vector": vector, "code": code, "message": message})
+            self._vectors.add({"sha256": bytes.fromhex(sha256), "vector": item.vector, "code": "", "message": ""})
+        self._save_sometimes()

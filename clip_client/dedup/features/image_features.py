@@ -1,15 +1,19 @@
-"""What a search knows about a picture without any model: size, perceptual hash, metadata, what else the file holds."""
+"""What one decode of a photo gives: its features, which need no model, and what is sent to a model.
+
+The features are size, perceptual hash, metadata, and what else the file holds.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
 
+from clip_client._encoding import IMAGE_ENCODINGS, EncodedImage, ImageEncoding
 from clip_client.dedup.features.embedded_parts import RAW_DATA, embedded_parts
 from clip_client.dedup.features.perceptual_hash import inner_hash, perceptual_hash
 from clip_client.dedup.features.preview import NEEDS_RAWPY, DecodedPhoto, RawPreview, can_read_raw, raw_preview
@@ -21,10 +25,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from PIL import Image
 
-    from clip_client._encoding import EncodedImage
-    from clip_client.dedup.features.model_input import ModelInput
+    from clip_client._model import ModelInfo
     from clip_client.dedup.store.parquet_store import ParquetStore
     from clip_client.dedup.store.store import Store
+    from preprocess_ensemble.imaging.transform import PreprocessConfig
 
 ALGORITHM: Final = "look-3"
 """Version of :class:`ImageFeatures`, and its folder in a store: change it with anything that changes their values."""
@@ -66,28 +70,29 @@ def feature_columns() -> dict[str, pa.DataType]:
     return {column.name: arrow_types[str(column.type)] for column in flat} | dict.fromkeys(_HASHES, pa.uint64())
 
 
-def extract_features(data: bytes, *, is_raw: bool = False) -> ImageFeatures:
-    """Extract the features of an image file from its bytes; of a RAW file with ``is_raw``. Never raises.
-
-    A file that cannot be decoded gives features with a ``code``; a RAW file without a preview gives
-    :func:`bytes_only_features`.
-    """
-    return extract_with_input(data, None, is_raw=is_raw)[0]
-
-
-def extract_with_input(
-    data: bytes, model_input: ModelInput | None, keep: Callable[[DecodedPhoto], None] | None = None, *, is_raw: bool
+def extract_features(
+    data: bytes,
+    model_input: ModelInput | None = None,
+    keep: Callable[[DecodedPhoto], None] | None = None,
+    *,
+    is_raw: bool = False,
 ) -> tuple[ImageFeatures, EncodedImage | None]:
-    """Decode a file once for all; return its features and, with a ``model_input``, what is sent of it.
+    """Decode an image file once for all; return its features and, with a ``model_input``, what is sent of it.
 
-    ``keep`` is called with what was decoded; of a RAW file that is its preview.
+    Never raises. A file that cannot be decoded gives features with a ``code``; a RAW file (``is_raw``) without a
+    preview gives :func:`bytes_only_features`. ``keep`` is called with what was decoded, of a RAW file its preview.
     """
+    from preprocess_ensemble.imaging.decode import DecodeError, decode
+
     raw = raw_preview(data) if is_raw else None
-    decoded = _decoded(raw.data if raw is not None else data)
-    if is_raw and (raw is None or isinstance(decoded, ImageFeatures)):
+    if is_raw and raw is None:
         return bytes_only_features(), None
-    if isinstance(decoded, ImageFeatures):
-        return decoded, None
+    file, at_least = data if raw is None else raw.data, (_DECODED_SIDE, _DECODED_SIDE)
+    try:
+        decoded = DecodedPhoto(file, decode(file, at_least=at_least), at_least)
+    except DecodeError as error:
+        refused = ImageFeatures(code=error.status.name, message=error.message)
+        return refused if raw is None else bytes_only_features(), None
     image = None if model_input is None else model_input.encode(decoded)
     if keep is not None:
         keep(decoded)
@@ -95,21 +100,50 @@ def extract_with_input(
     return features if raw is None else _of_raw_file(data, raw, features), image
 
 
+@dataclass(frozen=True, kw_only=True)
+class ModelInput:
+    """Reduces decoded photos to the input of a model, to the bytes that the client would send for their files."""
+
+    config: PreprocessConfig
+    encoding: ImageEncoding
+
+    @classmethod
+    def of(cls, model: ModelInfo) -> Self | None:
+        """Return how photos are reduced for a model; None if the client sends whole files, or has to say what fails."""
+        from preprocess_ensemble.imaging.transform import PreprocessConfig
+
+        encoding = next((one for one in IMAGE_ENCODINGS.values() if one.id == model.transfer), None)
+        if encoding is None or encoding.jpeg is None:
+            return None
+        try:
+            config = PreprocessConfig.from_mapping(model.preprocess)
+        except (ValueError, TypeError, KeyError):
+            return None
+        return cls(config=config, encoding=encoding)
+
+    def encode(self, decoded: DecodedPhoto) -> EncodedImage | None:
+        """Return what is sent of a file; None if it cannot be decoded for the model.
+
+        The file is not decoded again if that would give the same picture.
+        """
+        from preprocess_ensemble.imaging.decode import DecodeError, decode, suffices_for
+
+        data, picture, at_least = decoded
+        if len(data) <= self.encoding.unchanged_up_to:
+            return EncodedImage.of(data, data)
+        needed = self.config.decode_at_least
+        if not suffices_for(picture, at_least, needed):
+            try:
+                picture = decode(data, at_least=needed)
+            except DecodeError:
+                return None
+        return EncodedImage.of(self.encoding.payload(picture, self.config, data), data)
+
+
 def bytes_only_features() -> ImageFeatures:
     """Return the features of a RAW file whose picture cannot be read."""
     message = "No preview could be read from this RAW file." if can_read_raw() else NEEDS_RAWPY
     return ImageFeatures(is_flat=True, code=BYTES_ONLY, message=message)
-
-
-def _decoded(data: bytes) -> DecodedPhoto | ImageFeatures:
-    """Decode an image file for its features; the features alone, with a code, if it cannot be decoded."""
-    from preprocess_ensemble.imaging.decode import DecodeError, decode
-
-    at_least = _DECODED_SIDE, _DECODED_SIDE
-    try:
-        return DecodedPhoto(data, decode(data, at_least=at_least), at_least)
-    except DecodeError as error:
-        return ImageFeatures(code=error.status.name, message=error.message)
 
 
 def _features_of(decoded: DecodedPhoto) -> ImageFeatures:

@@ -173,7 +173,7 @@ def test_a_heic_beside_its_export_with_all_metadata_keeps_what_a_jpeg_cannot_hol
     members = [
         member(tmp_path / name, tier=RE_ENCODED, embedded=found.embedded, embedded_digest=found.embedded_digest)
         for name in ("export.jpg", *heics)
-        for found in [extract_features((tmp_path / name).read_bytes())]
+        for found in [extract_features((tmp_path / name).read_bytes())[0]]
     ]
     (skip,) = planned(report(tuple(members)), [tmp_path], chosen={str(tmp_path / "several.heic"): None}).skipped
     assert skip.reason == "It holds more than its picture (further pictures), which the kept photo lacks."

@@ -107,7 +107,7 @@ def test_photos_knows_name_and_date_better() -> None:
 
 
 def of_file(name: str, data: bytes) -> Photo:
-    return Photo(path=name, sha256="00", size_bytes=len(data), mtime_ns=0, features=extract_features(data))
+    return Photo(path=name, sha256="00", size_bytes=len(data), mtime_ns=0, features=extract_features(data)[0])
 
 
 ORIGINAL = camera_jpeg()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import threading
 from types import SimpleNamespace
@@ -14,14 +15,14 @@ from PIL import Image
 
 from clip_client.dedup import find_duplicates
 from clip_client.dedup.features import collect
-from clip_client.dedup.features.image_features import extract_features, extract_with_input
+from clip_client.dedup.features.image_features import extract_features
 from clip_client.dedup.files.file_types import is_raw as is_raw_file
 from clip_client.dedup.files.reading import read_file
 from clip_client.dedup.files.scanner import scan
 from clip_client.dedup.store.parquet_store import ParquetStore
 from clip_client.dedup.store.store import Store
 from tests.fixtures.albums import NoPictures, write
-from tests.fixtures.images import phone_files
+from tests.fixtures.images import image_files, phone_files
 from tests.fixtures.images.raw_files import dng
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ async def test_of_two_copies_the_first_decides_about_the_features(
 ) -> None:
     """The same bytes under the names of a RAW file and of a TIFF: as the first it has a preview."""
     data = dng(Image.radial_gradient("L").resize((320, 240)).convert("RGB"))
-    assert extract_features(data) != extract_features(data, is_raw=True)
+    assert extract_features(data)[0] != extract_features(data, is_raw=True)[0]
     for name in ("1.dng", "2.tif"):
         write(tmp_path / name, data)
     quicker_is_done = threading.Event()
@@ -65,18 +66,18 @@ async def test_of_two_copies_the_first_decides_about_the_features(
         return read_file(path)
 
     def extract(data: bytes, *options: Any, is_raw: bool) -> tuple[ImageFeatures, Any]:
-        extracted = extract_with_input(data, *options, is_raw=is_raw)
+        extracted = extract_features(data, *options, is_raw=is_raw)
         if is_raw == is_raw_file(quicker):
             quicker_is_done.set()
         return extracted
 
     monkeypatch.setattr(collect, "read_file", read_quicker_first)
-    monkeypatch.setattr(collect, "extract_with_input", extract)
+    monkeypatch.setattr(collect, "extract_features", extract)
     files = scan([tmp_path / "1.dng", tmp_path / "2.tif"]).files
     embedder: Any = OneVector()
     collected = await collect.collect_features(embedder, files, store, lambda *progress: None)
     (content,) = collected.copies
-    assert collected.features[content] == extract_features(data, is_raw=True)
+    assert collected.features[content] == extract_features(data, is_raw=True)[0]
     assert collected.stats.decoded == 1
 
 
@@ -129,6 +130,16 @@ async def test_moved_files_are_read_and_not_decoded_again(tmp_path: Path, store:
     assert (report.work.files_read, report.work.decoded) == (5, 1)
     assert len(report.bytes_only) == 5
     assert [len(group.members) for group in report.groups] == [2]
+
+
+async def test_features_of_another_version_are_made_again_with_one_read(tmp_path: Path, store: Store) -> None:
+    for level in range(3):
+        write(tmp_path / "album" / f"{level}.png", image_files.encoded(Image.new("L", (8, 8), 40 * level), "PNG"))
+    embedder: Any = OneVector()
+    await find_duplicates(embedder, tmp_path / "album", store=store)
+    shutil.rmtree(store.directory / "looks")
+    work = (await find_duplicates(embedder, tmp_path / "album", store=store)).work
+    assert (work.files_read, work.decoded, work.embedded) == (3, 3, 0)
 
 
 async def test_a_moved_raw_file_is_decoded_again_after_rawpy_is_installed(

@@ -169,8 +169,8 @@ def test_a_still_has_the_pixels_of_the_file_that_holds_more() -> None:
         export = image_files.encoded(image, "PNG")
     assert {pixel_hash(data) for data in (STILL, PIXEL_FILM + MP4, ultra_hdr(), export)} == {pixel_hash(STILL)}
     assert pixel_hash(STILL)
-    assert extract_features(ultra_hdr()).embedded == "gain map"
-    assert extract_features(STILL).embedded == ""
+    assert extract_features(ultra_hdr())[0].embedded == "gain map"
+    assert extract_features(STILL)[0].embedded == ""
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)

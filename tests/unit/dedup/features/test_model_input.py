@@ -14,8 +14,7 @@ from PIL import Image
 from clip_client import ClientConfig, ImageError
 from clip_client._encoding import IMAGE_ENCODINGS, EncodedImage
 from clip_client._pipeline.encoder import ImageEncoder
-from clip_client.dedup.features.image_features import extract_features, extract_with_input
-from clip_client.dedup.features.model_input import ModelInput
+from clip_client.dedup.features.image_features import ModelInput, extract_features
 from preprocess_ensemble.imaging import decode as decoding
 from preprocess_ensemble.imaging.transform import PreprocessConfig
 from tests.fixtures.models.model_info import model_info
@@ -61,7 +60,7 @@ def sent(file: bytes, described: ModelInfo) -> tuple[EncodedImage | None, int]:
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(decoding, "decode", counted)
-        _, image = extract_with_input(file, model_input, is_raw=False)
+        _, image = extract_features(file, model_input, is_raw=False)
     return image, decoded
 
 
@@ -105,7 +104,7 @@ def test_the_features_do_not_depend_on_the_model_input() -> None:
     file = photo(1024, 784)
     model_input = ModelInput.of(model())
     assert model_input is not None
-    assert extract_with_input(file, model_input, is_raw=False)[0] == extract_features(file)
+    assert extract_features(file, model_input, is_raw=False)[0] == extract_features(file)[0]
 
 
 def test_nothing_is_made_where_the_client_has_to_read_the_file() -> None:
@@ -133,5 +132,5 @@ def test_an_encoded_image_is_sent_as_it_is_unless_its_file_is_too_large(tmp_path
 def test_what_is_kept_is_the_whole_picture_that_was_decoded() -> None:
     seen: list[tuple[int, int]] = []
     file = photo(1600, 1200, "PNG")
-    extract_with_input(file, None, lambda decoded: seen.append(decoded.picture.size), is_raw=False)
+    extract_features(file, None, lambda decoded: seen.append(decoded.picture.size), is_raw=False)
     assert seen == [(1600, 1200)]

@@ -62,8 +62,8 @@ def test_features_are_those_of_the_oriented_preview(
     exif[0x0112] = orientation
     picture.save(jpeg, "JPEG", quality=90, exif=exif)
     data = dng(picture, orientation=orientation)
-    features = extract_features(data, is_raw=True)
-    assert features.perceptual_hash == extract_features(jpeg.getvalue()).perceptual_hash
+    features = extract_features(data, is_raw=True)[0]
+    assert features.perceptual_hash == extract_features(jpeg.getvalue())[0].perceptual_hash
     assert (features.width, features.height) == size
     assert features.capture_time.taken_ms == 1_588_748_889_000
     assert features.capture_time.camera == "Maker Model"
@@ -76,11 +76,11 @@ def test_features_are_those_of_the_oriented_preview(
 @pytest.mark.parametrize("data", [dng(None), b"no RAW file at all", b""], ids=["no preview", "text", "empty"])
 def test_without_a_preview_only_bytes_count(data: bytes) -> None:
     assert raw_preview(data) is None
-    features = extract_features(data, is_raw=True)
+    features = extract_features(data, is_raw=True)[0]
     assert (features.code, features.is_flat) == (BYTES_ONLY, True)
 
 
 def test_without_rawpy_only_bytes_count(picture: Image.Image, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rawpy", None)  # as if it were not installed
-    features = extract_features(dng(picture), is_raw=True)
+    features = extract_features(dng(picture), is_raw=True)[0]
     assert (features.code, features.message) == (BYTES_ONLY, NEEDS_RAWPY)

@@ -174,16 +174,16 @@ def test_what_is_no_picture_has_no_thumbnail(tmp_path: Path) -> None:
     damaged = tmp_path / "damaged.jpg"
     damaged.write_bytes(photo(tmp_path / "whole.jpg").read_bytes()[:120])
     assert [thumbnail(str(path), 50) for path in (text, damaged, tmp_path / "gone.jpg")] == [None] * 3
-    assert [extract_features(path.read_bytes()).code for path in (text, damaged)] == ["NOT_AN_IMAGE", "TRUNCATED"]
+    assert [extract_features(path.read_bytes())[0].code for path in (text, damaged)] == ["NOT_AN_IMAGE", "TRUNCATED"]
 
 
 def test_flat_pictures_are_told_from_photos(tmp_path: Path, photos: Path) -> None:
     for path in photos.iterdir():
-        assert not extract_features(path.read_bytes()).is_flat, path.name
+        assert not extract_features(path.read_bytes())[0].is_flat, path.name
     noise = np.random.default_rng(0).normal(20, 2, (300, 400, 3)).clip(0, 255).astype(np.uint8)
     transparent = Image.new("RGBA", (200, 200), (255, 0, 0, 0))
     transparent.paste((0, 0, 255, 0), (0, 0, 100, 200))  # invisible colours
     flat = {"black.jpg": Image.new("L", (300, 200)), "night.jpg": Image.fromarray(noise), "clear.png": transparent}
     for name, image in flat.items():
         image.save(tmp_path / name)
-        assert extract_features((tmp_path / name).read_bytes()).is_flat, name
+        assert extract_features((tmp_path / name).read_bytes())[0].is_flat, name
