@@ -26,8 +26,8 @@ from clip_client.dedup.compare.thresholds import thresholds_for
 from clip_client.dedup.compare.union_find import UnionFind
 from clip_client.dedup.features.collect import collect_features
 from clip_client.dedup.features.image_features import BYTES_ONLY
-from clip_client.dedup.files.companions import companions
 from clip_client.dedup.files.directories import DirectorySet
+from clip_client.dedup.files.file_types import companions
 from clip_client.dedup.files.reading import PLAIN_READER, sha256_of
 from clip_client.dedup.files.scanner import Scan, scan
 from clip_client.dedup.photo import Photo

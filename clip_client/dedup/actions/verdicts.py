@@ -14,9 +14,8 @@ from clip_client.dedup.actions.losses import picture_loss
 from clip_client.dedup.actions.merging import KeptMetadata
 from clip_client.dedup.actions.quarantine import CannotMove, check_can_move, check_hard_link, quarantine_folder
 from clip_client.dedup.aligned import UNTOLD
-from clip_client.dedup.files.companions import companions, differing_companion, what_would_be_lost
 from clip_client.dedup.files.file_types import EDITED as EDITED_VERSION
-from clip_client.dedup.files.file_types import PICTURES
+from clip_client.dedup.files.file_types import PICTURES, companions, differing_companion, what_would_be_lost
 from clip_client.dedup.files.reading import sha256_of
 from clip_client.dedup.group import Verdict
 from clip_client.dedup.types import (

@@ -12,14 +12,14 @@ import os
 import re
 import stat
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
 from clip_client.dedup.files.apple_photos import is_library, read_library
 from clip_client.dedup.files.directories import FileIdentity, identity_of
-from clip_client.dedup.files.file_types import COMPANION_KINDS, PHOTO_SUFFIXES, RAW_SUFFIXES, suffix_of
+from clip_client.dedup.files.file_types import photos_and_companions, suffix_of
 from clip_client.dedup.files.reading import open_file
 from clip_client.dedup.text import why_unreadable
 from clip_client.dedup.types import PREVIEWS_MARK, QUARANTINE_NAME, FailedFile, LibraryPhoto, Links, PhotoFile
@@ -183,7 +183,7 @@ class _Walk:
         if any(entry.name == PREVIEWS_MARK for entry in shown):
             return
         entries = [entry for entry in shown if self.include_hidden or not entry.name.startswith(".")]
-        photos, companions = _photos_and_companions([entry.name for entry in entries], raw=self.raw)
+        photos, companions = photos_and_companions([entry.name for entry in entries], raw=self.raw)
         for entry in entries:
             is_photo, is_skipped = entry.name in photos, entry.name not in companions
             with self.failing(entry.path):
@@ -271,27 +271,6 @@ class _Walk:
 
     def _fail(self, path: str, message: str) -> None:
         self.failed[path] = FailedFile(path=path, code="UNREADABLE", message=message)
-
-
-def _photos_and_companions(names: Sequence[str], *, raw: bool) -> tuple[set[str], set[str]]:
-    """Return which names in a folder are photos, and which belong to one of these photos, such as sidecars.
-
-    With ``raw``, a RAW file is a photo if no photo has its name.
-    """
-    photos = {name for name in names if suffix_of(name) in PHOTO_SUFFIXES}
-    if raw:
-        owners = _owners(photos)
-        photos |= {name for name in names if suffix_of(name) in RAW_SUFFIXES and _stem(name) not in owners}
-    owners = _owners(photos)
-    return photos, {name for name in names if suffix_of(name) in COMPANION_KINDS and _stem(name) in owners}
-
-
-def _owners(photos: Iterable[str]) -> set[str]:
-    return {owner for name in photos for owner in (name.lower(), _stem(name))}
-
-
-def _stem(name: str) -> str:
-    return os.path.splitext(name)[0].lower()
 
 
 def _image_format(path: str) -> str:

@@ -13,7 +13,7 @@ from PIL import Image
 from clip_client.dedup import scan
 from clip_client.dedup.features.image_features import BYTES_ONLY, extract_features
 from clip_client.dedup.features.preview import NEEDS_RAWPY, raw_preview, thumbnail
-from clip_client.dedup.files.companions import companions
+from clip_client.dedup.files.file_types import companions
 from tests.fixtures.albums import write
 from tests.fixtures.images.raw_files import dng
 

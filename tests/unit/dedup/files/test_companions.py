@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clip_client.dedup.files.companions import companions, differing_companion, what_would_be_lost
-from clip_client.dedup.files.file_types import FILM, SIDECAR
+from clip_client.dedup.files.file_types import FILM, SIDECAR, companions, differing_companion, what_would_be_lost
 from clip_client.dedup.files.reading import sha256_of
 from clip_client.dedup.types import RAW, Companion
 from tests.fixtures.albums import write
