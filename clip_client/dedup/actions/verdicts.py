@@ -78,7 +78,7 @@ class Judge:
 
         ``is_compared`` tells whether the file at an absolute path is a photo of some group; by default the groups of
         the report are all there are. ``hash_of`` returns the SHA-256 of a file, such as
-        :meth:`~clip_client.dedup.store.file_index.FileIndex.sha256_of`.
+        :meth:`~clip_client.dedup.store.contents.FileIndex.sha256_of`.
         """
         self._links = report.links
         self._has_trained_weights = tells_alike(report.model)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from preprocess_ensemble.errors import ReportedError
 
@@ -18,6 +18,9 @@ _BUSY_S: Final = 60.0
 
 _TURN_S: Final = 0.01
 """Pause between two attempts where SQLite itself does not wait."""
+
+_KEYS_AT_ONCE: Final = 900
+"""Old versions of SQLite allow 999 values in a question."""
 
 
 class StoreError(ReportedError):
@@ -101,6 +104,12 @@ class Database:
                 raise
             _, _, path = self._connection.execute("PRAGMA database_list").fetchone()
             raise StoreError(f"{path} cannot be written ({error}); free some space on its disk") from error
+
+    def _found(self, question: str, keys: Sequence[object]) -> Iterator[Any]:
+        """Yield the rows of a question with ``IN ({})``, which stands for any number of keys."""
+        for start in range(0, len(keys), _KEYS_AT_ONCE):
+            some = keys[start : start + _KEYS_AT_ONCE]
+            yield from self._connection.execute(question.format(", ".join("?" * len(some))), some)
 
     def _write(self, statement: str, rows: Iterable[Sequence[object]]) -> int:
         """Run a statement for each of ``rows`` in one transaction; return how many rows of the table it changed."""

@@ -30,11 +30,10 @@ from typing import TYPE_CHECKING, Final, Self
 
 from clip_client.dedup.store.blob_table import BlobTable, Spool
 from clip_client.dedup.store.choices import Choices
+from clip_client.dedup.store.contents import FileIndex, ProvenCopies
 from clip_client.dedup.store.decisions import Decisions
-from clip_client.dedup.store.file_index import FileIndex
 from clip_client.dedup.store.journal import Journal
 from clip_client.dedup.store.parquet_store import ParquetStore
-from clip_client.dedup.store.proven_copies import ProvenCopies
 from clip_client.dedup.store.settings import Settings
 from clip_client.dedup.store.sqlite import StoreError
 

@@ -1,0 +1,154 @@
+"""Which content each file had when it was last read, and which contents show one picture."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from clip_client.dedup.store.sqlite import Database
+from clip_client.dedup.types import SAFE_TIERS, PhotoFile
+
+if TYPE_CHECKING:
+    from clip_client.dedup.group import DuplicateGroup
+    from clip_client.dedup.store.decisions import Decision
+
+_FILES_AT_ONCE: Final = 900
+"""A search may ask about a million."""
+
+
+class FileIndex(Database):
+    """A table in the store. It may be lost at any time: then all files are read once more."""
+
+    SCHEMA = """
+    CREATE TABLE IF NOT EXISTS files (
+        path BLOB PRIMARY KEY, size_bytes INTEGER NOT NULL, mtime_ns INTEGER NOT NULL, sha256 BLOB NOT NULL
+    ) WITHOUT ROWID
+    """
+    DURABLE = False
+
+    def known(self, files: Sequence[PhotoFile]) -> dict[str, str]:
+        """Return path -> SHA-256 (hexadecimal) of those files whose size and time of change are as they were."""
+        found = {}
+        for start in range(0, len(files), _FILES_AT_ONCE):
+            some = files[start : start + _FILES_AT_ONCE]
+            by_name = {os.fsencode(os.path.abspath(file.path)): file for file in some}
+            for name, *version, sha256 in self._found("SELECT * FROM files WHERE path IN ({})", list(by_name)):
+                file = by_name[name]
+                if [file.size_bytes, file.mtime_ns] == version:
+                    found[file.path] = sha256.hex()
+        return found
+
+    def paths_of(self, contents: Collection[str]) -> dict[str, list[str]]:
+        """Return SHA-256 (hexadecimal) -> the paths at which files with this content were last seen, in order."""
+        # Made when it is first needed, so that earlier programs can still use the file.
+        self._connection.execute("CREATE INDEX IF NOT EXISTS files_by_content ON files (sha256)")
+        found: dict[str, list[str]] = {sha256: [] for sha256 in contents}
+        question = "SELECT path, sha256 FROM files WHERE sha256 IN ({}) ORDER BY path"
+        for name, sha256 in self._found(question, [bytes.fromhex(sha256) for sha256 in contents]):
+            found[sha256.hex()].append(os.fsdecode(name))
+        return found
+
+    def contents_below(self, folder: str) -> set[str]:
+        """Return the SHA-256 (hexadecimal) of the files that were last seen in a folder and below it."""
+        first = os.path.join(os.fsencode(os.path.abspath(folder)), b"")
+        question = "SELECT sha256 FROM files WHERE path >= ? AND path < ?"
+        # The separator is one byte, so the next one is where the names of other folders begin.
+        after = first[:-1] + bytes([first[-1] + 1])
+        return {sha256.hex() for (sha256,) in self._connection.execute(question, (first, after))}
+
+    def sha256_of(self, path: str, hash_file: Callable[[str], str]) -> str:
+        """Return the SHA-256 of one file: the known one, or, if the file has changed since, that of ``hash_file``.
+
+        Empty for a file that is empty or cannot be read.
+        """
+        try:
+            status = os.stat(path)
+        except OSError:
+            return ""
+        file = PhotoFile(path, status.st_size, status.st_mtime_ns)
+        known = self.known([file]).get(path)
+        if known is None and (known := hash_file(path)):
+            self.remember([(file, known)])
+        return known or ""
+
+    def remember(self, files: Iterable[tuple[PhotoFile, str]]) -> None:
+        """Write down the SHA-256 (hexadecimal) of files as they were when they were read."""
+        rows = [
+            (os.fsencode(os.path.abspath(file.path)), file.size_bytes, file.mtime_ns, bytes.fromhex(sha256))
+            for file, sha256 in files
+        ]
+        if rows:
+            self._write("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?)", rows)
+
+
+class ProvenCopies(Database):
+    """A table in the store. It may be lost at any time: then copies are proved once more."""
+
+    # A picture is named by the content that its group keeps. That content has no row of its own.
+    SCHEMA = """
+    CREATE TABLE IF NOT EXISTS copies (sha256 BLOB PRIMARY KEY, picture BLOB NOT NULL) WITHOUT ROWID;
+    CREATE INDEX IF NOT EXISTS copies_by_picture ON copies (picture)
+    """
+    DURABLE = False
+
+    def record(self, groups: Iterable[DuplicateGroup]) -> None:
+        """Write down the copies that move by default if nothing else keeps them, in place of what was known of them."""
+        contents = set[bytes]()
+        rows = dict[bytes, bytes]()
+        for group in groups:
+            contents.update(bytes.fromhex(member.sha256) for member in group.members)
+            rows.update((bytes.fromhex(copy), bytes.fromhex(of)) for copy, of in _pictures(group).items() if copy != of)
+        with self._transaction():
+            self._connection.executemany("DELETE FROM copies WHERE sha256 = ?", [(one,) for one in contents])
+            self._connection.executemany("INSERT INTO copies VALUES (?, ?)", rows.items())
+
+    def pictures_of(self, contents: Collection[str], decisions: Iterable[Decision] = ()) -> dict[str, str]:
+        """Return content -> the content that names its picture, which is itself if no copy of it is known.
+
+        Contents are SHA-256 in hexadecimal. ``decisions`` about different photos undo what was proved before them.
+        """
+        pictures = {content: content for content in contents}
+        pictures.update(self._copies("SELECT sha256, picture FROM copies WHERE sha256 IN ({})", contents))
+        for decision in decisions:
+            if decision.what == "different":
+                for content in decision.contents & pictures.keys():
+                    if pictures[content] in decision.contents:
+                        pictures[content] = content
+        return pictures
+
+    def copies_of(self, pictures: Collection[str]) -> dict[str, list[str]]:
+        """Return the content that names a picture -> its other contents, for those that have any."""
+        found = defaultdict[str, list[str]](list)
+        for copy, picture in self._copies("SELECT sha256, picture FROM copies WHERE picture IN ({})", pictures):
+            found[picture].append(copy)
+        return dict(found)
+
+    def _copies(self, question: str, contents: Collection[str]) -> Iterator[tuple[str, str]]:
+        for copy, picture in self._found(question, [bytes.fromhex(content) for content in contents]):
+            yield copy.hex(), picture.hex()
+
+
+def _pictures(group: DuplicateGroup) -> dict[str, str]:
+    """Return content -> the content that names its picture, for the members of a group: the best of the copies."""
+    content_at = {member.path: member.sha256 for member in group.members}
+    contents = list(dict.fromkeys(member.sha256 for member in group.members))  # best first
+    number = {content: place for place, content in enumerate(contents)}
+    above = list(range(len(contents)))
+
+    def first(place: int) -> int:
+        while above[place] != place:
+            place = above[place]
+        return place
+
+    for member in group.members[1:]:
+        if member.tier in SAFE_TIERS and not member.other_shot:
+            of = contents[0]
+        elif member.copy_of in content_at and member.copy_tier in SAFE_TIERS:
+            of = content_at[member.copy_of]
+        else:
+            continue
+        one, other = sorted((first(number[member.sha256]), first(number[of])))
+        above[other] = one
+    return {content: contents[first(place)] for content, place in number.items()}
