@@ -192,7 +192,7 @@ def group_contents(
     *,
     reader: PhotoReader = PLAIN_READER,
 ) -> DuplicateReport:
-    """Divide ``contents``, SHA-256 in hexadecimal, into groups; this empties the vectors of ``collected``.
+    """Divide ``contents``, SHA-256 in hexadecimal, into groups.
 
     A whole search does this here, and a cluster for each part of one. The report has the groups and how they were
     found, but no verdicts. ``reader`` reads photos again, for their pixels and keypoints, which ``store`` keeps. Raises
@@ -230,7 +230,7 @@ def _compare(
     """Join what is alike by vectors, hashes and pixels."""
     has_hash = collected.are_pictures(contents) & ~collected.features.column("is_flat", contents)
     hashes = collected.features.column("perceptual_hash", contents)
-    vectors = collected.vectors.in_order(contents)
+    vectors = collected.vectors_of(contents)
     vectors[~has_hash] = np.nan
     alike = UnionFind(len(contents))
     recall = join_vectors(alike, vectors, rules.thresholds.similar)

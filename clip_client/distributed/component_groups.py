@@ -13,8 +13,7 @@ import numpy as np
 from clip_client.dedup.actions.verdicts import as_proved
 from clip_client.dedup.compare.union_find import UnionFind
 from clip_client.dedup.features.collect import CollectedFeatures
-from clip_client.dedup.features.feature_tables import FeatureTable, VectorTable
-from clip_client.dedup.features.image_features import feature_columns
+from clip_client.dedup.features.image_features import FeatureTable, feature_columns
 from clip_client.dedup.files.reading import PhotoReader
 from clip_client.dedup.search import group_contents
 from clip_client.dedup.store.store import Store
@@ -230,30 +229,31 @@ def group_photos(table: Any, rules: GroupRules) -> DuplicateReport:
 
 def _collected(table: Any) -> CollectedFeatures:
     """Return what is known about the rows of some photos, by content."""
-    import pyarrow as pa
-
     contents = [key.hex() for key in table.column("sha256").to_pylist()]
     columns = (table.column(name).to_pylist() for name in ("path_bytes", "size_bytes", "mtime_ns"))
-    codes, messages = (table.column(name).to_pylist() for name in ("error_code", "error"))
-    vectors = vectors_in(table)
-    collected = CollectedFeatures(
-        features=FeatureTable(pa.schema({"sha256": pa.binary(32), **feature_columns()})),
-        vectors=VectorTable(len(contents), vectors.shape[1]),
+    codes, messages, own_codes, own_messages = (
+        table.column(name).to_pylist() for name in ("error_code", "error", "code", "message")
     )
+    copies: dict[str, list[PhotoFile]] = {}
     first: dict[str, int] = {}
     """Content -> the position of the row that stands for it: one with a vector, if there is any."""
     for position, (sha256, path, size_bytes, mtime_ns) in enumerate(zip(contents, *columns, strict=True)):
         file = PhotoFile(os.fsdecode(path), size_bytes or 0, mtime_ns or 0)
-        collected.copies.setdefault(sha256, []).append(file)
+        copies.setdefault(sha256, []).append(file)
         if sha256 not in first or (codes[first[sha256]] is not None and codes[position] is None):
             first[sha256] = position
-    collected.features.add_table(list(first), table.take(np.array(list(first.values()), dtype=np.int64)))
-    embedded = {sha256: position for sha256, position in first.items() if codes[position] is None}
-    collected.vectors.add_rows(list(embedded), vectors[np.array(list(embedded.values()), dtype=np.intp)])
-    collected.refused.update(
-        (sha256, (codes[position], messages[position])) for sha256, position in first.items() if codes[position]
+    refused = {}
+    for sha256, position in first.items():
+        if codes[position] or own_codes[position]:
+            of_server, own = (codes[position], messages[position]), (own_codes[position], own_messages[position])
+            refused[sha256] = of_server if codes[position] else own
+    vectors = vectors_in(table)
+    return CollectedFeatures(
+        copies=copies,
+        features=FeatureTable(list(first), table.select(list(feature_columns())).take(list(first.values()))),
+        vectors_of=lambda some: vectors[[first[sha256] for sha256 in some]],
+        refused=refused,
     )
-    return collected
 
 
 def write_groups(output: Location, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -117,7 +117,7 @@ def grouping_on(model: FileModel) -> GroupContents:
 
 
 def _write_rows(collected: CollectedFeatures, contents: Sequence[str], model: FileModel, folder: Path) -> None:
-    """Write a row for each file of ``contents``, as :func:`.embed_partitions` does; this empties the vectors."""
+    """Write a row for each file of ``contents``, as :func:`.embed_partitions` does."""
     import pyarrow.parquet as pq
 
     shutil.rmtree(folder, ignore_errors=True)
@@ -130,7 +130,7 @@ def _write_rows(collected: CollectedFeatures, contents: Sequence[str], model: Fi
 
 
 def _rows(collected: CollectedFeatures, contents: Sequence[str]) -> Iterator[Mapping[str, Any]]:
-    vectors = collected.vectors.in_order(contents)
+    vectors = collected.vectors_of(contents)
     for vector, sha256 in zip(vectors, contents, strict=True):
         features = collected.features[sha256]
         code, message = collected.refused.get(sha256, (features.code, features.message))

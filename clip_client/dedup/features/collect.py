@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import os
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Final
@@ -18,13 +18,14 @@ import numpy as np
 from anyio import to_thread
 
 from clip_client._encoding import EncodedImage
-from clip_client.dedup.features.feature_tables import FeatureTable, VectorTable, without_outdated
 from clip_client.dedup.features.image_features import (
     BYTES_ONLY,
+    FeatureTable,
     ModelInput,
     bytes_only_features,
     cached_features,
     extract_features,
+    outdated_messages,
 )
 from clip_client.dedup.features.preview import picture_file
 from clip_client.dedup.files.file_types import is_raw
@@ -58,7 +59,7 @@ _NOT_AN_IMAGE: Final = "NOT_AN_IMAGE"
 """Name of the ``ImageStatus`` of a file that has no known image format."""
 
 
-# asyncio.run asks for the repr of what it returns, which would write every vector out.
+# asyncio.run asks for the repr of what it returns, which would write much out.
 @dataclass(kw_only=True, repr=False)
 class CollectedFeatures:
     """The files of a search by content, and the features of each content."""
@@ -66,10 +67,10 @@ class CollectedFeatures:
     copies: dict[str, list[PhotoFile]] = field(default_factory=dict)
     """SHA-256 -> the files with that content."""
     features: FeatureTable
-    vectors: VectorTable
-    """A content has at most one of a vector and an entry in ``refused``."""
+    vectors_of: Callable[[Sequence[str]], NDArray[np.float32]]
+    """Returns the vectors of contents, (N, D), NaN for a content without one."""
     refused: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """SHA-256 -> code and message of the server."""
+    """SHA-256 -> code and message, for contents that cannot be decoded or that the server refused."""
     failed: list[FailedFile] = field(default_factory=list)
     """The files that could not be read."""
     stats: SearchStats = field(default_factory=SearchStats)
@@ -84,11 +85,9 @@ class CollectedFeatures:
         """
         contents: list[str] = []
         failed: list[FailedFile] = []
-        for sha256, own_code in zip(self.copies, self.features.column("code", list(self.copies)).tolist(), strict=True):
-            files = self.copies[sha256]
+        for sha256, files in self.copies.items():
             files.sort(key=lambda file: os.fsencode(file.path))
-            own = (own_code, self.features[sha256].message if own_code else "")
-            code, message = self.refused.get(sha256, own)
+            code, message = self.refused.get(sha256, ("", ""))
             if code and code != BYTES_ONLY:
                 failed.extend(FailedFile(path=file.path, code=code, message=message) for file in files)
                 if len(files) == 1 or code == _NOT_AN_IMAGE:
@@ -97,16 +96,13 @@ class CollectedFeatures:
         return sorted(contents, key=lambda sha256: os.fsencode(self.copies[sha256][0].path)), failed
 
     def paths_with_code(self, code: str) -> list[str]:
-        """Return the files whose features have ``code``, in the order of their paths' bytes."""
-        contents = list(self.copies)
-        found = itertools.compress(contents, self.features.column("code", contents) == code)
-        return sorted((file.path for sha256 in found for file in self.copies[sha256]), key=os.fsencode)
+        """Return the files of contents with ``code``, in the order of their paths' bytes."""
+        found = [self.copies.get(sha256, ()) for sha256, (own, _) in self.refused.items() if own == code]
+        return sorted((file.path for files in found for file in files), key=os.fsencode)
 
     def are_pictures(self, contents: Sequence[str]) -> NDArray[np.bool_]:
         """Tell for each content, (N,), whether more than its bytes can be compared."""
-        is_refused = [sha256 in self.refused for sha256 in contents]
-        pictures: NDArray[np.bool_] = (self.features.column("code", contents) == "") & ~np.array(is_refused, dtype=bool)
-        return pictures
+        return np.array([sha256 not in self.refused for sha256 in contents], dtype=bool)
 
 
 async def collect_features(
@@ -140,9 +136,9 @@ async def collect_features(
                     collector.record_vector(item)
     finally:
         collector.save()
-    await to_thread.run_sync(collector.compact)
+    collected = await to_thread.run_sync(collector.finish)
     on_progress("embedding", len(files), len(files))
-    return collector.collected
+    return collected
 
 
 class _Collector:
@@ -161,11 +157,16 @@ class _Collector:
         self._index = store.files
         self._features = cached_features(store)
         self._vectors = None if model is None else store.vectors(model.vector_id, model.dimension)
+        self._dimension = 1 if model is None else model.dimension
         self._tables = [self._features, *filter(None, [self._vectors])]
-        self.collected = CollectedFeatures(
-            features=FeatureTable(self._features.schema),
-            vectors=VectorTable(total, 1 if model is None else model.dimension),
-        )
+        self._copies: dict[str, list[PhotoFile]] = {}
+        self._failed: list[FailedFile] = []
+        self._refused: dict[str, tuple[str, str]] = {}
+        self._work: Counter[str] = Counter()
+        """By the names of :class:`SearchStats`."""
+        self._with_features: set[str] = set()
+        self._with_outcome: set[str] = set()
+        """Contents that the server embedded or refused."""
         self._in_store: set[bytes] = set()
         """The contents in the store; empty except while files without a known hash are read."""
         self._moved: list[tuple[PhotoFile, str]] = []
@@ -183,34 +184,48 @@ class _Collector:
         self._what = "finding known photos"
 
     def load_known(self, files: Sequence[PhotoFile]) -> dict[str, str]:
-        """Load what the store holds about files that have not changed; return path -> SHA-256 of these files."""
+        """Find out what the store holds about files that have not changed; return path -> SHA-256 of these files."""
         known = self._index.known(files)
         self._load(set(known.values()))
         return known
 
     def _load(self, contents: Collection[str]) -> None:
-        names = list(contents)
+        """Find out what the store holds about contents, but for refusals that a package has made outdated since."""
+        names, outdated = list(contents), outdated_messages()
         keys = [bytes.fromhex(name) for name in names]
-        for positions, table in self._features.find(keys):
-            found, table = without_outdated([names[position] for position in positions.tolist()], table)
-            self.collected.features.add_table(found, table)
-        for positions, table in self._vectors.find(keys) if self._vectors is not None else ():
-            found, table = without_outdated([names[position] for position in positions.tolist()], table)
-            codes, messages = (table.column(name).to_pylist() for name in ("code", "message"))
-            self.collected.refused.update(
-                {name: (code, message) for name, code, message in zip(found, codes, messages, strict=True) if code}
-            )
-            has_vector = [not code for code in codes]
-            vectors = table.column("vector").combine_chunks().flatten().to_numpy().reshape(len(table), -1)
-            self.collected.vectors.add_rows(list(itertools.compress(found, has_vector)), vectors[has_vector])
+        for table, held in zip(self._tables, (self._with_features, self._with_outcome), strict=False):
+            for positions, rows in table.find(keys, ["code", "message"]):
+                columns = (rows.column(name).to_pylist() for name in ("code", "message"))
+                for position, code, message in zip(positions.tolist(), *columns, strict=True):
+                    if message not in outdated:
+                        held.add(names[position])
+                        if code:
+                            self._refused[names[position]] = code, message
 
-    def _has_outcome(self, sha256: str) -> bool:
-        """Tell whether a content was embedded or refused."""
-        return sha256 in self.collected.vectors or sha256 in self.collected.refused
+    def finish(self) -> CollectedFeatures:
+        """Read what was collected from the store, whose small files are merged, so that later searches open few."""
+        for table in self._tables:
+            with suppress(StoreError):  # the disk may have no room for the copy
+                table.compact()
+        return CollectedFeatures(
+            copies=self._copies,
+            features=FeatureTable.read(self._features, list(self._copies)),
+            vectors_of=self._vectors_of,
+            refused=self._refused,
+            failed=self._failed,
+            stats=SearchStats(**self._work),
+        )
+
+    def _vectors_of(self, contents: Sequence[str]) -> NDArray[np.float32]:
+        vectors = np.full((len(contents), self._dimension), np.nan, dtype=np.float32)
+        if self._vectors is not None:
+            for positions, rows in self._vectors.find([bytes.fromhex(one) for one in contents], ["vector"]):
+                vectors[positions] = rows.column("vector").combine_chunks().flatten().to_numpy().reshape(len(rows), -1)
+        return vectors
 
     def _has_moved(self, sha256: str) -> bool:
         """Tell whether a content is in the store and was not looked up, as its file had another name."""
-        is_loaded = sha256 in self.collected.features or self._has_outcome(sha256)
+        is_loaded = sha256 in self._with_features or sha256 in self._with_outcome
         return not is_loaded and bytes.fromhex(sha256) in self._in_store
 
     async def sources(self, files: Sequence[PhotoFile], known: Mapping[str, str]) -> AsyncGenerator[str | bytes, None]:
@@ -218,7 +233,7 @@ class _Collector:
         unknown = []
         for file in files:
             sha256 = known.get(file.path)
-            if sha256 is None or sha256 not in self.collected.features:
+            if sha256 is None or sha256 not in self._with_features:
                 unknown.append(file)
             elif self._add_copy(sha256, file):
                 yield await self._source(file.path)
@@ -236,9 +251,9 @@ class _Collector:
                             yield source if isinstance(source, EncodedImage) else await self._source(source)
                 moved, self._moved, self._in_store = self._moved, [], set()
                 await to_thread.run_sync(self._load, {sha256 for _, sha256 in moved})
-                unknown = [file for file, sha256 in moved if sha256 not in self.collected.features]
+                unknown = [file for file, sha256 in moved if sha256 not in self._with_features]
                 for file, sha256 in moved:
-                    if sha256 in self.collected.features and self._add_copy(sha256, file):
+                    if sha256 in self._with_features and self._add_copy(sha256, file):
                         yield await self._source(file.path)
 
     async def _source(self, path: str) -> str | bytes:
@@ -257,12 +272,6 @@ class _Collector:
             table.flush()
         self._saved_at = time.monotonic()
 
-    def compact(self) -> None:
-        """Merge small files of the store, so that later searches open few."""
-        for table in self._tables:
-            with suppress(StoreError):  # the disk may have no room for the copy
-                table.compact()
-
     def _save_sometimes(self) -> None:
         if time.monotonic() - self._saved_at > _SAVE_EVERY_S:
             self.save()
@@ -272,17 +281,12 @@ class _Collector:
         self._done += 1
         self._on_progress(self._what, self._done, self._total)
 
-    def _count(self, **more: int) -> None:
-        stats = self.collected.stats
-        self.collected.stats = replace(stats, **{name: getattr(stats, name) + number for name, number in more.items()})
-
     def _add_copy(self, sha256: str, file: PhotoFile) -> bool:
         """Add a file to its content; return whether the content has to be embedded from this file."""
-        copies = self.collected.copies.setdefault(sha256, [])
+        copies = self._copies.setdefault(sha256, [])
         copies.append(file)
         # What cannot be decoded here has no hash to be compared by, so its vector would be of no use.
-        needs_none = self._vectors is None or self.collected.features[sha256].code
-        if len(copies) > 1 or needs_none or self._has_outcome(sha256):
+        if len(copies) > 1 or self._vectors is None or sha256 in self._with_outcome or sha256 in self._refused:
             self._count_done()
             return False
         self._sent.append((sha256, file))
@@ -305,12 +309,12 @@ class _Collector:
         found, data = read
         sha256 = hashlib.sha256(data).hexdigest()
         with self._extracting:
-            is_known = sha256 in self.collected.features or self._has_moved(sha256)
+            is_known = sha256 in self._with_features or self._has_moved(sha256)
             is_known = is_known or (sha256, as_raw) in self._extracted
             if not is_known:
                 self._extracted[sha256, as_raw] = None
         if not is_known:
-            model_input = None if self._has_outcome(sha256) else self._model_input
+            model_input = None if sha256 in self._with_outcome else self._model_input
             keep = None if as_raw or self._keep_picture is None else partial(self._keep_picture, sha256)
             self._extracted[sha256, as_raw] = extract_features(data, model_input, keep, is_raw=as_raw)
         return found, sha256
@@ -319,17 +323,20 @@ class _Collector:
         """Keep what was read of one file; return its image or its path if its content has to be embedded."""
         if isinstance(outcome, FailedFile):
             self._count_done()
-            self.collected.failed.append(outcome)
+            self._failed.append(outcome)
             return None
         file, sha256 = outcome
         # The first copy gets the features that its own name demands, whichever copy's thread extracted them.
-        is_new = sha256 not in self.collected.features
+        is_new = sha256 not in self._with_features
         extracted = self._extracted.pop((sha256, is_raw(file.path)), None) if is_new else None
         features, image = extracted or (None, None)
-        self._count(files_read=1, decoded=int(features is not None))
+        self._work["files_read"] += 1
         if features is not None:
+            self._work["decoded"] += 1
             self._features.add({"sha256": bytes.fromhex(sha256), **features.to_row()})
-            self.collected.features[sha256] = features
+            self._with_features.add(sha256)
+            if features.code:
+                self._refused.setdefault(sha256, (features.code, features.message))
         self._unsaved.append((file, sha256))
         self._save_sometimes()
         if self._has_moved(sha256):
@@ -344,21 +351,17 @@ class _Collector:
         if not code and not is_unchanged(file):
             code, message = "UNREADABLE", "It was changed while it was read."
         self._count_done()
-        self._count(embedded=1)
-        collected = self.collected
+        self._work["embedded"] += 1
         if code == "UNREADABLE":
             # This file went away since it was hashed. Its copies are compared without a vector in this search.
-            collected.failed.append(FailedFile(path=file.path, code=code, message=message))
-            collected.copies[sha256].remove(file)
-            if not collected.copies[sha256]:
-                del collected.copies[sha256]
+            self._failed.append(FailedFile(path=file.path, code=code, message=message))
+            self._copies[sha256].remove(file)
+            if not self._copies[sha256]:
+                del self._copies[sha256]
             return
         assert self._vectors is not None, "an embedded image has a model"
         if code:
-            collected.refused[sha256] = (code, message)
-            self._vectors.add({"sha256": bytes.fromhex(sha256), "vector": None, "code": code, "message": message})
-        else:
-            assert item.vector is not None  # an item without an error has a vector
-            collected.vectors[sha256] = item.vector
-            self._vectors.add({"sha256": bytes.fromhex(sha256), "vector": item.vector, "code": "", "message": ""})
+            self._refused[sha256] = code, message
+        vector = None if code else item.vector
+        self._vectors.add({"sha256": bytes.fromhex(sha256), "vector": vector, "code": code, "message": message})
         self._save_sometimes()

@@ -6,10 +6,10 @@ The features are size, perceptual hash, metadata, and what else the file holds.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
@@ -19,10 +19,12 @@ from clip_client.dedup.features.perceptual_hash import inner_hash, perceptual_ha
 from clip_client.dedup.features.preview import NEEDS_RAWPY, DecodedPhoto, RawPreview, can_read_raw, raw_preview
 from clip_client.dedup.files.metadata import read_metadata
 from clip_client.dedup.photo import FEATURE_PARTS, ImageFeatures
+from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.types import RAW
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from numpy.typing import NDArray
     from PIL import Image
 
     from clip_client._model import ModelInfo
@@ -68,6 +70,46 @@ def feature_columns() -> dict[str, pa.DataType]:
     }
     flat = [column for own in fields(ImageFeatures) for column in FEATURE_PARTS.get(own.name, (own,))]
     return {column.name: arrow_types[str(column.type)] for column in flat} | dict.fromkeys(_HASHES, pa.uint64())
+
+
+class FeatureTable:
+    """:class:`ImageFeatures` by content, in columns: as Python objects those of a million photos take gigabytes."""
+
+    def __init__(self, contents: Sequence[str], table: pa.Table) -> None:
+        """``table`` has the rows of ``contents``, with at least the columns of :func:`feature_columns`."""
+        self._rows = {content: row for row, content in enumerate(contents)}
+        self._table = table.select(list(feature_columns()))
+
+    @classmethod
+    def read(cls, store: ParquetStore, contents: Sequence[str]) -> Self:
+        """Read the features of contents that all have some. Raises StoreError if they cannot be read any more."""
+        import pyarrow as pa
+
+        found: list[str] = []
+        tables = [store.schema.empty_table()]
+        for positions, rows in store.find([bytes.fromhex(content) for content in contents]):
+            found += [contents[position] for position in positions.tolist()]
+            tables.append(rows)
+        if len(found) < len(contents):
+            raise StoreError(f"a file in {store.folder} is damaged; remove this folder, and search again")
+        return cls(found, pa.concat_tables(tables))
+
+    def __getitem__(self, sha256: str) -> ImageFeatures:
+        (values,) = self._table.slice(self._rows[sha256], 1).to_pylist()
+        return ImageFeatures.from_row(values)
+
+    def column(self, name: str, contents: Sequence[str]) -> NDArray[Any]:
+        """Return one column for ``contents``, in their order."""
+        rows = np.fromiter((self._rows[sha256] for sha256 in contents), dtype=np.int64, count=len(contents))
+        column: NDArray[Any] = self._table.column(name).take(rows).to_numpy()
+        return column
+
+
+def outdated_messages() -> set[str]:
+    """Return the messages of features and refusals that name a missing package which is installed by now."""
+    from preprocess_ensemble.imaging.formats import outdated_refusals
+
+    return outdated_refusals() | ({NEEDS_RAWPY} if can_read_raw() else set())
 
 
 def extract_features(

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from clip_client.dedup import find_duplicates
+from clip_client.dedup import StoreError, find_duplicates
 from clip_client.dedup.features import collect
-from clip_client.dedup.features.image_features import extract_features
+from clip_client.dedup.features.image_features import FeatureTable, cached_features, extract_features
 from clip_client.dedup.files.file_types import is_raw as is_raw_file
 from clip_client.dedup.files.reading import read_file
 from clip_client.dedup.files.scanner import scan
@@ -176,7 +176,7 @@ async def test_of_a_large_store_only_the_rows_of_the_searched_files_are_read(tmp
 
     class CountingParquetStore(ParquetStore):
         def find(self, keys: Any, columns: Any = None) -> Any:
-            for positions, table in super().find(keys):
+            for positions, table in super().find(keys, columns):
                 rows_read.append(len(table))
                 yield positions, table
 
@@ -193,7 +193,12 @@ async def test_of_a_large_store_only_the_rows_of_the_searched_files_are_read(tmp
         rows_read.clear()
         report = await find_duplicates(clip, [*files[10:14], write(tmp_path / "new.nef", b"new")], store=store)
     assert (report.compared, report.work.files_read) == (5, 1)
-    assert rows_read == [4]
+    assert rows_read == [4, 4, 1]  # what is known, and then the features of all five, from two files
+
+
+def test_features_that_cannot_be_read_any_more_are_one_sentence(store: Store) -> None:
+    with pytest.raises(StoreError, match=r"looks.* is damaged; remove this folder, and search again"):
+        FeatureTable.read(cached_features(store), ["00" * 32])
 
 
 async def test_the_pictures_of_raw_files_are_not_kept(tmp_path: Path, store: Store) -> None:
