@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from preprocess_ensemble.errors import ReportedError
-
-if TYPE_CHECKING:
-    import sqlite3
 
 _BUSY_S: Final = 60.0
 """How long to wait for another process's transaction; each takes milliseconds."""
@@ -40,8 +38,6 @@ class Database:
 
     def __init__(self, path: Path) -> None:
         """Open the database at ``path``, or make it. Raises StoreError."""
-        import sqlite3
-
         try:
             # Used by several threads, but only by one at a time: a search waits in worker threads. The connection
             # never begins a transaction by itself.
@@ -90,8 +86,6 @@ class Database:
 
         Raises StoreError if the disk cannot be written.
         """
-        import sqlite3
-
         try:
             self._connection.execute("BEGIN IMMEDIATE")
             yield
@@ -123,8 +117,6 @@ def _use_wal(connection: sqlite3.Connection) -> None:
     If several processes do this to a new file at the same moment, SQLite refuses all but one immediately, because each
     of them is already reading and would wait for the others.
     """
-    import sqlite3
-
     give_up_at = time.monotonic() + _BUSY_S
     while True:
         try:
