@@ -14,13 +14,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from clip_client.dedup.files.file_types import EDITED, FILM
 from clip_client.dedup.types import RAW, Companion, FailedFile, LibraryPhoto
-
-LIBRARY_SUFFIX: Final = ".photoslibrary"
-"""Ending of the folder of a library."""
 
 _NOT_INSTALLED: Final = (
     "This is a library of Apple Photos, and nothing in it was compared. osxphotos can read it: "
@@ -35,16 +32,9 @@ _IS_MISSING: Final = "Its original is missing: open it in Photos and locate the 
 _DATABASE_SUFFIXES: Final = (".sqlite", ".sqlite-wal", ".sqlite-shm")
 
 
-class Listing(NamedTuple):
-    """What is in a library."""
-
-    photos: tuple[LibraryPhoto, ...] = ()
-    failed: tuple[FailedFile, ...] = ()
-
-
 def is_library(path: str) -> bool:
     """Tell whether a folder is a library of Apple Photos, by its name."""
-    return path.lower().rstrip(os.sep).endswith(LIBRARY_SUFFIX)
+    return path.lower().rstrip(os.sep).endswith(".photoslibrary")
 
 
 def is_inside_library(path: str) -> bool:
@@ -52,14 +42,14 @@ def is_inside_library(path: str) -> bool:
     return any(is_library(part) for part in path.split(os.sep))
 
 
-def read_library(library: str, *, include_hidden: bool = False) -> Listing:
+def read_library(library: str, *, include_hidden: bool = False) -> tuple[list[LibraryPhoto], list[FailedFile]]:
     """List the photos of a library by path. Failures are returned, not raised.
 
     Films, the trash, unselected frames of a burst, photos that other people share, and, without ``include_hidden``,
     the Hidden album are left out. A photo whose original is not on this machine is a failure that names the remedy.
     """
     if find_spec("osxphotos") is None:
-        return Listing(failed=(FailedFile(path=library, code="UNREADABLE", message=_NOT_INSTALLED),))
+        return [], [FailedFile(path=library, code="UNREADABLE", message=_NOT_INSTALLED)]
     try:
         with _opened(library) as database:
             outcomes = [
@@ -72,11 +62,11 @@ def read_library(library: str, *, include_hidden: bool = False) -> Listing:
     except Exception as error:  # the database may be of any version and damaged
         reason = " ".join(str(error).split()) or type(error).__name__
         message = f"This library of Apple Photos cannot be read: {reason}; on a Mac, allow Full Disk Access."
-        return Listing(failed=(FailedFile(path=library, code="UNREADABLE", message=message),))
+        return [], [FailedFile(path=library, code="UNREADABLE", message=message)]
     # osxphotos returns a set, in another order in each process, and two photos may have one path.
-    return Listing(
-        photos=tuple(sorted((o for o in outcomes if isinstance(o, LibraryPhoto)), key=lambda o: (o.path, o.uuid))),
-        failed=tuple(sorted((o for o in outcomes if isinstance(o, FailedFile)), key=lambda o: (o.path, o.message))),
+    return (
+        sorted((one for one in outcomes if isinstance(one, LibraryPhoto)), key=lambda one: (one.path, one.uuid)),
+        sorted((one for one in outcomes if isinstance(one, FailedFile)), key=lambda one: (one.path, one.message)),
     )
 
 

@@ -238,9 +238,9 @@ class _Walk:
 
     def _take_library(self, library: str) -> None:
         """Add the photos of a library of Apple Photos, under their paths in the library."""
-        listing = read_library(library, include_hidden=self.include_hidden)
-        self.failed_in_libraries.extend(listing.failed)
-        for photo in listing.photos:
+        photos, failed = read_library(library, include_hidden=self.include_hidden)
+        self.failed_in_libraries.extend(failed)
+        for photo in photos:
             with self.failing(photo.path):
                 status = os.stat(photo.path)
                 # The walk may have found a file that the library only refers to: it keeps the name in the library.

@@ -17,7 +17,7 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 
@@ -32,12 +32,6 @@ _GROUP_ROWS: Final = 1024
 
 _ABANDONED_S: Final = 3600.0
 """An unfinished file that was not written to for this long belongs to a process that was killed."""
-
-
-class _File(NamedTuple):
-    path: Path
-    keys: Any
-    """Its column of keys, a ``pyarrow.ChunkedArray``."""
 
 
 class _FileMerged(Exception):
@@ -137,20 +131,20 @@ class ParquetStore:
     def compact(self) -> None:
         """Merge many small files into one. A process that reads at the same time sees rows twice or starts again."""
         self.remove_abandoned(_ABANDONED_S)
-        files = self._files() if len(self._paths()) > self.small_files else []
-        small = [file for file in files if 0 < len(file.keys) < self.small_file_rows]
+        files = self._files() if len(self._paths()) > self.small_files else {}
+        small = {path: keys for path, keys in files.items() if 0 < len(keys) < self.small_file_rows}
         if len(small) > self.small_files:
             with contextlib.suppress(_FileMerged):  # another process is merging the same files
                 self._write(_portions(self._all_rows(small), self.rows_per_file))
-                for file in small:
+                for path in small:
                     with contextlib.suppress(OSError):
-                        file.path.unlink()
+                        path.unlink()
 
-    def _files(self) -> list[_File]:
-        """Read the keys of all files, in the order in which the files were written."""
+    def _files(self) -> dict[Path, Any]:
+        """Read the column of keys, a ``pyarrow.ChunkedArray``, of all files, in the order of their writing."""
         while True:
             with contextlib.suppress(_FileMerged):
-                return [file for path in self._paths() if (file := self._read_keys(path)) is not None]
+                return {path: keys for path in self._paths() if (keys := self._read_keys(path)) is not None}
 
     def _paths(self) -> list[Path]:
         """Return the files in the order in which they were written."""
@@ -163,25 +157,25 @@ class ParquetStore:
     def _skip_damaged(self, path: Path, error: Exception) -> None:
         """Raise StoreError if the rows of a damaged file cannot be computed again."""
 
-    def _read_keys(self, path: Path) -> _File | None:
+    def _read_keys(self, path: Path) -> Any:
         keys = None
         with self._damage(path), self._opened(path) as parquet:
             keys = parquet.read(columns=[self.key], use_threads=False).column(self.key)
-        return None if keys is None else _File(path, keys)
+        return keys
 
-    def _all_keys(self, files: Sequence[_File]) -> Any:
+    def _all_keys(self, files: Mapping[Path, Any]) -> Any:
         import pyarrow as pa
 
-        chunks = [chunk for file in files for chunk in file.keys.chunks]
+        chunks = [chunk for keys in files.values() for chunk in keys.chunks]
         return pa.chunked_array(chunks, self.schema.field(self.key).type)
 
-    def _all_rows(self, files: Sequence[_File], columns: Sequence[str] | None = None) -> Iterator[Any]:
+    def _all_rows(self, files: Mapping[Path, Any], columns: Sequence[str] | None = None) -> Iterator[Any]:
         """Yield the row of every key in ``files``, as tables in their order, a row group at a time."""
         return (table for _, table in self._find(files, self._all_keys(files).unique(), columns=columns))
 
     def _find(
         self,
-        files: Sequence[_File],
+        files: Mapping[Path, Any],
         wanted: Any,
         missing: NDArray[np.bool_] | bool = True,
         columns: Sequence[str] | None = None,
@@ -197,21 +191,21 @@ class ParquetStore:
         positions = np.flatnonzero((row_of >= 0) & missing)
         positions = positions[np.argsort(row_of[positions])]
         rows = row_of[positions]
-        ends = np.cumsum([len(file.keys) for file in files], dtype=np.intp)
-        for file, end in zip(files, ends.tolist(), strict=True):
-            start = end - len(file.keys)
-            first, last = np.searchsorted(rows, (start, end))
+        start = 0
+        for path, keys in files.items():
+            first, last = np.searchsorted(rows, (start, start + len(keys)))
             if first < last:
-                yield from self._rows_in(file, rows[first:last] - start, positions[first:last], columns)
+                yield from self._rows_in(path, rows[first:last] - start, positions[first:last], columns)
+            start += len(keys)
 
     def _rows_in(
-        self, file: _File, rows: NDArray[np.intp], positions: NDArray[np.intp], columns: Sequence[str] | None
+        self, path: Path, rows: NDArray[np.intp], positions: NDArray[np.intp], columns: Sequence[str] | None
     ) -> Iterator[tuple[NDArray[np.intp], Any]]:
         """Read the ascending ``rows`` of one file; row groups without any of them are not read."""
         import pyarrow as pa
 
         schema = self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
-        with self._damage(file.path), self._opened(file.path) as parquet:
+        with self._damage(path), self._opened(path) as parquet:
             sizes = [parquet.metadata.row_group(group).num_rows for group in range(parquet.num_row_groups)]
             starts = np.cumsum([0, *sizes], dtype=np.intp)
             held = [name for name in schema.names if name in parquet.schema_arrow.names]
