@@ -154,10 +154,12 @@ def test_each_row_is_found_once_although_another_process_compacts_meanwhile(vect
     assert len(files_of(vectors)) == 1
 
 
-def test_large_files_are_not_rewritten_for_a_few_rows(vectors: ParquetStore) -> None:
+def test_many_small_files_become_one_and_large_ones_stay(vectors: ParquetStore) -> None:
     add(vectors, *range(100))
     (large,) = files_of(vectors)
     for number in range(100, 103):
+        compact(vectors, small_files=2, small_file_rows=100)
+        assert len(files_of(vectors)) == number - 99  # not more small ones than two
         add(vectors, number)
     compact(vectors, small_files=2, small_file_rows=100)
     first, merged = files_of(vectors)
@@ -176,12 +178,15 @@ def test_what_killed_processes_left_is_removed(vectors: ParquetStore) -> None:
     assert files_of(vectors) == [in_use]
 
 
-def test_a_damaged_row_group_costs_its_own_file_only(vectors: ParquetStore) -> None:
+def test_damage_costs_its_own_file_only(vectors: ParquetStore) -> None:
     add(vectors, *range(2000))
     (file,) = files_of(vectors)
     data = bytearray(file.read_bytes())
-    data[len(data) // 2 : len(data) // 2 + 40_000] = bytes(40_000)
+    data[len(data) // 2 : len(data) // 2 + 40_000] = bytes(40_000)  # in a row group
     file.write_bytes(data)
+    (vectors.folder / "0 damaged.parquet").write_bytes(b"PAR1 cut off")
+    (vectors.folder / "0 part.part").write_bytes(b"left by a killed process")
     add(vectors, 5000)
     assert found(vectors, 5000)[5000] == 5000
     assert found(vectors, *range(2000), 5000)[5000] == 5000
+    assert key(5000) in vectors.keys()

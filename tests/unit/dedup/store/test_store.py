@@ -7,6 +7,8 @@ import os
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +29,6 @@ from tests.fixtures.vectors import read
 ROW: dict[str, Any] = {"sha256": bytes(32), "vector": np.array([0.6, 0.8], dtype=np.float32), "code": "", "message": ""}
 
 
-def rows(store: Store, vector_id: str = "model") -> list[bytes]:
-    keys: list[bytes] = read(store.vectors(vector_id, 2)).column("sha256").to_pylist()
-    return keys
-
-
 def test_a_look_comes_back_whole(tmp_path: Path) -> None:
     capture_time = CaptureTime(taken_ms=1, has_sub_second=True, sequence=None, camera="A", fields=3)
     features = ImageFeatures(
@@ -42,65 +39,41 @@ def test_a_look_comes_back_whole(tmp_path: Path) -> None:
         looks.add({"sha256": bytes(32), **features.to_row()})
         looks.flush()
         (row,) = read(cached_features(store)).to_pylist()
-    assert ImageFeatures.from_row(row) == features
+        assert ImageFeatures.from_row(row) == features
+        (file,) = looks.folder.iterdir()  # a number that an earlier version did not have
+        pq.write_table(pq.read_table(file).drop_columns(["fields"]), file)
+        (row,) = read(cached_features(store)).to_pylist()
+        assert ImageFeatures.from_row(row) == replace(features, capture_time=replace(capture_time, fields=0))
 
 
-def test_vectors_of_two_models_never_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_other_vectors_or_without_a_column_of_texts_is_refused(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
-        for vector_id in ("one", "other"):
-            vectors = store.vectors(vector_id, 2)
+        one, other = (store.vectors(vector_id, 2) for vector_id in ("one", "other"))
+        for vectors in (one, other):
             vectors.add(ROW)
             vectors.flush()
-        assert len(rows(store, "one")) == 1
-        one, other = sorted((tmp_path / "vectors").iterdir())
-        next(one.glob("*.parquet")).rename(other / "strayed.parquet")
-        with pytest.raises(StoreError, match="does not belong there"):
-            [rows(store, vector_id) for vector_id in ("one", "other")]
-
-
-def test_a_file_without_a_column_of_texts_is_refused(tmp_path: Path) -> None:
-    with Store(tmp_path) as store:
-        vectors = store.vectors("model", 2)
-        vectors.add(ROW)
-        vectors.flush()
-        (file,) = vectors.folder.iterdir()
+            assert vectors.keys() == {bytes(32)}
+        (file,), (stray,) = one.folder.iterdir(), other.folder.iterdir()
+        stray.rename(one.folder / "strayed.parquet")
+        with pytest.raises(StoreError, match=r"strayed\.parquet does not belong there"):
+            one.keys()
+        (one.folder / "strayed.parquet").unlink()
         pq.write_table(pq.read_table(file).drop_columns(["code"]), file)
         with pytest.raises(StoreError, match="does not belong there"):
-            vectors.keys()
-
-
-def test_many_small_files_become_one(tmp_path: Path) -> None:
-    with Store(tmp_path) as store:
-        vectors = store.vectors("model", 2)
-        folder = next((tmp_path / "vectors").iterdir())
-        for number in range(65):
-            vectors.compact()
-            assert len(list(folder.iterdir())) == number
-            vectors.add({**ROW, "sha256": bytes([number]) * 32})
-            vectors.flush()
-        vectors.compact()
-        assert len(list(folder.iterdir())) == 1
-        assert len(set(rows(store))) == 65
-
-
-def test_a_damaged_file_costs_its_own_rows_only(tmp_path: Path) -> None:
-    with Store(tmp_path) as store:
-        vectors = store.vectors("model", 2)
-        vectors.add(ROW)
-        vectors.flush()
-        folder = next((tmp_path / "vectors").iterdir())
-        (folder / "0 damaged.parquet").write_bytes(b"PAR1 cut off")
-        (folder / "0 part.part").write_bytes(b"left by a killed process")
-        assert rows(store) == [bytes(32)]
+            one.keys()
 
 
 def test_files_are_known_by_path_size_and_time(tmp_path: Path) -> None:
     sha256 = "ab" * 32
     files = [PhotoFile(f"/photos/{number}.jpg", 10, number) for number in range(2000)]
     with Store(tmp_path) as store:
+        store.files._connection.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, 999)  # of old versions of SQLite
         store.files.remember((file, sha256) for file in files)
         assert store.files.known(files) == {file.path: sha256 for file in files}
         assert store.files.known([files[0]._replace(mtime_ns=7), files[1]._replace(size_bytes=11)]) == {}
+        paths = store.files.paths_of([sha256, *(f"{number:064x}" for number in range(2000))])
+        assert paths.pop(sha256) == sorted(file.path for file in files)
+        assert not any(paths.values())
 
 
 def test_decisions_are_kept_and_forgotten_by_content(tmp_path: Path) -> None:
@@ -118,19 +91,15 @@ def test_decisions_are_kept_and_forgotten_by_content(tmp_path: Path) -> None:
         assert [decision.contents for decision in store.decisions.all()] == [frozenset("ab")]
 
 
-def test_a_store_of_a_newer_version_is_refused(tmp_path: Path) -> None:
-    database = tmp_path / "journal.sqlite"
-    with sqlite3.connect(database) as connection:
+def test_databases_of_a_newer_version_and_other_files_are_refused(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "journal.sqlite")) as connection:
         connection.execute("PRAGMA user_version = 99")
-    connection.close()
-    with Store(tmp_path) as store, pytest.raises(StoreError, match="newer version"):
-        _ = store.journal
-
-
-def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
     (tmp_path / "files.sqlite").write_bytes(b"no database at all" * 100)
-    with Store(tmp_path) as store, pytest.raises(StoreError, match=r"files\.sqlite cannot be used"):
-        _ = store.files
+    with Store(tmp_path) as store:
+        with pytest.raises(StoreError, match="newer version"):
+            _ = store.journal
+        with pytest.raises(StoreError, match=r"files\.sqlite cannot be used .*; move it away to start again, or"):
+            _ = store.files
 
 
 def test_a_store_that_cannot_be_written_is_not_to_be_moved_away(tmp_path: Path) -> None:
@@ -150,6 +119,10 @@ class Numbers(Database):
     def add(self, *numbers: int | None) -> None:
         self._write("INSERT INTO numbers VALUES (?)", ((number,) for number in numbers))
 
+    def add_on_a_full_disk(self, *numbers: int) -> None:
+        self._connection.execute("PRAGMA max_page_count = 3")
+        self.add(*numbers)
+
     def all(self) -> list[tuple[int]]:
         return self._connection.execute("SELECT number FROM numbers").fetchall()
 
@@ -160,6 +133,9 @@ def test_a_transaction_is_whole_or_not_at_all(tmp_path: Path) -> None:
         numbers.add(1, None)
     assert numbers.all() == []
     numbers.add(2)
+    assert numbers.all() == [(2,)]
+    with pytest.raises(StoreError, match=r"x\.sqlite cannot be written .*; free some space"):
+        numbers.add_on_a_full_disk(*range(10_000))
     assert numbers.all() == [(2,)]
     numbers.close()
 
@@ -219,52 +195,48 @@ def test_a_store_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
     with Store(os.fsdecode(name)) as store:
         vectors = store.vectors("model", 2)
-        vectors.add({"sha256": b"1" * 32, "vector": [1.0, 0.0], "code": "", "message": ""})
+        vectors.add(ROW)
         vectors.flush()
-        assert rows(store) == [b"1" * 32]
+        assert store.vectors("model", 2).keys() == {bytes(32)}
         assert store.decisions.all() == []
 
 
-def test_rules_are_saved_replaced_and_deleted(tmp_path: Path) -> None:
+def test_settings_are_kept_by_name_and_by_vectors(tmp_path: Path) -> None:
+    tuned = thresholds_for("ViT-B-32/openai@1a2b3c4d", 0.95)
     with Store(tmp_path) as store:
         store.settings.save_keep_rules("b", ["newest"])
         store.settings.save_keep_rules("a", ["bytes", "path=*/x, y/*"])
         store.settings.save_keep_rules("b", ["oldest"])
-    with Store(tmp_path) as store:
-        assert store.settings.keep_rules() == {"a": ("bytes", "path=*/x, y/*"), "b": ("oldest",)}
-        assert (store.settings.delete_keep_rules("b"), store.settings.delete_keep_rules("b")) == (True, False)
-        for name in ("", "x" * 65, "a/b", "a\nb"):
-            with pytest.raises(ValueError, match="a name of rules is 1 to 64"):
-                store.settings.save_keep_rules(name, ["newest"])
-        assert list(store.settings.keep_rules()) == ["a"]
-
-
-def test_tuned_thresholds_belong_to_their_vectors(tmp_path: Path) -> None:
-    tuned = thresholds_for("ViT-B-32/openai@1a2b3c4d", 0.95)
-    with Store(tmp_path) as store:
         store.settings.set_tuned("vectors", tuned)
-    with Store(tmp_path) as store:
-        assert (store.settings.tuned("vectors"), store.settings.tuned("others")) == (tuned, None)
-        store.settings.set_tuned("vectors", None)
-        assert store.settings.tuned("vectors") is None
-
-
-def test_a_search_is_noted_if_its_threshold_is_another(tmp_path: Path) -> None:
-    with Store(tmp_path) as store:
         for threshold in (0.9, 0.9, 0.8, 0.9):
             store.settings.note_search("vectors", threshold)
-        noted = store.settings.searches("vectors")
-        assert [threshold for _, threshold in noted] == [0.9, 0.8, 0.9]
-        assert [at_ns for at_ns, _ in noted] == sorted(at_ns for at_ns, _ in noted)
-        assert store.settings.searches("others") == []
+    with Store(tmp_path) as store:
+        settings = store.settings
+        assert settings.keep_rules() == {"a": ("bytes", "path=*/x, y/*"), "b": ("oldest",)}
+        assert (settings.delete_keep_rules("b"), settings.delete_keep_rules("b")) == (True, False)
+        for name in ("", "x" * 65, "a/b", "a\nb"):
+            with pytest.raises(ValueError, match="a name of rules is 1 to 64"):
+                settings.save_keep_rules(name, ["newest"])
+        assert list(settings.keep_rules()) == ["a"]
+        assert (settings.tuned("vectors"), settings.tuned("others")) == (tuned, None)
+        settings.set_tuned("vectors", None)
+        assert settings.tuned("vectors") is None
+        times, noted = zip(*settings.searches("vectors"), strict=True)
+        assert (noted, list(times)) == ((0.9, 0.8, 0.9), sorted(times))
+        assert settings.searches("others") == []
 
 
 def test_a_spool_gives_back_what_fits_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clip_client.dedup.store.blob_table._MOST_BYTES", 10)
-    with Spool(tmp_path) as spool:
-        for key, data in (("a", b"12345"), ("b", b"123456"), ("c", b"678")):
-            spool.put(key, data)
-        assert dict(spool) == {"a": b"12345", "c": b"678"}
+    def kept(folder: Path) -> dict[str, bytes]:
+        with Spool(folder) as spool:
+            for key, data in (("a", b"123"), ("b", b"456"), ("c", b"7")):
+                spool.put(key, data)
+            return dict(spool)
+
+    assert kept(tmp_path / "away") == {}
+    assert kept(tmp_path) == {"a": b"123", "b": b"456", "c": b"7"}
+    monkeypatch.setattr("clip_client.dedup.store.blob_table._MOST_BYTES", 4)
+    assert kept(tmp_path) == {"a": b"123", "c": b"7"}
     assert not [*tmp_path.iterdir()]
 
 
@@ -282,9 +254,3 @@ def test_a_full_disk_keeps_what_was_there(tmp_path: Path, monkeypatch: pytest.Mo
         for key, data in (("a", b"123"), ("b", b"456"), ("c", b"7")):
             spool.put(key, data)
         assert dict(spool) == {"a": b"123"}
-
-
-def test_a_folder_that_is_away_keeps_nothing(tmp_path: Path) -> None:
-    with Spool(tmp_path / "away") as spool:
-        spool.put("a", b"1")
-        assert dict(spool) == {}
