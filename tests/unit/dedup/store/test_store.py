@@ -71,7 +71,7 @@ def test_files_are_known_by_path_size_and_time(tmp_path: Path) -> None:
         store.files.remember((file, sha256) for file in files)
         assert store.files.known(files) == {file.path: sha256 for file in files}
         assert store.files.known([files[0]._replace(mtime_ns=7), files[1]._replace(size_bytes=11)]) == {}
-        paths = store.files.paths_of([sha256, *(f"{number:064x}" for number in range(2000))])
+        paths = store.files.paths_of([*(f"{number:064x}" for number in range(2000)), sha256])
         assert paths.pop(sha256) == sorted(file.path for file in files)
         assert not any(paths.values())
 
