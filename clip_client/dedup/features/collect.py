@@ -193,10 +193,12 @@ class _Collector:
         """Find out what the store holds about contents, but for refusals that a package has made outdated since."""
         names, outdated = list(contents), outdated_messages()
         keys = [bytes.fromhex(name) for name in names]
-        for table, held in zip(self._tables, (self._with_features, self._with_outcome), strict=False):
-            for positions, rows in table.find(keys, ["code", "message"]):
-                columns = (rows.column(name).to_pylist() for name in ("code", "message"))
-                for position, code, message in zip(positions.tolist(), *columns, strict=True):
+        # Features are read whole, because damaged ones count as missing and are made again.
+        columns_of = (None, self._with_features), (["code", "message"], self._with_outcome)
+        for table, (columns, held) in zip(self._tables, columns_of, strict=False):
+            for positions, rows in table.find(keys, columns):
+                texts = (rows.column(name).to_pylist() for name in ("code", "message"))
+                for position, code, message in zip(positions.tolist(), *texts, strict=True):
                     if message not in outdated:
                         held.add(names[position])
                         if code:

@@ -5,9 +5,6 @@ folder; many small files are merged into one, and a damaged file is skipped, bec
 file appears under its name only when it is complete, so a killed process loses no more than its last rows. Readers load
 the column of keys, and then only the row groups that hold a row they need: memory holds the keys, the requested rows
 and one row group.
-
-The folder that ``clip-client embed`` fills, a :class:`~clip_client._vectors.vector_file.VectorFolder`, differs in what
-this class calls its layout.
 """
 
 from __future__ import annotations

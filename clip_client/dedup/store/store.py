@@ -26,7 +26,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack, closing, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Self
 
 from clip_client.dedup.store.blob_table import BlobTable, Spool
 from clip_client.dedup.store.choices import Choices
@@ -40,13 +40,10 @@ from clip_client.dedup.store.sqlite import StoreError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-STORE_VARIABLE: Final = "CLIP_STORE"
-"""Environment variable that names the default folder."""
-
 
 def default_directory() -> Path:
-    """Return the folder that ``CLIP_STORE`` names, else the one for this user's data."""
-    if named := os.environ.get(STORE_VARIABLE):
+    """Return the folder that the environment variable ``CLIP_STORE`` names, else the one for this user's data."""
+    if named := os.environ.get("CLIP_STORE"):
         return Path(named)
     from platformdirs import user_data_path
 

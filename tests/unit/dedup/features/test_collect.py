@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
@@ -23,6 +24,7 @@ from clip_client.dedup.store.parquet_store import ParquetStore
 from clip_client.dedup.store.store import Store
 from tests.fixtures.albums import NoPictures, write
 from tests.fixtures.images import image_files, phone_files
+from tests.fixtures.images.image_files import picture
 from tests.fixtures.images.raw_files import dng
 
 if TYPE_CHECKING:
@@ -196,9 +198,59 @@ async def test_of_a_large_store_only_the_rows_of_the_searched_files_are_read(tmp
     assert rows_read == [4, 4, 1]  # what is known, and then the features of all five, from two files
 
 
+async def test_damaged_features_are_made_again(tmp_path: Path, store: Store) -> None:
+    for level in range(3):
+        write(tmp_path / "album" / f"{level}.png", image_files.encoded(Image.new("L", (8, 8), 40 * level), "PNG"))
+    embedder: Any = OneVector()
+    await find_duplicates(embedder, tmp_path / "album", store=store)
+    (file,) = cached_features(store).folder.iterdir()
+    with pq.ParquetFile(file) as parquet:
+        columns = parquet.metadata.row_group(0)
+        camera = next(one for one in map(columns.column, range(columns.num_columns)) if one.path_in_schema == "camera")
+    data = bytearray(file.read_bytes())
+    data[camera.data_page_offset : camera.data_page_offset + 20] = bytes(20)
+    file.write_bytes(data)
+    for decoded in (3, 0):
+        work = (await find_duplicates(embedder, tmp_path / "album", store=store)).work
+        assert (work.decoded, work.embedded) == (decoded, 0)
+
+
 def test_features_that_cannot_be_read_any_more_are_one_sentence(store: Store) -> None:
     with pytest.raises(StoreError, match=r"looks.* is damaged; remove this folder, and search again"):
         FeatureTable.read(cached_features(store), ["00" * 32])
+
+
+async def test_a_file_that_no_server_takes_is_hashed_in_pieces(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("1.jpg", "2.nef"):
+        os.truncate(write(tmp_path / "album" / name, name.encode()), 2**26 + 1)
+    monkeypatch.setattr(collect, "read_file", None)
+    clip: Any = NoPictures()
+    report = await find_duplicates(clip, tmp_path / "album", store=store)
+    (failed,) = report.failed
+    assert (os.path.basename(failed.path), failed.code) == ("1.jpg", "TOO_LARGE")
+    assert failed.message == "The file has 67,108,865 bytes; the limit is 67,108,864."
+    assert report.bytes_only == (str(tmp_path / "album" / "2.nef"),)
+
+
+class Gone(ReadsAhead):
+    """A client that does not find the files any more."""
+
+    async def embed_stream(self, images: AsyncIterator[Any], *, ordered: bool) -> AsyncIterator[Any]:
+        async for item in super().embed_stream(images, ordered=ordered):
+            yield SimpleNamespace(index=item.index, error=SimpleNamespace(code="UNREADABLE", message="Gone."))
+
+
+async def test_a_file_that_goes_away_leaves_its_copies(tmp_path: Path, store: Store) -> None:
+    for name in ("1", "2", "2 copy"):
+        write(tmp_path / f"{name}.png", image_files.encoded(picture(seed=int(name[0])), "PNG"))
+    embedder: Any = Gone()
+    collected = await collect.collect_features(embedder, scan(tmp_path).files, store, lambda *progress: None)
+    ((content, (copy,)),) = collected.copies.items()
+    assert os.path.basename(copy.path) == "2.png"
+    assert sorted(os.path.basename(failure.path) for failure in collected.failed) == ["1.png", "2 copy.png"]
+    assert np.isnan(collected.vectors_of([content])).all()
 
 
 async def test_the_pictures_of_raw_files_are_not_kept(tmp_path: Path, store: Store) -> None:
