@@ -22,7 +22,8 @@ from clip_client.dedup.files.file_types import is_raw
 from clip_client.dedup.search import group_contents
 from clip_client.dedup.store.parquet_store import NUMBERED, table_of
 from clip_client.dedup.types import FailedFile, PhotoFile
-from clip_client.distributed.duplicates import search_folder
+from clip_client.distributed.duplicates import ROWS_AT_ONCE, FolderSearch
+from clip_client.distributed.embedded_rows import EmbeddedRows
 from clip_client.distributed.embedding import embed_partitions, served_model
 from clip_client.distributed.partition_folder import embedded_schema
 from clip_client.distributed.sources import image_files
@@ -101,16 +102,15 @@ def grouping_on(model: FileModel) -> GroupContents:
             return group_contents(collected, contents, rules, store, on_progress)
         folder = cluster_folder(store) / "search"
         _write_rows(collected, contents, model, folder / "vectors")
-        _, grouped = search_folder(
-            Location.of(folder / "vectors"),
-            Location.of(folder / "duplicates"),
-            rules,
+        _, grouped = FolderSearch(
+            rows=EmbeddedRows.of(Location.of(folder / "vectors"), ROWS_AT_ONCE // 2),
+            output=Location.of(folder / "duplicates"),
+            rules=rules,
             working_folder=os.getcwd(),
             returns_groups=True,
-            on_progress=on_progress,
-        )
+            progress=on_progress,
+        ).run()
         shutil.rmtree(folder, ignore_errors=True)
-        assert grouped is not None, "they were asked for"
         return grouped
 
     return group
