@@ -61,7 +61,7 @@ def cluster(address: str | None = None) -> Iterator[None]:
                 log_to_driver=False,
                 logging_level=logging.ERROR,
             )
-    except (OSError, RuntimeError, ValueError) as error:
+    except Exception as error:  # so says Ray that a node did not start in time
         where = f"there is no Ray cluster at {address}" if address else "Ray cannot be started on this machine"
         raise DistributedError(f"{where}: {first_line(error)}") from error
     try:

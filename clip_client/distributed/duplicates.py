@@ -30,29 +30,9 @@ from clip_client.dedup.compare.thresholds import thresholds_for
 from clip_client.dedup.compare.union_find import UnionFind
 from clip_client.dedup.report import DuplicateReport
 from clip_client.dedup.search import CANDIDATES, DEFAULT_HASH_BITS, OFF, GroupRules, check_group_rules
-from clip_client.distributed.cell_join import (
-    Division,
-    cell_blocks,
-    find_alike,
-    hash_parts,
-    join_block,
-    join_equal_hashes,
-    one_cell,
-    pair_hashes,
-    put_into_cells,
-    read_edges,
-)
+from clip_client.distributed import cell_join, component_groups
 from clip_client.distributed.cluster import EXTRA, DistributedError, cluster, in_tasks
-from clip_client.distributed.component_groups import (
-    DuplicateSummary,
-    count_groups,
-    equal_pairs,
-    group_bucket,
-    group_photos,
-    join_while_small,
-    put_into_components,
-    write_groups,
-)
+from clip_client.distributed.component_groups import DuplicateSummary
 from clip_client.distributed.embedded_rows import FACTS, EmbeddedRows, first_with_content, read_facts
 from clip_client.distributed.partition_folder import embedded_schema
 from clip_client.distributed.storage import Location
@@ -109,19 +89,19 @@ def find_duplicates(
 ) -> DuplicateSummary:
     """Find duplicates among the photos that ``embed_partitions(..., output=vectors, features=True)`` has embedded.
 
-    The search is that of :func:`clip_client.dedup.find_duplicates`; ``threshold``, ``hash_bits``,
-    ``references``, ``keep`` and ``verify`` mean the same. A ``store`` gives the decisions of a person and tuned
-    thresholds. Up to ``exact_rows`` vectors are compared each with each; more are divided into cells, and the summary
-    says which share of the alike pairs was found. Pixels are compared, and photos aligned, if a worker can read their
-    files by path or URL; if it cannot, the row of a photo says so.
+    ``threshold``, ``hash_bits``, ``references``, ``keep`` and ``verify`` are those of
+    :func:`clip_client.dedup.find_duplicates`. A ``store`` gives the decisions of a person and tuned thresholds. Up to
+    ``exact_rows`` vectors are compared each with each; more are divided into cells, and the summary says which share of
+    the alike pairs was found. Pixels are compared, and photos aligned, if a worker can read their files by path or URL;
+    if it cannot, the row of a photo says so.
 
-    ``output`` is a folder that every worker can write, or a URL. Its ``groups`` has a row for each photo of a group
-    (:func:`.component_groups.group_schema`) and ``_SUCCESS``, with the summary, when it is complete; ``edges`` has the
-    pairs that connect what is alike, and ``candidates`` further pairs that are worth aligning, by the numbers of their
-    rows in the input; while the search runs, ``_cells`` and ``_components`` hold about five copies of the vectors. If
-    the search ends early, call this again: what was compared stays. If it is complete, and rows and settings are the
-    same, its summary is returned; to search anew, remove the output. A worker holds ``rows_at_once`` vectors, or the
-    photos that may show the same if they are more. ``address`` is as for :func:`.embed_partitions`.
+    ``output`` is a folder that every worker can write, or a URL. When the search is complete, its ``groups`` has a row
+    for each photo of a group (:func:`.component_groups.group_schema`), and ``_SUCCESS`` with the summary; ``edges`` has
+    the pairs that connect what is alike, and ``candidates`` further pairs that are worth aligning, by the numbers of
+    their rows in the input. Until then ``_cells`` and ``_components`` hold about five copies of the vectors. If the
+    search ends early, call this again: what was compared stays. If it is complete, and rows and settings are the same,
+    its summary is returned; to search anew, remove the output. A worker holds ``rows_at_once`` vectors, or the photos
+    that may show the same if they are more. ``address`` is as for :func:`.embed_partitions`.
     ``on_progress(what, done, total)`` counts tasks.
 
     Raises DistributedError, which names the file, for input that cannot be read, lacks columns or mixes vectors of
@@ -200,13 +180,13 @@ class FolderSearch:
         key = _key_of(settings, rows, arrays=arrays)
         in_cells = self._compare(key, division, is_used)
         self._compare_hashes(key, np.flatnonzero(is_used), facts)
-        edges = read_edges(self._prepare(_EDGES, key))
+        edges = cell_join.read_edges(self._prepare(_EDGES, key))
         alike = UnionFind(len(firsts))
         alike.join(*edges)
         pairs = self._candidate_pairs(key, np.flatnonzero(is_first), facts)
-        labels, pairs_left = join_while_small(alike.labels, pairs, _GROUPED_PER_TASK)
+        labels, pairs_left = component_groups.join_while_small(alike.labels, pairs, _GROUPED_PER_TASK)
         grouped, places = self._group(key, np.where(is_photo, labels[firsts], -1), division.estimate)
-        groups, photos, copies, unverified = count_groups(places)
+        groups, photos, copies, unverified = component_groups.count_groups(places)
         summary = DuplicateSummary(
             output=str(self.output / _GROUPS),
             thresholds=self.rules.thresholds,
@@ -238,7 +218,7 @@ class FolderSearch:
             samples[number] = sample
         return facts, np.concatenate([sample for _, sample in sorted(samples.items())])
 
-    def _divide(self, sample: NDArray[Any], is_used: NDArray[np.bool_]) -> Division:
+    def _divide(self, sample: NDArray[Any], is_used: NDArray[np.bool_]) -> cell_join.Division:
         """Decide how the vectors are compared."""
         thresholds, count = self.rules.thresholds, int(is_used.sum())
         threshold = thresholds.similar
@@ -246,19 +226,19 @@ class FolderSearch:
         seen = np.ascontiguousarray(sample["vector"][sample["for_cells"]])
         projection = fit_projection(seen, np.arange(len(seen)), threshold)
         if count <= self.exact_rows or not len(seen):
-            cells, estimate, per_vector = one_cell(seen.shape[1]), ALL_COMPARED, 1
+            cells, estimate, per_vector = cell_join.one_cell(seen.shape[1]), ALL_COMPARED, 1
         else:
             drawn = sample[sample["for_recall"]]
             calls = ((chunk, is_used[chunk.row_slice]) for chunk in self.rows.chunks)
             sampled = np.ascontiguousarray(drawn["vector"])
-            parts = in_tasks(find_alike, calls, drawn["row"], sampled, threshold, projection)
+            parts = in_tasks(cell_join.find_alike, calls, drawn["row"], sampled, threshold, projection)
             found = (part for _, part in self._results("measuring the recall", len(self.rows.chunks), parts))
             # One after the other: a part may hold 16 vectors for each that was sampled.
             measured = functools.reduce(lambda one, other: RecallSample.combine([one, other]), found)
             cells = fit_cells(seen, count, threshold)
             estimate, per_vector = replace(measured, vectors=sampled).choose_count(cells)
         is_lower = self.rules.verify != OFF and thresholds.candidate < threshold
-        return Division(
+        return cell_join.Division(
             threshold=threshold,
             cells=cells,
             count=per_vector,
@@ -267,44 +247,44 @@ class FolderSearch:
             candidate=thresholds.candidate if is_lower else None,
         )
 
-    def _compare(self, key: str, division: Division, is_used: NDArray[np.bool_]) -> NDArray[np.int64]:
+    def _compare(self, key: str, division: cell_join.Division, is_used: NDArray[np.bool_]) -> NDArray[np.int64]:
         """Put the vectors into cells, and compare those in each; return how many are in each cell, (K,)."""
         chunks = self.rows.chunks
         self._prepare(_CELLS, key)
         self._prepare(_CANDIDATES, key)
         places = [self.output / _CELLS / f"{key}-{chunk.number:06}.arrow" for chunk in chunks]
         calls = ((chunk, is_used[chunk.row_slice], place) for chunk, place in zip(chunks, places, strict=True))
-        divided = self._results("dividing into cells", len(chunks), in_tasks(put_into_cells, calls, division))
+        divided = self._results("dividing into cells", len(chunks), in_tasks(cell_join.put_into_cells, calls, division))
         sizes = np.stack([own for _, own in sorted(divided, key=lambda one: one[0])])
-        named = ((f"cells-{block.name}.parquet", block) for block in cell_blocks(sizes, self.rows_at_once))
-        self._fill("comparing", _EDGES, key, join_block, named, places, self.output / _CANDIDATES, division)
+        named = ((f"cells-{block.name}.parquet", block) for block in cell_join.cell_blocks(sizes, self.rows_at_once))
+        self._fill("comparing", _EDGES, key, cell_join.join_block, named, places, self.output / _CANDIDATES, division)
         return sizes.sum(axis=0)
 
     def _compare_hashes(self, key: str, used: Indices, facts: NDArray[Any]) -> None:
         """Compare the perceptual hashes of the rows ``used``, (N,)."""
         hashes, most_bits = facts["hash"][used], self.rules.hash_bits
-        parts = enumerate(hash_parts(hashes, most_bits, _HASHES_PER_TASK))
+        parts = enumerate(cell_join.hash_parts(hashes, most_bits, _HASHES_PER_TASK))
         named = ((f"hashes-{number:06}.parquet", part) for number, part in parts)
-        self._fill("comparing hashes", _EDGES, key, join_equal_hashes, named, used, hashes, most_bits)
+        self._fill("comparing hashes", _EDGES, key, cell_join.join_equal_hashes, named, used, hashes, most_bits)
         if self.rules.verify != OFF and len(used) <= _HASHES_PER_TASK:
             count = -(-len(used) // _PAIRED_PER_TASK)
             tasks = ((f"hashes-{number:06}.parquet", number) for number in range(count))
             both = with_inner_hashes(used, facts["hash"], facts["inner_hash"])
-            self._fill("pairing hashes", _CANDIDATES, key, pair_hashes, tasks, *both, count)
+            self._fill("pairing hashes", _CANDIDATES, key, cell_join.pair_hashes, tasks, *both, count)
 
     def _candidate_pairs(self, key: str, rows: Indices, facts: NDArray[Any]) -> Iterator[tuple[Indices, Indices]]:
         """Yield the pairs of ``rows`` that may show the same, the most certain first."""
-        yield equal_pairs(rows, facts["flat_size"])
+        yield component_groups.equal_pairs(rows, facts["flat_size"])
         if self.rules.verify == OFF:
             return
         places = self._prepare(_CANDIDATES, key)
-        yield read_edges(place for place in places if place.name.startswith(f"{key}-hashes-"))
-        yield equal_pairs(rows, facts["moment"])
+        yield cell_join.read_edges(place for place in places if place.name.startswith(f"{key}-hashes-"))
+        yield component_groups.equal_pairs(rows, facts["moment"])
         cells = [place for place in places if place.name.startswith(f"{key}-cells-")]
         thresholds = self.rules.thresholds
         steps = np.arange(thresholds.similar, thresholds.candidate, -_SIMILARITIES_AT_ONCE).tolist()
         for high, low in itertools.pairwise([np.inf, *steps[1:], -1.0]):
-            yield read_edges(cells, similar=(low, high))
+            yield cell_join.read_edges(cells, similar=(low, high))
 
     def _group(self, key: str, labels: Indices, recall: RecallEstimate) -> tuple[DuplicateReport, list[Location]]:
         """Divide components into groups; ``labels``, (R,), are equal for the rows of one, and -1 for no photo.
@@ -327,16 +307,18 @@ class FolderSearch:
             own = slice(*np.searchsorted(rows, [chunk.first_row, chunk.first_row + chunk.rows]))
             if own.start < own.stop:
                 calls.append((f"{chunk.number:06}.arrow", chunk, rows[own] - chunk.first_row, buckets[own], count))
-        self._fill("collecting groups", _COMPONENTS, key, put_into_components, calls)
+        self._fill("collecting groups", _COMPONENTS, key, component_groups.put_into_components, calls)
         if self.returns_groups:
             self._prepare(_GROUPS)
         named = ((f"part-{bucket:05}.parquet", bucket) for bucket in range(count))
         shared = (self._prepare(_COMPONENTS, key), self.rules, self.working_folder, self.returns_groups)
         # What grouping nothing returns names all sources of pairs, and the package that is missing.
-        nothing = group_photos(embedded_schema(self.rows.model, features=True).empty_table(), self.rules)
-        parts = [nothing, *self._fill("grouping", _GROUPS, key, group_bucket, named, *shared)]
+        nothing = component_groups.group_photos(
+            embedded_schema(self.rows.model, features=True).empty_table(), self.rules
+        )
+        parts = [nothing, *self._fill("grouping", _GROUPS, key, component_groups.group_bucket, named, *shared)]
         if not count:
-            write_groups(self.output / _GROUPS / f"{key}-part-00000.parquet", [])
+            component_groups.write_groups(self.output / _GROUPS / f"{key}-part-00000.parquet", [])
         return DuplicateReport.combine(parts, recall), self._prepare(_GROUPS, key)
 
     @property

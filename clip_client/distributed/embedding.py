@@ -9,7 +9,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -182,23 +182,27 @@ def embed_partitions(
     """
     require("ray.data", EXTRA)
     config, model = served_model(url, config)
-    folder = PartitionFolder(location=Location.of(output), model=model, features=features)
-    plan = folder.plan(partitions)
-    outcomes: dict[int, Outcome] = {}
+    folder, left = PartitionFolder(location=Location.of(output), model=model, features=features).begin(partitions)
     counts = [partition.count for partition in partitions]
     total = None if None in counts else sum(filter(None, counts))
-    done = sum(filter(None, counts)) - sum(one.count or 0 for one in plan.partitions)
+    done = sum(filter(None, counts)) - sum(one.count or 0 for one in left)
+    outcomes: dict[int, Outcome] = {}
 
     def name_deadly(number: int) -> Outcome:
         return Outcome(
-            error=f"{plan.partitions[number].name}: {ATTEMPTS} workers died while they embedded it, the last one while "
-            "nothing else ran; does an image need more memory than a worker has, or crash a library?"
+            error=f"{left[number].name}: {ATTEMPTS} workers died while they embedded it, the last one while nothing "
+            "else ran; does an image need more memory than a worker has, or crash a library?"
         )
 
-    with cluster(address) if plan.partitions else nullcontext():
-        calls = ((partition,) for partition in plan.partitions)
-        shared = (config, folder, plan.number, plan.finished)
-        results = in_tasks(embed_partition, calls, *shared, cpus=_WORKER_CPUS, workers=workers, on_death=name_deadly)
+    if not left:
+        return EmbeddingSummary(
+            output=str(folder.location), images=0, failed=0, partitions=0, partitions_before=len(partitions)
+        )
+    with cluster(address):
+        calls = ((one,) for one in left)
+        results = in_tasks(
+            embed_partition, calls, config, folder, cpus=_WORKER_CPUS, workers=workers, on_death=name_deadly
+        )
         try:
             with closing(results):
                 for number, outcome in results:
@@ -217,7 +221,7 @@ def embed_partitions(
         images=sum(outcome.images for outcome in outcomes.values()),
         failed=sum(outcome.failed for outcome in outcomes.values()),
         partitions=len(outcomes),
-        partitions_before=len(partitions) - len(plan.partitions),
+        partitions_before=len(partitions) - len(left),
     )
 
 
@@ -229,10 +233,8 @@ def served_model(url: str | Sequence[str] | None, config: ClientConfig | None) -
     return config, FileModel(model.id, model.vector_id, model.dimension)
 
 
-def embed_partition(
-    partition: Partition, config: ClientConfig, folder: PartitionFolder, number: int, finished: NDArray[np.bytes_]
-) -> Iterator[Outcome]:
-    """Write the rows of a partition, except of images in ``finished``, into its file with the ``number`` of a run.
+def embed_partition(partition: Partition, config: ClientConfig, folder: PartitionFolder) -> Iterator[Outcome]:
+    """Write the rows of a partition into its file.
 
     Yields the outcome so far, several times. Raises DistributedError, which names the partition, for what the other
     partitions would meet, too; then there is no file.
@@ -240,8 +242,8 @@ def embed_partition(
     images = failed = 0
     waiting: list[Mapping[str, Any]] = []
     try:
-        with folder.writing(partition, number) as write, SyncClipClient(config=config) as clip:
-            rows = embedded_rows(partition.images(), clip, config, folder.model, folder.features, finished)
+        with folder.writing(partition) as write, SyncClipClient(config=config) as clip:
+            rows = embedded_rows(partition.images(), clip, config, folder.model, folder.features, folder.finished)
             while some := [row for _, row in itertools.islice(rows, _COUNTED_AT_ONCE)]:
                 images += len(some)
                 failed += sum(row["error_code"] is not None for row in some)

@@ -14,8 +14,8 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
@@ -55,26 +55,20 @@ def embedded_schema(model: FileModel, *, features: bool) -> Any:
     return schema
 
 
-class Plan(NamedTuple):
-    """What a run has to do."""
-
-    number: int
-    partitions: tuple[Partition, ...]
-    """Those that are not finished."""
-    finished: NDArray[np.bytes_]
-    """Keys of the images that files of other runs hold, sorted, (N,) of 16 bytes."""
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class PartitionFolder:
     """A folder for the vectors of one model; workers get a copy."""
 
     location: Location
     model: FileModel
     features: bool
+    number: int = 0
+    """Of this run."""
+    finished: NDArray[np.bytes_] = field(default_factory=lambda: np.empty(0, "S16"))
+    """Keys of the images that files of other runs hold, sorted, (N,) of 16 bytes."""
 
-    def plan(self, partitions: Sequence[Partition]) -> Plan:
-        """Find out what is not finished.
+    def begin(self, partitions: Sequence[Partition]) -> tuple[Self, list[Partition]]:
+        """Return the folder as this run sees it, and which of its ``partitions`` are not finished.
 
         Raises VectorsError if the folder holds vectors of another id or without features, and DistributedError if it
         cannot be read or written.
@@ -87,26 +81,20 @@ class PartitionFolder:
             raise DistributedError(f"{self.location} cannot be used for the output: {first_line(error)}") from error
         keys = {self._key(partition): partition for partition in partitions}
         files = [match for info in infos if (match := PART_FILE.fullmatch(info.base_name))]
-        last = max((int(match[1]) for match in files), default=0)
-        # A run that starts again keeps its number: what a worker of the dead driver still writes is replaced, not
-        # doubled.
-        is_ours = all(match[2] in keys for match in files if int(match[1]) == last)
         held = {match[2] for match in files}
-        return Plan(
-            number=last if is_ours else last + 1,
-            partitions=tuple(partition for key, partition in keys.items() if key not in held),
-            finished=self._finished_keys([match[0] for match in files if match[2] not in keys]),
-        )
+        last = max((int(match[1]) for match in files), default=0)
+        # A run that starts again keeps its number: a file that a worker of the dead driver still writes is replaced.
+        is_again = all(match[2] in keys for match in files if int(match[1]) == last)
+        finished = self._finished_keys([match[0] for match in files if match[2] not in keys])
+        begun = replace(self, number=last if is_again else last + 1, finished=finished)
+        return begun, [partition for key, partition in keys.items() if key not in held]
 
     @contextmanager
-    def writing(self, partition: Partition, number: int) -> Iterator[Callable[[Sequence[Mapping[str, Any]]], None]]:
-        """Give what writes a row group of a partition's file, which appears when the block ends.
-
-        Raises DistributedError.
-        """
+    def writing(self, partition: Partition) -> Iterator[Callable[[Sequence[Mapping[str, Any]]], None]]:
+        """Give what writes a row group of a partition's file, as :meth:`Location.written` does."""
         import pyarrow.parquet as pq
 
-        place = self.location / f"part-{number:05}-{self._key(partition)}.parquet"
+        place = self.location / f"part-{self.number:05}-{self._key(partition)}.parquet"
         schema = embedded_schema(self.model, features=self.features)
         with place.written() as file, pq.ParquetWriter(file, schema, **NUMBERED.writer) as writer:
             yield lambda rows: writer.write_table(table_of(rows, schema))

@@ -71,8 +71,8 @@ async def results(
 ) -> list[Outcome]:
     """Return what a worker says, in a thread as the servers of these tests have the event loop."""
     config = ClientConfig(urls=(server.url,), transfer="original", **more)
-    folder = PartitionFolder(location=Location.of(output), model=model, features=False)
-    return await to_thread.run_sync(lambda: list(embed_partition(partition, config, folder, 0, finished)))
+    folder = PartitionFolder(location=Location.of(output), model=model, features=False, finished=finished)
+    return await to_thread.run_sync(lambda: list(embed_partition(partition, config, folder)))
 
 
 async def embed(server: FakeTriton, output: Path, *reads: Callable[[], bytes], **settings: Any) -> Outcome:
@@ -207,7 +207,7 @@ async def test_a_worker_that_is_stopped_leaves_no_part_of_a_file(tmp_path: Path)
         config = ClientConfig(urls=(server.url,), transfer="original")
         folder = PartitionFolder(location=Location.of(tmp_path), model=MODEL, features=False)
         partition = partition_of(*(image,) * 65)
-        worker = cast("Generator[Outcome]", embed_partition(partition, config, folder, 0, NOTHING))
+        worker = cast("Generator[Outcome]", embed_partition(partition, config, folder))
         await to_thread.run_sync(next, worker)
         (part,) = files_in(tmp_path)
         assert part.name.endswith(".part")

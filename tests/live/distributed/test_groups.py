@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,7 +30,7 @@ from clip_client.distributed import DistributedError, embed_partitions, find_dup
 from clip_client.distributed.cluster import cluster, in_tasks
 from tests.fixtures.embedded_rows import write_vectors
 from tests.fixtures.images.scenes import resized, scene
-from tests.fixtures.ray_cluster import RAY_WARNINGS
+from tests.fixtures.ray_cluster import RAY_WARNINGS, started
 from tests.fixtures.vectors import clusters
 
 if TYPE_CHECKING:
@@ -51,7 +51,8 @@ def ray_on_this_machine() -> Iterator[None]:
     pytest.importorskip("ray.data", reason="Ray is not installed (extra: ray)")
     import ray
 
-    with cluster():
+    with ExitStack() as stack:
+        started(lambda: stack.enter_context(cluster()))
         yield
     assert not ray.is_initialized()
 
