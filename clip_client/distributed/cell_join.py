@@ -1,12 +1,9 @@
 """Joins alike vectors that are too many for one machine, with the cells that one machine uses.
 
-Tasks put each vector into its nearest cells, compare the vectors inside a cell, and write pairs that connect what is
-alike. A cell with more vectors than a worker may hold is compared in parts, each with each.
-
 Rows travel to their cells, and photos to their components, through files in Arrow's IPC format, with a record batch for
-each bucket, so that a worker reads one bucket out of each file. Files outlive a worker and the driver, and their number
-does not grow with the number of buckets. ``Dataset.groupby`` would hold each vector in the object store, once for each
-of its cells, and begin again when the driver has died.
+each bucket. Files outlive a worker and the driver, and their number does not grow with that of the buckets.
+``Dataset.groupby`` would hold each vector in the object store, once for each of its cells, hold a cell of any size in
+one worker, and begin again when the driver has died.
 """
 
 from __future__ import annotations
@@ -21,7 +18,7 @@ import numpy as np
 
 from clip_client.dedup.compare.candidate_pairs import near_by_hashes, near_by_vectors
 from clip_client.dedup.compare.cells import Cells
-from clip_client.dedup.compare.hamming import equal_bands, join_hashes
+from clip_client.dedup.compare.hamming import join_hashes
 from clip_client.dedup.compare.recall_sample import RecallSample
 from clip_client.dedup.compare.similarity_join import Projection, alike_links
 from clip_client.dedup.compare.union_find import UnionFind
@@ -61,7 +58,7 @@ class Division:
 
 
 def one_cell(dimension: int) -> Cells:
-    """Return a cell that holds everything, so that each vector is compared with each."""
+    """Return a cell that holds everything."""
     nothing = np.zeros((1, dimension), np.float32)
     return Cells(centre=nothing[0], directions=nothing, numbers=np.zeros(1, np.intp))
 
@@ -109,9 +106,9 @@ def put_into_cells(chunk: Chunk, is_used: IsUsed, place: Location, division: Div
 def write_buckets(
     place: Location, chunk: Chunk, table: Any, rows: Indices, buckets: Indices, count: int
 ) -> NDArray[np.int64]:
-    """Write ``rows`` of a chunk's ``table``, (M,), and their numbers into their ``buckets``, (M,), below ``count``.
+    """Write ``rows`` of a chunk's ``table``, and their numbers, into their ``buckets`` below ``count``, both (M,).
 
-    A row may be in several buckets. Returns the rows of each bucket, (count,). Raises DistributedError.
+    A row may be in several buckets. Returns how many each has, (count,). Raises DistributedError.
     """
     import pyarrow as pa
 
@@ -129,7 +126,7 @@ def write_buckets(
 def read_buckets(places: Iterable[Location], first: int, end: int) -> Iterator[Any]:
     """Yield a ``pyarrow.Table`` for each bucket from ``first`` to before ``end``, with its rows of all ``places``.
 
-    The buckets are read before the first one is yielded, so that each file is opened once. Raises DistributedError.
+    Each file is opened once, before the first is yielded. Raises DistributedError.
     """
     import pyarrow as pa
 
@@ -199,7 +196,7 @@ def join_block(
 ) -> None:
     """Compare the rows of each cell in a block, read from the chunks' files in ``places``, and write the edges.
 
-    Pairs that are worth aligning and not alike go into a file of the same name in the folder ``candidates``.
+    Pairs that are worth aligning, and not alike, go into a file of the same name in the folder ``candidates``.
     """
     alike: list[Edges] = []
     near: list[Edges] = []
@@ -215,22 +212,6 @@ def join_block(
     if division.candidate is not None:
         write_edges(candidates / edges.name, near)
     write_edges(edges, alike)
-
-
-def hash_parts(hashes: NDArray[np.uint64], most_bits: int, most_rows: int) -> Iterator[Indices]:
-    """Yield positions of ``hashes`` that one task compares; two that differ in few bits are together at least once.
-
-    A part has about ``most_rows`` hashes, or as many as agree in a band of bits, and none has them if ``most_bits`` is
-    negative.
-    """
-    if len(hashes) <= most_rows:
-        if most_bits >= 0:
-            yield np.arange(len(hashes))
-        return
-    for runs in equal_bands(hashes, most_bits) if most_bits >= 0 else ():
-        ends = np.cumsum([len(run) for run in runs])
-        for _, part in itertools.groupby(zip(ends.tolist(), runs, strict=True), lambda one: one[0] // most_rows):
-            yield np.concatenate([run for _, run in part])
 
 
 def join_equal_hashes(
@@ -270,10 +251,7 @@ def write_edges(place: Location, edges: Iterable[Edges]) -> None:
 
 
 def read_edges(places: Iterable[Location], *, similar: tuple[float, float] | None = None) -> tuple[Indices, Indices]:
-    """Return the rows of all edges, both (E,), or of those from the first to below the second of ``similar``.
-
-    Raises DistributedError.
-    """
+    """Return the rows of all edges, or of those from the first to below the second of ``similar``, both (E,)."""
     import pyarrow.parquet as pq
 
     wanted = None if similar is None else [("similarity", ">=", similar[0]), ("similarity", "<", similar[1])]

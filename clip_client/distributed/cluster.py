@@ -16,13 +16,10 @@ from preprocess_ensemble.errors import ReportedError, first_line
 EXTRA: Final = "clip-triton[ray]"
 
 _CONNECT_S: Final = 10.0
-
 _LOOK_S: Final = 5.0
 """If no task ends for so long, it may be that none can begin."""
-
 _TASKS_PER_CPU: Final = 3
 """Tasks that wait or run at a time: enough for all CPUs, and few enough that their results need little memory."""
-
 Call: TypeAlias = tuple[Any, ...]
 
 ATTEMPTS: Final = 3
@@ -38,8 +35,7 @@ def cluster(address: str | None = None) -> Iterator[None]:
     """Connect to the cluster at ``address``; ``"auto"`` is the one that this machine belongs to.
 
     Without an address, Ray runs on this machine until the block ends, and sends no usage statistics. If the program is
-    connected already, nothing changes. Raises ImportError if Ray is missing, and DistributedError if there is no
-    cluster at ``address``.
+    connected already, nothing changes. Raises ImportError if Ray is missing, and DistributedError.
     """
     require("ray.data", EXTRA)
     if address is None:

@@ -22,6 +22,7 @@ import numpy as np
 from clip_client._errors import require
 from clip_client.dedup.compare.candidate_pairs import with_inner_hashes
 from clip_client.dedup.compare.cells import fit_cells, sample_size
+from clip_client.dedup.compare.hamming import hash_parts
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES
 from clip_client.dedup.compare.partitioned_join import ALL_COMPARED, EXACT_ROWS
 from clip_client.dedup.compare.recall_sample import RecallSample
@@ -33,7 +34,7 @@ from clip_client.dedup.search import CANDIDATES, DEFAULT_HASH_BITS, OFF, GroupRu
 from clip_client.distributed import cell_join, component_groups
 from clip_client.distributed.cluster import EXTRA, DistributedError, cluster, in_tasks
 from clip_client.distributed.component_groups import DuplicateSummary
-from clip_client.distributed.embedded_rows import FACTS, EmbeddedRows, first_with_content, read_facts
+from clip_client.distributed.embedded_rows import FACTS, EmbeddedRows, drawn, first_with_content, read_facts
 from clip_client.distributed.partition_folder import embedded_schema
 from clip_client.distributed.storage import Location
 from preprocess_ensemble.errors import first_line
@@ -168,11 +169,13 @@ class FolderSearch:
 
     def run(self) -> tuple[DuplicateSummary, DuplicateReport]:
         """Search on the cluster that is connected; raises as :func:`find_duplicates`."""
-        facts, sample = self._read()
+        count = self.rows.chunks[-1].row_slice.stop
+        shares = [min(1.0, size / count) for size in (sample_size(count), _RECALL_ROWS)]
+        facts, vectors = self._read(shares)
         firsts = first_with_content(facts)
         is_photo, is_first = firsts >= 0, firsts == np.arange(len(firsts))
         is_used = facts["is_picture"] & is_first
-        division = self._divide(sample, is_used)
+        division = self._divide(is_used, drawn(facts, shares), vectors)
         cells = division.cells
         settings = (self.rows.model.vector_id, self.rules.thresholds, self.rules.verify, self.rules.hash_bits)
         rows = (division.count, self.rows_at_once, *(chunk.rows for chunk in self.rows.chunks))
@@ -206,32 +209,30 @@ class FolderSearch:
         self._finish(summary)
         return summary, grouped
 
-    def _read(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Read all chunks; return the facts about all rows, and the vectors that were drawn, in the order of rows."""
+    def _read(self, shares: Sequence[float]) -> tuple[NDArray[Any], NDArray[np.float32]]:
+        """Read all chunks; return the facts about all rows, and the vectors of those that are drawn, (S, D)."""
         chunks = self.rows.chunks
-        rows = sum(chunk.rows for chunk in chunks)
-        facts, samples = np.zeros(rows, FACTS), {}
-        shares = (min(1.0, drawn / rows) for drawn in (sample_size(rows), _RECALL_ROWS))
+        facts, vectors = np.zeros(chunks[-1].row_slice.stop, FACTS), {}
         calls = ((chunk,) for chunk in chunks)
-        for number, (part, sample) in self._results("reading", len(chunks), in_tasks(read_facts, calls, *shares)):
+        for number, (part, own) in self._results("reading", len(chunks), in_tasks(read_facts, calls, *shares)):
             facts[chunks[number].row_slice] = part
-            samples[number] = sample
-        return facts, np.concatenate([sample for _, sample in sorted(samples.items())])
+            vectors[number] = own
+        return facts, np.concatenate([own for _, own in sorted(vectors.items())])
 
-    def _divide(self, sample: NDArray[Any], is_used: NDArray[np.bool_]) -> cell_join.Division:
-        """Decide how the vectors are compared."""
+    def _divide(
+        self, is_used: NDArray[np.bool_], draws: Sequence[NDArray[np.bool_]], vectors: NDArray[np.float32]
+    ) -> cell_join.Division:
+        """Decide how the used rows are compared, from the ``vectors`` of those that are in one of the ``draws``."""
         thresholds, count = self.rules.thresholds, int(is_used.sum())
         threshold = thresholds.similar
-        sample = sample[is_used[sample["row"]]]
-        seen = np.ascontiguousarray(sample["vector"][sample["for_cells"]])
+        seen, sampled = (vectors[(own & is_used)[np.any(draws, axis=0)]] for own in draws)
         projection = fit_projection(seen, np.arange(len(seen)), threshold)
         if count <= self.exact_rows or not len(seen):
             cells, estimate, per_vector = cell_join.one_cell(seen.shape[1]), ALL_COMPARED, 1
         else:
-            drawn = sample[sample["for_recall"]]
             calls = ((chunk, is_used[chunk.row_slice]) for chunk in self.rows.chunks)
-            sampled = np.ascontiguousarray(drawn["vector"])
-            parts = in_tasks(cell_join.find_alike, calls, drawn["row"], sampled, threshold, projection)
+            rows = np.flatnonzero(draws[1] & is_used)
+            parts = in_tasks(cell_join.find_alike, calls, rows, sampled, threshold, projection)
             found = (part for _, part in self._results("measuring the recall", len(self.rows.chunks), parts))
             # One after the other: a part may hold 16 vectors for each that was sampled.
             measured = functools.reduce(lambda one, other: RecallSample.combine([one, other]), found)
@@ -263,9 +264,10 @@ class FolderSearch:
     def _compare_hashes(self, key: str, used: Indices, facts: NDArray[Any]) -> None:
         """Compare the perceptual hashes of the rows ``used``, (N,)."""
         hashes, most_bits = facts["hash"][used], self.rules.hash_bits
-        parts = enumerate(cell_join.hash_parts(hashes, most_bits, _HASHES_PER_TASK))
-        named = ((f"hashes-{number:06}.parquet", part) for number, part in parts)
-        self._fill("comparing hashes", _EDGES, key, cell_join.join_equal_hashes, named, used, hashes, most_bits)
+        if most_bits >= 0:
+            parts = enumerate(hash_parts(hashes, most_bits, _HASHES_PER_TASK))
+            named = ((f"hashes-{number:06}.parquet", part) for number, part in parts)
+            self._fill("comparing hashes", _EDGES, key, cell_join.join_equal_hashes, named, used, hashes, most_bits)
         if self.rules.verify != OFF and len(used) <= _HASHES_PER_TASK:
             count = -(-len(used) // _PAIRED_PER_TASK)
             tasks = ((f"hashes-{number:06}.parquet", number) for number in range(count))

@@ -6,7 +6,7 @@ The number of a row is its place among the rows of all files, which ``ray.data.r
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
-from clip_client._errors import VectorsError
 from clip_client._vectors.vector_file import FileModel
 from clip_client.dedup.features.image_features import ALGORITHM
 from clip_client.distributed.cluster import DistributedError
@@ -57,8 +56,8 @@ class Chunk:
     first_row: int
     """Its number among the rows of all files."""
     rows: int
-    pieces: tuple[tuple[Location, tuple[int, ...]], ...]
-    """Files, and the row groups that belong to the chunk."""
+    pieces: tuple[tuple[Location, int], ...]
+    """Files, and the numbers of row groups in them."""
 
     @property
     def row_slice(self) -> slice:
@@ -71,9 +70,9 @@ class Chunk:
         import pyarrow.parquet as pq
 
         tables = []
-        for place, groups in self.pieces:
+        for place, pieces in itertools.groupby(self.pieces, key=lambda piece: piece[0]):
             with place.opened(_EMBED_AGAIN) as file, pq.ParquetFile(file) as parquet:
-                tables.append(parquet.read_row_groups(list(groups), columns=columns))
+                tables.append(parquet.read_row_groups([group for _, group in pieces], columns=columns))
         return pa.concat_tables(tables).replace_schema_metadata().combine_chunks()
 
 
@@ -91,7 +90,8 @@ class EmbeddedRows:
         """Read what the files say about themselves, and divide their rows into chunks.
 
         A chunk has at most ``most_rows``, or one row group if that has more. Raises DistributedError, which names a
-        file that cannot be read, lacks the columns of a search, or has vectors of another model than the first.
+        file that cannot be read, lacks the columns of a search, or has vectors of another model than the first, and
+        VectorsError for a file that names no model.
         """
         infos = [(PART_FILE.fullmatch(info.base_name), info) for info in folder.files(recursive=False)]
         files = [info for _, _, info in sorted((int(match[1]), info.path, info) for match, info in infos if match)]
@@ -123,10 +123,7 @@ def _inspect(place: Location) -> tuple[FileModel, list[int]]:
     with place.opened(_EMBED_AGAIN) as file, pq.ParquetFile(file) as parquet:
         schema, metadata = parquet.schema_arrow, parquet.metadata
         sizes = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
-    try:
-        model = FileModel.of(place, schema.metadata or {})
-    except VectorsError as error:
-        raise DistributedError(str(error)) from None
+    model = FileModel.of(place, schema.metadata or {})
     for name in embedded_schema(model, features=True).names:
         if name not in schema.names:
             raise DistributedError(
@@ -138,31 +135,23 @@ def _inspect(place: Location) -> tuple[FileModel, list[int]]:
     return model, sizes
 
 
-def _chunks(groups: Sequence[tuple[Location, int, int]], most_rows: int) -> Iterator[Chunk]:
+def _chunks(groups: Iterable[tuple[Location, int, int]], most_rows: int) -> Iterator[Chunk]:
     """Divide row groups, each a file, its number there and its rows."""
-    numbers: list[int] = []
-    number = rows = 0
-    for *_, size in groups:
+    pieces: list[tuple[Location, int]] = []
+    number = first_row = rows = 0
+    for place, group, size in groups:
         if rows and rows + size > most_rows:
-            number, rows = number + 1, 0
+            yield Chunk(number=number, first_row=first_row, rows=rows, pieces=tuple(pieces))
+            number, first_row, rows, pieces = number + 1, first_row + rows, 0, []
+        pieces.append((place, group))
         rows += size
-        numbers.append(number)
-    first_row = 0
-    for number, own in itertools.groupby(range(len(groups)), numbers.__getitem__):
-        members = [groups[at] for at in own]
-        pieces = [
-            (place, tuple(group for _, group, _ in of)) for place, of in itertools.groupby(members, lambda one: one[0])
-        ]
-        rows = sum(size for *_, size in members)
-        yield Chunk(number=number, first_row=first_row, rows=rows, pieces=tuple(pieces))
-        first_row += rows
+    yield Chunk(number=number, first_row=first_row, rows=rows, pieces=tuple(pieces))
 
 
-def read_facts(chunk: Chunk, cells_share: float, recall_share: float) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return :data:`FACTS` about the rows of a chunk, (R,), and a sample of those with a picture, (S,).
+def read_facts(chunk: Chunk, *shares: float) -> tuple[NDArray[Any], NDArray[np.float32]]:
+    """Return :data:`FACTS` about the rows of a chunk, (R,), and the vectors of those that are drawn, (S, D).
 
-    The sample has the fields ``row``, ``vector``, ``for_cells`` and ``for_recall``. Rows are drawn for the cells and
-    for the recall with these shares, 0 to 1, by content, so that copies are drawn together. Raises DistributedError.
+    Raises DistributedError.
     """
     table = chunk.read(_COLUMNS)
     vectors = vectors_in(table)
@@ -186,18 +175,14 @@ def read_facts(chunk: Chunk, cells_share: float, recall_share: float) -> tuple[N
         for camera, ms in zip(cameras, taken, strict=True)
     ]
     facts["flat_size"] = np.where(is_embedded & is_flat, width << np.uint64(32) | height, np.uint64(0))
-    numbers = np.array([digest or bytes(32) for digest in digests], dtype="V32").view(np.uint64).reshape(-1, 4)
-    for_cells, for_recall = (
-        facts["is_picture"] & (numbers[:, column] < share * 2.0**64)
-        for column, share in enumerate((cells_share, recall_share))
-    )
-    rows = np.flatnonzero(for_cells | for_recall)
-    kinds = [("row", np.intp), ("vector", np.float32, vectors.shape[1]), ("for_cells", "?"), ("for_recall", "?")]
-    sample = np.zeros(len(rows), kinds)
-    columns = (rows + chunk.first_row, vectors[rows], for_cells[rows], for_recall[rows])
-    for name, column in zip(sample.dtype.names or (), columns, strict=True):
-        sample[name] = column
-    return facts, sample
+    return facts, vectors[np.any(drawn(facts, shares), axis=0)]
+
+
+def drawn(facts: NDArray[Any], shares: Sequence[float]) -> list[NDArray[np.bool_]]:
+    """Draw such ``shares``, 0 to 1, of the rows with a picture, by content: copies are drawn together. Returns (R,) for
+    each share; which rows one draw takes has nothing to do with the other."""
+    numbers = np.ascontiguousarray(facts["content"]).view(np.uint64).reshape(-1, 2)
+    return [facts["is_picture"] & (numbers[:, column] < share * 2.0**64) for column, share in enumerate(shares)]
 
 
 def first_with_content(facts: NDArray[Any]) -> Indices:

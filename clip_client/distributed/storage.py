@@ -36,7 +36,7 @@ def is_url(text: str) -> bool:
 
 
 def read_photo(address: str) -> tuple[PhotoFile, bytes] | FailedFile:
-    """Do what :func:`~clip_client.dedup.files.reading.read_file` does, with a path or a URL."""
+    """Read a file by path or URL, as :func:`~clip_client.dedup.files.reading.read_file` does."""
     if not is_url(address):
         return read_file(address)
     try:

@@ -124,6 +124,7 @@ async def test_a_partition_that_cannot_be_reached_at_all_ends_the_job(tmp_path: 
         # One that is gone says nothing about the bucket, and one that cannot be reached is a row beside others.
         assert await embed(server, tmp_path, missing) == Outcome(images=1, failed=1, seen=1)
         assert await embed(server, tmp_path, unreachable, image) == Outcome(images=2, failed=1, seen=2)
+        assert await embed(server, tmp_path, unreachable, missing) == Outcome(images=2, failed=2, seen=2)
 
 
 async def test_a_disk_that_only_the_driver_has_ends_the_job(tmp_path: Path) -> None:

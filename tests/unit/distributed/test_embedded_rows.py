@@ -15,7 +15,7 @@ from clip_client.dedup.search import OFF, GroupRules
 from clip_client.dedup.store.parquet_store import table_of
 from clip_client.distributed import DistributedError
 from clip_client.distributed.component_groups import group_photos
-from clip_client.distributed.embedded_rows import EmbeddedRows, first_with_content, read_facts, vectors_in
+from clip_client.distributed.embedded_rows import EmbeddedRows, drawn, first_with_content, read_facts, vectors_in
 from clip_client.distributed.partition_folder import embedded_schema
 from clip_client.distributed.storage import Location
 from tests.fixtures.embedded_rows import MODEL, embedded_row, write_embedded, write_vectors
@@ -125,13 +125,15 @@ def test_a_sample_is_drawn_by_content(tmp_path: Path) -> None:
     rows = [embedded_row(f"/{number}", vector, b"%d" % (number % 150)) for number, vector in enumerate(VECTORS)]
     write_embedded(tmp_path / "part-00000.parquet", rows)
     (chunk,) = chunks_in(tmp_path)
-    _, sample = read_facts(chunk, 0.5, 0.2)
+    facts, vectors = read_facts(chunk, 0.5, 0.2)
+    for_cells, for_recall = drawn(facts, (0.5, 0.2))
     # The sample of a random draw of 150 has these sizes with a probability of more than 0.999.
-    assert 2 * 50 < sample["for_cells"].sum() < 2 * 100
-    assert 2 * 10 < sample["for_recall"].sum() < 2 * 50
-    first = sample["row"][sample["row"] < 150]
-    assert sample["row"].tolist() == [*first, *first + 150]
-    np.testing.assert_array_equal(sample["vector"], VECTORS[sample["row"]])
+    assert 2 * 50 < for_cells.sum() < 2 * 100
+    assert 2 * 10 < for_recall.sum() < 2 * 50
+    assert 0 < (for_cells & for_recall).sum() < for_recall.sum()
+    for own in (for_cells, for_recall):
+        np.testing.assert_array_equal(own[:150], own[150:])
+    np.testing.assert_array_equal(vectors, VECTORS[for_cells | for_recall])
 
 
 def test_of_a_content_that_failed_once_the_row_with_the_vector_counts() -> None:
