@@ -65,7 +65,8 @@ class PartitionFolder:
     number: int = 0
     """Of this run."""
     finished: NDArray[np.bytes_] = field(default_factory=lambda: np.empty(0, "S16"))
-    """Keys of the images that files of other runs hold, sorted, (N,) of 16 bytes."""
+    """Keys of the images that files of other runs hold, sorted, (N,) of 16 bytes. An anti-join of Ray Data would
+    shuffle the keys of all images instead."""
 
     def begin(self, partitions: Sequence[Partition]) -> tuple[Self, list[Partition]]:
         """Return the folder as this run sees it, and which of its ``partitions`` are not finished.
