@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 ROW: Final = "row"
 _RUN_AGAIN: Final = "remove it and run again"
 _BUCKET_ROWS: Final = b"bucket_rows"
-_ASSIGNED_AT_ONCE: Final = 16_384
 _EDGES_PER_GROUP: Final = 65_536
 
 
@@ -92,15 +91,8 @@ def put_into_cells(chunk: Chunk, is_used: IsUsed, place: Location, division: Div
         with place.opened(_RUN_AGAIN) as file, pa.ipc.open_file(file) as reader:
             return np.array(json.loads(reader.schema.metadata[_BUCKET_ROWS]), dtype=np.int64)
     table, used = chunk.read([VECTOR]), np.flatnonzero(is_used)
-    vectors = vectors_in(table)
-    rows, numbers = [used[:0]], [used[:0]]
-    for start in range(0, len(used), _ASSIGNED_AT_ONCE):
-        some = used[start : start + _ASSIGNED_AT_ONCE]
-        positions, own = division.cells.assign(vectors[some], division.count)
-        rows.append(some[positions])
-        numbers.append(own)
-    count = len(division.cells.numbers)
-    return write_buckets(place, chunk, table, np.concatenate(rows), np.concatenate(numbers), count)
+    positions, cells = division.cells.assign(vectors_in(table)[used], division.count)
+    return write_buckets(place, chunk, table, used[positions], cells, len(division.cells.numbers))
 
 
 def write_buckets(

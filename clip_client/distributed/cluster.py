@@ -110,15 +110,15 @@ def in_tasks(
     import ray
     from ray.exceptions import RayError, RayTaskError
 
-    # Ray's own retries never end if a task needs more memory than there is.
-    @ray.remote(max_retries=0, num_returns="streaming", name=function.__name__)
-    def task(*arguments: Any) -> Iterator[Any]:
+    def values(*arguments: Any) -> Iterator[Any]:
         result = function(*arguments)
         if isinstance(result, Iterator):
             yield from result
         else:
             yield result
 
+    # Ray's own retries never end if a task needs more memory than there is.
+    task = ray.remote(max_retries=0, num_returns="streaming", name=function.__name__)(values)
     arguments = [ray.put(one) for one in shared]
     left: Iterable[tuple[int, Call]] = enumerate(calls)
     try:
@@ -166,14 +166,14 @@ def _results(
                 yield number, call, error
         if not ready:
             # Ray would for ever look for a machine like one that was lost.
-            largest = max(1, *_machines())
+            largest = max([1, *_machines()])
             for task in [task for task, (*_, taken) in running.items() if taken > largest]:
                 ray.cancel(task)
 
     try:
         for number, call in calls:
             machines = _machines()
-            taken = max(1, min(cpus, max(machines)))
+            taken = max(1, min(cpus, max(machines, default=1)))
             running[task.options(num_cpus=taken).remote(*call, *shared)] = number, call, taken
             while len(running) >= (workers or max(1, _TASKS_PER_CPU * sum(machines) // taken)):
                 yield from next_results()

@@ -146,7 +146,7 @@ def _key_of(*facts: object, arrays: Iterable[NDArray[Any]] = ()) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class FolderSearch:
-    """One search; its methods are its steps, which end with files that a search that is started again finds."""
+    """One search. Its methods are its steps; a search that is started again finds the files that they have written."""
 
     rows: EmbeddedRows
     output: Location
@@ -257,9 +257,10 @@ class FolderSearch:
         calls = ((chunk, is_used[chunk.row_slice], place) for chunk, place in zip(chunks, places, strict=True))
         divided = self._results("dividing into cells", len(chunks), in_tasks(cell_join.put_into_cells, calls, division))
         sizes = np.stack([own for _, own in sorted(divided, key=lambda one: one[0])])
+        in_cells: NDArray[np.int64] = sizes.sum(axis=0)
         named = ((f"cells-{block.name}.parquet", block) for block in cell_join.cell_blocks(sizes, self.rows_at_once))
         self._fill("comparing", _EDGES, key, cell_join.join_block, named, places, self.output / _CANDIDATES, division)
-        return sizes.sum(axis=0)
+        return in_cells
 
     def _compare_hashes(self, key: str, used: Indices, facts: NDArray[Any]) -> None:
         """Compare the perceptual hashes of the rows ``used``, (N,)."""
@@ -355,7 +356,7 @@ class FolderSearch:
     ) -> list[Any]:
         """Let tasks write those files of a folder that are missing; return their results.
 
-        A task is called with its file, and with what follows the end of the file's name in ``named``.
+        An element of ``named`` is the end of a file's name and what its task is called with, after the file itself.
         """
         finished = {place.path for place in self._prepare(name, key)}
         files = ((self.output / name / f"{key}-{end}", arguments) for end, *arguments in named)

@@ -179,8 +179,10 @@ def read_facts(chunk: Chunk, *shares: float) -> tuple[NDArray[Any], NDArray[np.f
 
 
 def drawn(facts: NDArray[Any], shares: Sequence[float]) -> list[NDArray[np.bool_]]:
-    """Draw such ``shares``, 0 to 1, of the rows with a picture, by content: copies are drawn together. Returns (R,) for
-    each share; which rows one draw takes has nothing to do with the other."""
+    """Return which rows, (R,), two draws take of those with a picture: such ``shares``, 0 to 1, by content.
+
+    Copies are drawn together; the draws are independent.
+    """
     numbers = np.ascontiguousarray(facts["content"]).view(np.uint64).reshape(-1, 2)
     return [facts["is_picture"] & (numbers[:, column] < share * 2.0**64) for column, share in enumerate(shares)]
 

@@ -316,7 +316,7 @@ def test_a_job_ends_though_no_machine_is_left_like_the_one_that_was_lost(cluster
     def run(number: int) -> int:
         return number
 
-    found = []
+    found: list[int] = []
     for number, _ in in_tasks(run, ((number,) for number in range(8)), cpus=4):
         if not found:
             cluster.remove_node(node, allow_graceful=False)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from clip_client import VectorsError
 from clip_client._vectors.vector_file import FileModel, FileVersion, vector_row
 from clip_client._vectors.vector_folder import VectorFolder
 from clip_client.distributed import DistributedError, image_files
@@ -105,15 +104,6 @@ def test_what_a_killed_worker_left_is_removed_when_it_is_old(tmp_path: Path) -> 
     assert [old.exists(), new.exists()] == [False, True]
     VectorFolder(tmp_path, MODEL).remove_abandoned()
     assert not new.exists()
-
-
-def test_vectors_of_another_id_are_refused(tmp_path: Path) -> None:
-    folder, (a,) = folder_at(tmp_path), partitions("a")
-    write(folder.begin([a])[0], a, 1, 0)
-    other = folder_at(tmp_path, FileModel("m", "m|p|thumb", 2))
-    reason = r"part-00000-\w{32}\.parquet holds vectors of m\|p\|original, .* those of m\|p\|thumb"
-    with pytest.raises(VectorsError, match=reason):
-        other.begin([a])
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
