@@ -243,7 +243,7 @@ def embed_partition(partition: Partition, config: ClientConfig, folder: Partitio
     waiting: list[Mapping[str, Any]] = []
     try:
         with folder.writing(partition) as write, SyncClipClient(config=config) as clip:
-            rows = embedded_rows(partition.images(), clip, config, folder.model, folder.features, folder.finished)
+            rows = embed_images(partition.images(), clip, config, folder.model, folder.features, folder.finished)
             while some := [row for _, row in itertools.islice(rows, _COUNTED_AT_ONCE)]:
                 images += len(some)
                 failed += sum(row["error_code"] is not None for row in some)
@@ -280,7 +280,7 @@ class RowWorker:
         check_column(table.schema, self._column, "the dataset")
         values = column_values(table, self._column)
         images = (image_in_row(one, one if isinstance(one, str) else str(row)) for row, one in enumerate(values))
-        rows = sorted(embedded_rows(images, *self._how), key=lambda one: one[0])
+        rows = sorted(embed_images(images, *self._how), key=lambda one: one[0])
         new = table_of([row for _, row in rows], self._new)
         for one in self._new:
             table = table.append_column(one, new.column(one.name))
@@ -301,7 +301,7 @@ class _Read:
     """Its place could not be reached, which differs from a file that never was there."""
 
 
-def embedded_rows(
+def embed_images(
     images: Iterable[SourceImage],
     clip: SyncClipClient,
     config: ClientConfig,
