@@ -19,6 +19,7 @@ from anyio import to_thread
 from clip_client import ClientConfig
 from clip_client._vectors.vector_file import FileModel, FileVersion
 from clip_client.distributed import DistributedError, embed_partitions, embedding
+from clip_client.distributed.cluster import cluster
 from clip_client.distributed.embedding import Outcome, embed_partition
 from clip_client.distributed.partition_folder import PartitionFolder
 from clip_client.distributed.sources import Partition, SourceImage, image_files
@@ -236,3 +237,23 @@ async def test_a_partition_counts_once_if_its_worker_dies_when_it_has_finished(
         job = partial(embed_partitions, [partition_of(image, image)], server.url, output=tmp_path)
         summary = await to_thread.run_sync(lambda: job(on_progress=lambda *counts: shown.append(counts)))
     assert (summary.partitions, summary.images, shown[-1]) == (1, 2, (2, None))
+
+
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [
+        (None, "Ray cannot be started on this machine: The node timed out"),
+        ("127.0.0.1:1", "there is no Ray cluster at"),
+    ],
+)
+def test_a_cluster_that_cannot_be_used_is_named(
+    address: str | None, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ray.data", reason="Ray is not installed (extra: ray)")
+
+    def init(**_: Any) -> None:
+        raise Exception("The node timed out.")  # as Ray does
+
+    monkeypatch.setattr("ray.init", init)
+    with pytest.raises(DistributedError, match=f"^{reason}"), cluster(address):
+        raise AssertionError("there is no cluster")
