@@ -252,6 +252,7 @@ def test_dedup_on_ray_reports_what_the_local_engine_does(
     (album / "0.xmp").write_text("This is a companion.")
     shutil.copyfile(album / "0.png", album / "copy.png")
     shutil.copyfile(folders[0] / "text.jpg", album / "text.jpg")
+    (album / "empty.jpg").touch()
     monkeypatch.chdir(tmp_path)
     reports = []
     for engine in (("ray", "--address", "auto"), ("local",)):
@@ -271,7 +272,8 @@ def test_dedup_on_ray_reports_what_the_local_engine_does(
         reports.append(json.loads(report.read_text()))
     assert reports[0] == reports[1]
     assert {member["tier"] for group in reports[0]["groups"] for member in group["members"]} >= {RE_ENCODED, EDITED}
-    assert [file["path"] for file in reports[0]["failed"]] == [os.path.join("album", "text.jpg")]
+    failed = {file["path"]: file["code"] for file in reports[0]["failed"]}
+    assert failed == {os.path.join("album", "empty.jpg"): "EMPTY", os.path.join("album", "text.jpg"): "NOT_AN_IMAGE"}
     assert not list((store / "cluster").rglob("part-*.parquet"))
 
 

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -291,18 +290,27 @@ def test_a_task_that_kills_each_worker_ends_the_search() -> None:
         list(in_tasks(die, [()]))
 
 
-def test_a_task_runs_alone_if_its_worker_has_died_twice(tmp_path: Path) -> None:
+def test_a_task_runs_alone_if_its_worker_has_died_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    wait = ray.wait
+    waited_for: list[int] = []
+
+    def watched(tasks: list[Any], **options: Any) -> Any:
+        if any(tmp_path.glob("?2")):
+            waited_for.append(len(tasks))
+        return wait(tasks, **options)
+
     def run(name: str) -> str:
         before = len(list(tmp_path.glob(f"{name}*")))
         (tmp_path / f"{name}{before}").touch()
         if before < 2:
             signal.raise_signal(signal.SIGKILL)
-        (tmp_path / "running").touch(exist_ok=False)
-        time.sleep(2)  # the worker of the other one would start meanwhile
-        (tmp_path / "running").unlink()
         return name
 
+    monkeypatch.setattr(ray, "wait", watched)
     assert dict(in_tasks(run, [("a",), ("b",)])) == {0: "a", 1: "b"}
+    assert set(waited_for) == {1}
 
 
 def test_the_next_task_waits_if_one_may_run(tmp_path: Path) -> None:
