@@ -11,9 +11,8 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final
-
-from PIL.ExifTags import GPS, IFD, Base
 
 from clip_client.dedup.files.field_names import NAMES
 from clip_client.dedup.files.xmp import Item, XmpError, read_xmp, texts_of
@@ -30,8 +29,8 @@ _TRIMMED_PIXELS: Final = 16
 _DATE: Final = re.compile(r"(\d{4})[-:]?(\d\d)[-:]?(\d\d)(?:[T ]?(\d\d):?(\d\d)(?::?(\d\d))?)?")
 _PLACE: Final = re.compile(r"(\d+(?:\.\d+)?),(?:(\d+(?:\.\d+)?)(?:,(\d+(?:\.\d+)?))?)?([NSEW])")
 """XMP: "48,12.5N" or "48,12,30N"."""
-_SIZES: Final = ((Base.ImageWidth, Base.ImageLength), (Base.ExifImageWidth, Base.ExifImageHeight))
-_EXPOSURE: Final = (Base.ExposureTime, Base.FNumber, Base.ISOSpeedRatings, Base.FocalLength)
+_SIZES: Final = (("ImageWidth", "ImageLength"), ("ExifImageWidth", "ExifImageHeight"))
+_EXPOSURE: Final = ("ExposureTime", "FNumber", "ISOSpeedRatings", "FocalLength")
 
 
 def read_metadata(data: bytes) -> tuple[CaptureTime, Metadata]:
@@ -58,13 +57,28 @@ def read_sidecar(packet: bytes) -> Metadata:
     return blocks.metadata()
 
 
+class _Directory:
+    """A directory of EXIF by the names that Pillow gives its fields, each of which is read when it is asked for."""
+
+    def __init__(self, fields: Mapping[int, Any], names: type[IntEnum]) -> None:
+        self.fields = fields
+        self._names = names
+
+    def get(self, name: str, default: object = None) -> Any:
+        return self.fields.get(self._names[name], default)
+
+    def __contains__(self, name: str) -> bool:
+        return self._names[name] in self.fields
+
+
 class _Blocks:
     """What one file says, as its blocks of metadata have it."""
 
     def __init__(self, exif: Image.Exif | None = None) -> None:
-        self.exif: Mapping[int, Any] = {} if exif is None else exif
-        self.details: Mapping[int, Any] = {} if exif is None else exif.get_ifd(IFD.Exif)
-        self.gps: Mapping[int, Any] = {} if exif is None else exif.get_ifd(IFD.GPSInfo)
+        from PIL.ExifTags import GPS, IFD, Base
+
+        directories = ({}, {}, {}) if exif is None else (exif, exif.get_ifd(IFD.Exif), exif.get_ifd(IFD.GPSInfo))
+        self.exif, self.details, self.gps = map(_Directory, directories, (Base, Base, GPS))
         self.xmp: Mapping[str, list[Item]] = {}
         self.iptc: Mapping[int, list[str]] = {}
         self.info: Mapping[Any, Any] = {}
@@ -80,18 +94,18 @@ class _Blocks:
 
     def capture_time(self) -> CaptureTime:
         taken_ms, has_sub_second = _time(self.details)
-        number = self.details.get(Base.ImageNumber, self.exif.get(Base.ImageNumber))
-        make, model = (str(self.exif.get(tag, "")).strip("\0 ") for tag in (Base.Make, Base.Model))
+        number = self.details.get("ImageNumber", self.exif.get("ImageNumber"))
+        make, model = (str(self.exif.get(tag, "")).strip("\0 ") for tag in ("Make", "Model"))
         return CaptureTime(
             taken_ms=taken_ms,
             has_sub_second=has_sub_second,
             sequence=number if isinstance(number, int) else None,
             camera=model if model.split()[:1] == make.split()[:1] else f"{make} {model}".strip(),
-            fields=len(self.exif) + len(self.details) + len(self.gps),
-            exposure_s=_number(self.details.get(Base.ExposureTime)),
-            f_number=_number(self.details.get(Base.FNumber)),
-            iso=_number(self.details.get(Base.ISOSpeedRatings)),
-            exposure_bias=_number(self.details.get(Base.ExposureBiasValue)),
+            fields=sum(len(one.fields) for one in (self.exif, self.details, self.gps)),
+            exposure_s=_number(self.details.get("ExposureTime")),
+            f_number=_number(self.details.get("FNumber")),
+            iso=_number(self.details.get("ISOSpeedRatings")),
+            exposure_bias=_number(self.details.get("ExposureBiasValue")),
         )
 
     def metadata_of(self, image: ImageFile.ImageFile) -> Metadata:
@@ -110,7 +124,7 @@ class _Blocks:
         title, caption = (self._first(*NAMES[name]) for name in ("title", "caption"))
         keywords = "\n".join(self._keywords())
         programs = self._texts("Software", "ProcessingSoftware", "xmp:CreatorTool", "png:Software")
-        lens = clean_text(self.details.get(Base.LensModel)) or clean_text(self.details.get(Base.LensMake))
+        lens = clean_text(self.details.get("LensModel")) or clean_text(self.details.get("LensMake"))
         return Metadata(
             taken=self._taken(),
             latitude=latitude,
@@ -121,24 +135,24 @@ class _Blocks:
             caption=caption[:_LONGEST_TEXT],
             lens=lens[:200],
             software="; ".join(dict.fromkeys(filter(None, programs)))[:200],
-            has_maker_note=bool(self.details.get(Base.MakerNote)),
-            has_exposure=not self.details.keys().isdisjoint(_EXPOSURE),
+            has_maker_note=bool(self.details.get("MakerNote")),
+            has_exposure=any(name in self.details for name in _EXPOSURE),
             is_resized=self.is_resized,
             is_incomplete=self.is_incomplete or max(map(len, (keywords, title, caption))) > _LONGEST_TEXT,
         )
 
     def _taken(self) -> str:
         texts = (
-            clean_text(self.details.get(Base.DateTimeOriginal)),
+            clean_text(self.details.get("DateTimeOriginal")),
             *self._texts("exif:DateTimeOriginal", "photoshop:DateCreated"),
             "".join(self._texts("iptc:55", "iptc:60")),
-            clean_text(self.details.get(Base.DateTimeDigitized)),
+            clean_text(self.details.get("DateTimeDigitized")),
             *self._texts("xmp:CreateDate"),
         )
         return next(filter(None, map(iso_date, texts)), "")
 
     def _place(self) -> tuple[float, float] | tuple[None, None]:
-        north, east = (GPS.GPSLatitude, GPS.GPSLatitudeRef), (GPS.GPSLongitude, GPS.GPSLongitudeRef)
+        north, east = ("GPSLatitude", "GPSLatitudeRef"), ("GPSLongitude", "GPSLongitudeRef")
         places = (
             (_degrees(*map(self.gps.get, north)), _degrees(*map(self.gps.get, east))),
             (_xmp_degrees(self._first("exif:GPSLatitude")), _xmp_degrees(self._first("exif:GPSLongitude"))),
@@ -150,7 +164,7 @@ class _Blocks:
         return None, None
 
     def _rating(self) -> int:
-        for value in (self._first("xmp:Rating"), self.exif.get(Base.Rating)):
+        for value in (self._first("xmp:Rating"), self.exif.get("Rating")):
             try:
                 rating = round(float(str(value)))
             except (ValueError, OverflowError):
@@ -168,8 +182,9 @@ class _Blocks:
         """Tell whether EXIF gives another size than that of the picture."""
         # Sorted, because programs that rotate a picture do not always swap its sides in EXIF.
         actual = sorted(size)
-        for tags in _SIZES:
-            said = sorted(value for tag in tags if isinstance(value := self.details.get(tag, self.exif.get(tag)), int))
+        for names in _SIZES:
+            values = (self.details.get(name, self.exif.get(name)) for name in names)
+            said = sorted(value for value in values if isinstance(value, int))
             if len(said) == 2 and said[0] > 0:
                 if max(abs(said[0] - actual[0]), abs(said[1] - actual[1])) > _TRIMMED_PIXELS:
                     return True
@@ -190,10 +205,10 @@ class _Blocks:
             elif prefix:
                 found += texts_of(self.xmp.get(field, ()))
             elif name.startswith("XP"):
-                value = self.exif.get(Base[name])
+                value = self.exif.get(name)
                 found += [bytes(value).decode("utf-16-le", "replace")] if isinstance(value, bytes | tuple) else []
             else:
-                found.append(self.exif.get(Base[name]))
+                found.append(self.exif.get(name))
         return list(map(clean_text, found))
 
 
@@ -267,13 +282,13 @@ def _number(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _time(details: Mapping[int, Any]) -> tuple[int | None, bool]:
+def _time(details: _Directory) -> tuple[int | None, bool]:
     """Return milliseconds since 1970 by the camera's clock, and whether EXIF says more than the second."""
-    text = str(details.get(Base.DateTimeOriginal)).strip("\0 ")
+    text = str(details.get("DateTimeOriginal")).strip("\0 ")
     try:
         second = datetime.strptime(text[:19], "%Y:%m:%d %H:%M:%S").replace(tzinfo=UTC)
     except ValueError:
         return None, False
-    digits = re.match(r"\d+", str(details.get(Base.SubsecTimeOriginal)).strip("\0 "))
+    digits = re.match(r"\d+", str(details.get("SubsecTimeOriginal")).strip("\0 "))
     fraction_ms = round(float(f"0.{digits[0]}") * 1000) if digits else 0
     return round(second.timestamp()) * 1000 + fraction_ms, digits is not None
