@@ -206,11 +206,11 @@ def _collected(table: Any) -> CollectedFeatures:
         sha256: (codes[row], messages[row]) if codes[row] else (own[0][row], own[1][row])
         for sha256, row in first.items()
     }
-    vectors = vectors_in(table)
+    vectors, features = vectors_in(table), table.select(list(feature_columns()))
     return CollectedFeatures(
         copies=copies,
-        features=FeatureTable(list(first), table.select(list(feature_columns())).take(list(first.values()))),
-        vectors_of=lambda some: vectors[[first[sha256] for sha256 in some]],
+        features=FeatureTable(list(first), features.take(np.array(list(first.values()), np.int64))),
+        vectors_of=lambda some: vectors[np.array([first[sha256] for sha256 in some], np.int64)],
         refused={sha256: reason for sha256, reason in reasons.items() if reason[0]},
     )
 

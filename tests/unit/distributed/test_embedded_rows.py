@@ -149,5 +149,7 @@ def test_of_a_content_that_failed_once_the_row_with_the_vector_counts() -> None:
         decisions=(),
         verify=OFF,
     )
-    (group,) = group_photos(table_of(rows, embedded_schema(MODEL, features=True)), rules).groups
+    table = table_of(rows, embedded_schema(MODEL, features=True))
+    assert group_photos(table.slice(0, 0), rules).groups == ()
+    (group,) = group_photos(table, rules).groups
     assert {member.path for member in group.members} == {"/failed.jpg", "/same.jpg", "/alike.jpg"}
