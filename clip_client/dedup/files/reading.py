@@ -40,7 +40,7 @@ def open_file(path: str) -> FileIO:
 
 def read_file(path: str) -> tuple[PhotoFile, bytes] | FailedFile:
     """Read a whole file; return its content with its size and time of change. A failure is returned, not raised."""
-    return _read(path, FileIO.readall)
+    return _read(path, lambda file: file.readall())
 
 
 def hash_file(path: str) -> tuple[PhotoFile, str] | FailedFile:

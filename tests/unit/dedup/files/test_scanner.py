@@ -10,12 +10,12 @@ import pytest
 
 from clip_client.dedup import FailedFile, scan
 from clip_client.dedup.files.directories import DirectorySet
-from clip_client.dedup.files.reading import hash_file
+from clip_client.dedup.files.reading import has_sha256, hash_file, read_file
 from clip_client.dedup.types import PREVIEWS_MARK, PhotoFile
 from tests.fixtures.albums import without_inodes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
 
@@ -204,12 +204,27 @@ def test_hash_of_what_is_no_file_is_a_failure(tmp_path: Path) -> None:
     empty = write(tmp_path / "empty.jpg", "")
     os.mkfifo(tmp_path / "pipe.jpg")
     outcomes = [hash_file(str(path)) for path in (empty, tmp_path, tmp_path / "gone.jpg", tmp_path / "pipe.jpg")]
-    assert [outcome.code for outcome in outcomes if isinstance(outcome, FailedFile)] == [
-        "EMPTY",
-        "UNREADABLE",
-        "UNREADABLE",
-        "UNREADABLE",
-    ]
+    codes = [outcome.code for outcome in outcomes if isinstance(outcome, FailedFile)]
+    assert codes == ["EMPTY", "UNREADABLE", "UNREADABLE", "UNREADABLE"]
+    assert not has_sha256(empty, "")
+
+
+@pytest.mark.parametrize("read", [read_file, hash_file])
+def test_a_file_that_changes_while_it_is_read_is_a_failure(
+    read: Callable[[str], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "a.jpg", "abc")
+
+    whole = os.fstat
+
+    def stat_and_change(descriptor: int) -> os.stat_result:
+        status = whole(descriptor)
+        os.utime(path, ns=(1, status.st_mtime_ns + 10**9))
+        return status
+
+    assert not isinstance(read(path), FailedFile)
+    monkeypatch.setattr(os, "fstat", stat_and_change)
+    assert read(path) == FailedFile(path=path, code="UNREADABLE", message="It was changed while it was read.")
 
 
 def test_a_folder_holds_what_is_in_it_by_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
