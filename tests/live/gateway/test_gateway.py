@@ -124,7 +124,7 @@ async def test_texts_have_the_vectors_of_grpc_beside_images(two_models: Server, 
 
 async def test_the_model_field_chooses_among_models(two_models: Server, photos: Path) -> None:
     body = {"input": data_uri(jpegs(photos)[0], "jpeg")}
-    async with gateway(two_models.grpc_url, models=("clip", "second")) as url, client_of(url) as http:
+    async with gateway(two_models.grpc_url, model=("clip", "second")) as url, client_of(url) as http:
         listed = {model["id"]: model["model"] for model in (await http.get("/v1/models")).json()["data"]}
         assert list(listed) == ["clip", "second"]
         unnamed, clip, second, by_id = [
