@@ -11,10 +11,11 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from benchmarks.fixtures.server import serving
-from clip_client import ClipClient
+from clip_client import ClipClient, ModelNotReady
 from tests.fixtures.gateways import client_of, data_uri, gateway
 
 if TYPE_CHECKING:
@@ -123,19 +124,25 @@ async def test_texts_have_the_vectors_of_grpc_beside_images(two_models: Server, 
 
 
 async def test_the_model_field_chooses_among_models(two_models: Server, photos: Path) -> None:
-    body = {"input": data_uri(jpegs(photos)[0], "jpeg")}
-    async with gateway(two_models.grpc_url, model=("clip", "second")) as url, client_of(url) as http:
+    image = jpegs(photos)[0]
+    body = {"input": data_uri(image, "jpeg")}
+    async with gateway(two_models.grpc_url, model=("clip", "copies")) as url, client_of(url) as http:
         listed = {model["id"]: model["model"] for model in (await http.get("/v1/models")).json()["data"]}
-        assert list(listed) == ["clip", "second"]
-        unnamed, clip, second, by_id = [
+        assert list(listed) == ["clip", "copies"]
+        unnamed, clip, copies, by_id = [
             vectors_of(await http.post("/v1/embeddings", json={**body, **named}))
-            for named in ({}, {"model": "clip"}, {"model": "second"}, {"model": listed["second"]})
+            for named in ({}, {"model": "clip"}, {"model": "copies"}, {"model": listed["copies"]})
         ]
         assert np.array_equal(unnamed, clip)
-        assert np.array_equal(by_id, second)
-        assert not np.allclose(clip, second)
+        assert np.array_equal(by_id, copies)
+        assert copies.shape[1] != clip.shape[1]
         unknown = await http.post("/v1/embeddings", json={**body, "model": "third"})
         assert all(name in unknown.json()["error"]["message"] for name in listed)
-        text = await http.post("/v1/embeddings", json={"input": "a cat", "model": "second"})
+        text = await http.post("/v1/embeddings", json={"input": "a cat", "model": "copies"})
         assert text.json()["error"]["code"] == "no_text_tower"
         assert (await http.get("/health")).status_code == 200
+    async with ClipClient(two_models.grpc_url, model="copies") as client:  # sends its thumbnail, of 320 x 320 pixels
+        assert np.all((await client.embed(image)).vectors @ copies.T > 0.99)
+    async with ClipClient(two_models.grpc_url, model="third") as client:
+        with pytest.raises(ModelNotReady, match="clip, copies"):
+            await client.model()
