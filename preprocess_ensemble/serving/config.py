@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from preprocess_ensemble.contract import SERVER_ID
+from preprocess_ensemble.model_repository.location import model_names
 from preprocess_ensemble.serving.tensorrt import default_cache
 
 if TYPE_CHECKING:
@@ -87,6 +89,7 @@ class ServeConfig:
             address = _libevent_address(self.http_host)
             http = [f"--http-address={address}", f"--http-port={self.http_port}", f"--http-restricted-api={admin}"]
         return (
+            f"--id={SERVER_ID}{','.join(model_names(self.repository))}",
             f"--model-repository={self.repository}",
             "--model-control-mode=explicit",
             "--load-model=*",
