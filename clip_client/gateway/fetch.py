@@ -41,7 +41,7 @@ def is_public(address: Address) -> bool:
         return address.is_global and not address.is_multicast and not any(address in network for network in _CLOUDS)
     if address in _NAT64:
         return is_public(IPv4Address(int(address) & 0xFFFFFFFF))
-    return address.is_global and address in _IPV6 and not (address.sixtofour or address.teredo)
+    return address.is_global and address in _IPV6 and not address.sixtofour
 
 
 async def resolve(host: str, port: int) -> list[Address]:
