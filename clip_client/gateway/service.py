@@ -14,12 +14,12 @@ from prometheus_client import Counter
 
 from clip_client._client import ClipClient
 from clip_client._config import ClientConfig
+from clip_client._errors import ItemError, ProtocolMismatch
 from clip_client._results import EmbeddingBatch
 from clip_client.gateway.dialect import Refusal
 from clip_client.gateway.fetch import Fetcher
 
 if TYPE_CHECKING:
-    from clip_client._errors import ItemError
     from clip_client._model import ModelInfo
     from clip_client.gateway.body import Body, Item
     from clip_client.gateway.settings import Settings
@@ -53,9 +53,8 @@ class Service:
         self._fetches = settings.fetch_urls or fetcher is not None
         self._timeout_s = settings.timeout_s
         self._stack = AsyncExitStack()
-        self._checking = asyncio.Lock()
-        self._checked_at = -_HEALTH_S
-        self._problem = ""
+        self._health: asyncio.Task[str] | None = None
+        self._checked_at = 0.0
 
     async def __aenter__(self) -> None:
         for client in self.clients.values():
@@ -64,6 +63,8 @@ class Service:
         self._stack.push_async_callback(self._fetcher.aclose)
 
     async def __aexit__(self, *raised: object) -> None:
+        if self._health is not None:
+            self._health.cancel()
         await self._stack.aclose()
 
     async def infos(self) -> dict[str, ModelInfo]:
@@ -86,15 +87,15 @@ class Service:
             message = f"The model {model.id} has no text tower: export it with clip-export --towers image,text."
             raise Refusal(400, message, code="no_text_tower", index=next(iter(texts)))
         images = {row: item for row, item in enumerate(items) if isinstance(item, bytes)}
-        images |= await self._fetched(
-            body, {row: item for row, item in enumerate(items) if isinstance(item, httpx.URL)}
-        )
+        images |= await self._fetched(body, {row: url for row, url in enumerate(items) if isinstance(url, httpx.URL)})
         towers: list[tuple[dict[int, Any], Any]] = [(images, client.embed), (texts, client.embed_text)]
         calls = [(list(rows), embed(list(rows.values()), timeout_s=self._timeout_s)) for rows, embed in towers if rows]
         vectors = np.full((len(items), model.dimension), np.nan, dtype=np.float32)
         errors: dict[int, ItemError] = {}
         truncated: list[int] = []
         for (rows, _), batch in zip(calls, await all_of([call for _, call in calls]), strict=True):
+            if batch.model_id != model.id:
+                raise ProtocolMismatch("The server changed its model during the request; send it again.")
             vectors[rows] = batch.vectors
             errors |= {rows[index]: failed for index, failed in batch.errors.items()}
             truncated += [rows[index] for index in batch.truncated]
@@ -132,15 +133,17 @@ class Service:
         return dict(zip(urls, images, strict=True))
 
     async def require_health(self) -> None:
-        """Raise Refusal with the step that fails if a canary does not get its vector."""
-        async with self._checking:
-            if time.monotonic() - self._checked_at > _HEALTH_S:
-                reports = await all_of([client.health(timeout_s=_HEALTH_S) for client in self.clients.values()])
-                failed = [(name, report.failed) for name, report in zip(self.clients, reports, strict=True)]
-                self._problem = "; ".join(f"{name}: {step.name}: {step.message}" for name, step in failed if step)
-                self._checked_at = time.monotonic()
-        if self._problem:
-            raise Refusal(503, self._problem, code="unhealthy")
+        """Raise Refusal with the step that fails if a canary does not get its vector. A check outlives its callers."""
+        now = time.monotonic()
+        if self._health is None or (self._health.done() and now - self._checked_at > _HEALTH_S):
+            self._checked_at, self._health = now, asyncio.create_task(self._check())
+        if problem := await asyncio.shield(self._health):
+            raise Refusal(503, problem, code="unhealthy")
+
+    async def _check(self) -> str:
+        reports = await all_of([client.health(timeout_s=_HEALTH_S) for client in self.clients.values()])
+        failed = [(name, report.failed) for name, report in zip(self.clients, reports, strict=True)]
+        return "; ".join(f"{name}: {step.name}: {step.message}" for name, step in failed if step)
 
 
 async def all_of(calls: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:

@@ -73,6 +73,10 @@ async def test_each_failure_has_its_status(triton: FakeTriton, reply: Reply, sta
 
 
 async def test_health_checks_share_a_canary(http: httpx.AsyncClient, triton: FakeTriton) -> None:
+    triton.script(Reply(delay_s=0.2))
+    hasty = asyncio.create_task(http.get("/health"))
+    await until(lambda: triton.in_flight)
+    hasty.cancel()  # as the probes of an orchestrator, whose time limit is one second; the check goes on
     answers = await asyncio.gather(*(http.get("/health") for _ in range(20)))
     assert {answer.status_code for answer in answers} == {200}
     assert triton.requests_received <= 2  # one for each tower

@@ -18,7 +18,7 @@ from starlette.routing import Route
 from clip_client.gateway.dialect import Refusal
 from clip_client.gateway.fetch import Address, Fetcher, is_public
 from clip_client.testing import PNG_1X1, FakeTriton, fake_vector
-from tests.fixtures.gateways import client_of, gateway, served
+from tests.fixtures.gateways import client_of, data_uri, gateway, served
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -35,6 +35,8 @@ class Site:
         self.seen: list[tuple[str | None, str | None]] = []
         """Host and cookies of each request for the photo."""
         self.resolved: list[str] = []
+        self.asked, self.released = asyncio.Event(), asyncio.Event()
+        """Of the image /held, which is answered when it is released."""
         self.addresses: dict[str, list[list[Address]]] = {
             "photos.example": [[HERE]],
             "mixed.example": [[HERE, ip_address("192.168.0.1")]],
@@ -50,6 +52,7 @@ class Site:
                 Route("/large", lambda _: StreamingResponse(_too_much(), media_type="image/png")),
                 Route("/silent", self._silent),
                 Route("/nowhere", lambda _: Response(status_code=302)),
+                Route("/held", self._held),
             ]
         )
 
@@ -60,6 +63,11 @@ class Site:
     def _hop(self, request: Request) -> Response:
         left = request.path_params["left"]
         return RedirectResponse(f"/hops/{left - 1}" if left else "/photo.png")
+
+    async def _held(self, request: Request) -> Response:
+        self.asked.set()
+        await self.released.wait()
+        return self._photo(request)
 
     async def _silent(self, _: Request) -> Response:
         await asyncio.Event().wait()
@@ -151,6 +159,21 @@ async def test_what_is_fetched_counts_as_part_of_its_request(
             assert (await http.post("/v1/embeddings", json={"input": images})).status_code == status
             # It is no longer held.
             assert (await http.post("/v1/embeddings", json={"input": "a cat"})).status_code == 200
+
+
+async def test_vectors_of_another_model_are_no_answer(triton: FakeTriton) -> None:
+    """The model changes while an image is fetched."""
+    site = Site()
+    async with fetching(site) as (fetcher, port), gateway(triton.url, fetcher=fetcher) as url, client_of(url) as http:
+        body = {"input": {"image_url": f"http://photos.example:{port}/held"}, "model": "fake/random:0"}
+        waiting = asyncio.create_task(http.post("/v1/embeddings", json=body))
+        await site.asked.wait()
+        triton.model, triton.fingerprint = "other", (1, 1)
+        while (await http.post("/v1/embeddings", json={"input": data_uri(PNG_1X1)})).status_code != 200:
+            pass
+        site.released.set()
+        answer = await waiting
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "ProtocolMismatch")
 
 
 async def test_many_slow_images_do_not_hold_a_request_for_long(triton: FakeTriton) -> None:
