@@ -65,7 +65,7 @@ RUNS: Final = {
 }
 """In order of value; the limits add up to 25 minutes. The first round of ``tensorrt`` builds the engine, the second one
 finds it."""
-_QUICK: Final = ("--concurrency", "2", "--max-batch-size", "32", "--seconds", "0.2", "--load-processes", "1")
+_QUICK: Final = "--concurrency 2 --max-batch-size 32 --seconds 0.2 --load-processes 1"
 
 
 def unusable(name: str, device: str) -> str | None:
@@ -138,6 +138,8 @@ def main() -> int:
     end, failed = time.monotonic() + 60 * arguments.minutes, False
     cores = len(os.sched_getaffinity(0))
     words = {"photos": photos, "output": output, "many": max(2, cores // 2), "loads": max(1, cores // 4)}
+    # One round, because a card has no other work; no parts, unless the run names them.
+    usual = f"--parts --rounds 1 --device {arguments.device} --reference {exports}/fp32 --results {output}"
     for name in arguments.runs:
         run = RUNS[name]
         state = "complete already" if is_done(name, output) else unusable(name, arguments.device)
@@ -145,12 +147,9 @@ def main() -> int:
         if state is None and left_s < TERMINATE_S:
             state, failed = "no time left", True
         if state is None:
-            # One round, because a card has no other work; no parts, unless the run names them.
-            usual = ("--parts", "--rounds", "1", "--device", arguments.device, "--reference", str(exports / "fp32"))
-            folders = ("--results", str(output), "--checkpoints", str(output / "unfinished" / name))
-            options = (*run.options.format(**words).split(), *(_QUICK if arguments.quick else ()), *folders)
-            repository = ("--name", f"gpu_{name}", "--repository", str(exports / run.export))
-            command = [sys.executable, "-m", "benchmarks", "ensemble", *usual, *repository, *options]
+            own = f"--name gpu_{name} --checkpoints {output}/unfinished/{name} --repository {exports}/{run.export}"
+            options = f"{usual} {own} {run.options.format(**words)} {_QUICK if arguments.quick else ''}"
+            command = [sys.executable, "-m", "benchmarks", "ensemble", *options.split()]
             why = execute(command, left_s, output / LOG)
             state, failed = why or "complete", failed or why is not None
         print(f"{name}: {state}", flush=True)

@@ -23,25 +23,18 @@ class Checkpoint:
     """The cells that one run has measured.
 
     It belongs to one experiment with one ``plan`` at one commit. If plan or commit differs from what is on disk, the
-    run starts over: measurements of different code do not belong in one table. ``total`` is the number of cells, for
-    the remaining time.
+    run starts over: measurements of different code do not belong in one table.
     """
 
-    def __init__(
-        self,
-        experiment: str,
-        plan: Mapping[str, Any],
-        directory: Path = CHECKPOINTS,
-        *,
-        total: int | None = None,
-    ) -> None:
+    def __init__(self, experiment: str, plan: Mapping[str, Any], directory: Path = CHECKPOINTS) -> None:
         self.experiment = experiment
-        self._total = total
-        self._seconds: list[float] = []
+        self.planned = 0
+        """How many cells the run will have, if that is known: for the remaining time."""
         self.plan = json.loads(json.dumps(plan))
+        self.cells: dict[str, dict[str, Any]] = {}
+        self._seconds: list[float] = []
         directory.mkdir(parents=True, exist_ok=True)
         self._path = directory / f"{experiment}.jsonl"
-        self.cells: dict[str, dict[str, Any]] = {}
         lines = self._path.read_text().splitlines() if self._path.exists() else []
         complete = [json.loads(line) for line in lines if line.endswith("}")]
         header = {"plan": self.plan, "commit": output("git", "rev-parse", "HEAD")}
@@ -65,16 +58,13 @@ class Checkpoint:
             with self._path.open("a") as file:
                 file.write(json.dumps({"cell": name, "result": self.cells[name]}) + "\n")
             rate = self.cells[name].get("rate")
-            figure = f" {rate:8.1f} images/s" if rate is not None else " done"
-            say(f"{self.experiment} {self._progress()} {name:<44}{figure}")
+            left_s = (self.planned - len(self.cells)) * statistics.mean(self._seconds)
+            say(
+                f"{self.experiment} {len(self.cells)} {name:<44}"
+                f"{f' {rate:8.1f} a second' if rate is not None else ' done'}"
+                f"{f', {left_s / 60:.1f} min left' if left_s > 0 else ''}"
+            )
         return self.cells[name]
-
-    def _progress(self) -> str:
-        """Cells done, and the time that the others take if they are as slow as those of this process."""
-        if self._total is None:
-            return f"{len(self.cells)}"
-        left_s = (self._total - len(self.cells)) * statistics.mean(self._seconds)
-        return f"{len(self.cells)}/{self._total}, {left_s / 60:.1f} min left "
 
     def has(self, *names: str) -> bool:
         """Whether all of these are measured already."""

@@ -14,7 +14,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -25,7 +24,6 @@ from benchmarks.fixtures.server import QUIET, Server, serving
 from benchmarks.harness.checkpoint import CHECKPOINTS, Checkpoint
 from benchmarks.harness.results import RESULTS, write_result
 from benchmarks.harness.rounds import of_rounds
-from benchmarks.harness.worker import Worker
 
 if TYPE_CHECKING:
     from preprocess_ensemble.model_repository.passport import Passport
@@ -71,7 +69,6 @@ class Run:
         self.exit_code = 0
         self.scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         """A folder for this run."""
-        self.saved: Checkpoint | None = None
 
     @property
     def rounds(self) -> range:
@@ -105,18 +102,18 @@ class Run:
         model = {"model": self.passport.id} if "repository" in vars(self.options) else {}
         return {**{key: str(value) if isinstance(value, Path) else value for key, value in chosen.items()}, **model}
 
-    def checkpoint(self, total: int | None = None) -> Checkpoint:
-        """Return this run's checkpoint; the result then holds its plan and its cells."""
-        self.saved = Checkpoint(self.name, self.plan, self.options.checkpoints, total=total)
-        return self.saved
+    @cached_property
+    def saved(self) -> Checkpoint:
+        """This run's checkpoint. The result of a run that uses it holds its plan and its cells."""
+        return Checkpoint(self.name, self.plan, self.options.checkpoints)
 
     def in_rounds(self, cells: Mapping[str, Callable[[], dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
         """Measure every cell in turn, in each round; return name -> its results."""
-        saved = self.saved or self.checkpoint(total=len(cells) * len(self.rounds))
+        self.saved.planned += len(cells) * len(self.rounds)
         for number in self.rounds:
             for name, measure in cells.items():
-                saved.cell(f"{name} round {number}", measure)
-        return {name: of_rounds(saved.cells, name) for name in cells}
+                self.saved.cell(f"{name} round {number}", measure)
+        return {name: of_rounds(self.saved.cells, name) for name in cells}
 
     @contextmanager
     def block(self) -> Iterator[None]:
@@ -132,54 +129,38 @@ class Run:
         """Start ``clip-serve`` for ``repository`` (default: that of the options)."""
         return self.stack.enter_context(serving(repository or self.options.repository, *QUIET, *options))
 
-    def worker(self, name: str, module: str, *arguments: str) -> Worker:
-        """Start a worker process."""
-        return self.stack.enter_context(Worker(name, module, *arguments))
 
-    def load(self, adapter: str, url: str = "", *, name: str = "load") -> Worker:
-        """Start a load generator that sends :attr:`photos` to ``url``, or embeds them in its own process."""
-        named = {"photos": self.photos, "url": url}
-        named |= {key: value for key in ("repository", "model") if (value := getattr(self.options, key, None))}
-        return self.worker(
-            name, "benchmarks.load.worker", adapter, *(f"--{key}={value}" for key, value in named.items())
-        )
+Measure = Callable[[Run], Mapping[str, Any]]
+Main = Callable[..., int]
 
 
-@dataclass(frozen=True)
-class Experiment:
-    """A question, the options of its measurement, and the function that measures."""
+def experiment(*options: Option) -> Callable[[Measure], Main]:
+    """Make the ``measure`` of a module its command, named like the module and described by its docstring.
 
-    name: str
-    """On the command line, and of the result file."""
-    description: str | None
-    measure: Callable[[Run], Mapping[str, Any]]
-    """Measures and prints; returns what the result file keeps."""
-    options: Sequence[Option] = ()
+    The command takes the arguments of a command line, and what shows the result file; it returns the exit code.
+    """
 
-    def main(self, arguments: Sequence[str] | None = None, show: Callable[[Path], None] | None = None) -> int:
-        """Run with the arguments of a command line, let ``show`` print the result file, and return the exit code."""
-        parser = argparse.ArgumentParser(prog=f"python -m benchmarks {self.name}", description=self.description)
-        for add in (*self.options, _RESULTS, _CHECKPOINTS):
-            add(parser)
-        options = parser.parse_args(arguments)
-        with ExitStack() as stack:
-            run = Run(self.name, options, stack)
-            result = self.measure(run)
-            if run.saved is None:
-                path = write_result(run.name, result, options.results)
-            else:
-                path = run.saved.finish(result, options.results)
-        if show is not None:
-            show(path)
-        print(f"result: {path}")
-        return run.exit_code
-
-
-def experiment(*options: Option) -> Callable[[Callable[[Run], Mapping[str, Any]]], Experiment]:
-    """Make the ``measure`` of a module its experiment, named like the module and described by its docstring."""
-
-    def made(measure: Callable[[Run], Mapping[str, Any]]) -> Experiment:
+    def made(measure: Measure) -> Main:
         module = sys.modules[measure.__module__]
-        return Experiment(module.__name__.rpartition(".")[2], module.__doc__, measure, options)
+        name = module.__name__.rpartition(".")[2]
+
+        def main(arguments: Sequence[str] | None = None, show: Callable[[Path], None] | None = None) -> int:
+            parser = argparse.ArgumentParser(prog=f"python -m benchmarks {name}", description=module.__doc__)
+            for add in (*options, _RESULTS, _CHECKPOINTS):
+                add(parser)
+            given = parser.parse_args(arguments)
+            with ExitStack() as stack:
+                run = Run(name, given, stack)
+                result = measure(run)
+                if "saved" in vars(run):
+                    path = run.saved.finish(result, given.results)
+                else:
+                    path = write_result(run.name, result, given.results)
+            if show is not None:
+                show(path)
+            print(f"result: {path}")
+            return run.exit_code
+
+        return main
 
     return made

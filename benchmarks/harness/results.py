@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -17,6 +17,7 @@ from rich.table import Table
 
 from benchmarks.harness.meters import nvml_card
 
+RESULTS: Final = Path(__file__).parents[1] / "results"
 PACKAGES: Final = """
     numpy pillow onnxruntime onnxruntime-gpu openvino torch open_clip_torch grpcio tritonclient nvidia-pytriton fastapi
     uvicorn
@@ -70,9 +71,6 @@ def card_name() -> str | None:
         return None if nvml is None else f"{nvml.nvmlDeviceGetName(card)}, {nvml.nvmlSystemGetDriverVersion()}"
 
 
-RESULTS: Final = Path(__file__).parents[1] / "results"
-
-
 def write_result(experiment: str, result: Mapping[str, Any], directory: Path = RESULTS) -> Path:
     """Keep ``result`` with the environment as ``<experiment>-<date>-<commit>.json`` and return the path."""
     record = {"experiment": experiment, "environment": environment(), **result}
@@ -83,11 +81,21 @@ def write_result(experiment: str, result: Mapping[str, Any], directory: Path = R
     return path
 
 
-def show(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]], *, width: int | None = None) -> None:
-    """Print a table; all columns but the first are numbers."""
-    table = Table(title=title)
-    for number, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if number else "left", no_wrap=width is not None)
-    for row in rows:
-        table.add_row(*row)
-    Console(width=width).print(table)
+def show(title: str, rows: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print a table with a row for each name and a column for each key of the rows."""
+    table = Table("", title=title)
+    columns = dict.fromkeys(column for row in rows.values() for column in row)
+    for column in columns:
+        table.add_column(str(column), justify="right")
+    for name, row in rows.items():
+        table.add_row(name, *(_figure(row.get(column, "")) for column in columns))
+    Console().print(table)
+
+
+def _figure(value: Any) -> str:
+    """Four digits of a number; six places of one about 1, such as a cosine."""
+    if isinstance(value, bool | str):
+        return str(value)
+    if abs(value) >= 1000 or isinstance(value, int):
+        return f"{value:,.0f}"
+    return f"{value:.6f}" if 0.9 < value < 1.1 else f"{value:.4g}"

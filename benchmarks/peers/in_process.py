@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import io
-import logging
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.fixtures.bare_encoder import bare_encoder, exact_pixels, preprocessing
-from benchmarks.fixtures.repositories import exported_passport
+from benchmarks.fixtures.repositories import bare_encoder, exact_pixels, exported_passport, preprocessing
+
+if TYPE_CHECKING:
+    from benchmarks.peers.baseline.network import Network
 
 Vectors = npt.NDArray[np.float32]
 Embed = Callable[[list[int]], Vectors]
@@ -39,10 +40,9 @@ class Target:
         """The files with these numbers."""
         return [self.files[row] for row in rows]
 
-    @property
-    def texts(self) -> list[str]:
-        """The files, if they are texts."""
-        return [file.decode() for file in self.files]
+    def texts(self, rows: list[int]) -> list[str]:
+        """The files with these numbers, if they are texts."""
+        return [self.files[row].decode() for row in rows]
 
 
 def device() -> str:
@@ -68,61 +68,31 @@ def ready_pixels(target: Target) -> Embed:
     return lambda rows: encode(pixels[rows])
 
 
-def pytorch_loop(target: Target, *, precision: str) -> Embed:
-    """open_clip as its documentation shows it, in batches: decode, its own transform, encode, normalise.
-
-    Files are decoded on one thread for each core, as the servers and a DataLoader's workers do. The weights are held in
-    ``precision``, as open_clip's ``pure_bf16`` does. (``torch.autocast`` converts all of them for every batch, which
-    takes four fifths of its time on a CPU.) It runs on :func:`device`.
-    """
-    import torch
-    from open_clip.transform import PreprocessCfg, image_transform_v2
+def pytorch(target: Target, *, precision: str) -> Embed:
+    """open_clip's own loop in batches. Files are decoded on one thread for each core, as a DataLoader's workers do."""
     from PIL import Image
-    from torch.nn import functional
 
-    from preprocess_ensemble.export.exporter import load_model
-
-    # open_clip logs a warning about random weights; the result names the weights.
-    logging.basicConfig(level=logging.ERROR)
-    passport = exported_passport(target.repository)
-    where = device()
-    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
-    network = cast("Any", load_model(target.model or passport.model, passport.pretrained).to(where, dtype))
-    transform = image_transform_v2(PreprocessCfg(**network.visual.preprocess_cfg), is_train=False)
+    network = _network(target, precision)
     decoders = ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="decode")
 
-    def prepared(number: int) -> torch.Tensor:
-        tensor: torch.Tensor = transform(Image.open(io.BytesIO(target.files[number])))
-        return tensor
-
-    @torch.inference_mode()
     def embed(rows: list[int]) -> Vectors:
-        images = torch.stack(list(decoders.map(prepared, rows))).to(where, dtype)
-        # A norm computed in bf16 is wrong in the third digit.
-        vectors: Vectors = functional.normalize(network.encode_image(images).float(), dim=-1).cpu().numpy()
-        return vectors
+        files = target.images(rows)
+        return network.encode(list(decoders.map(lambda file: network.prepared(Image.open(io.BytesIO(file))), files)))
 
     return embed
 
 
 def pytorch_texts(target: Target) -> Embed:
-    """open_clip's tokenizer and text tower as its documentation shows them, in fp32, on :func:`device`."""
-    import open_clip
+    """open_clip's tokenizer and text tower, in fp32."""
+    network = _network(target, "fp32")
+    return lambda rows: network.encode_texts(target.texts(rows))
+
+
+def _network(target: Target, precision: str) -> Network:
     import torch
 
-    from preprocess_ensemble.export.exporter import load_model
+    from benchmarks.peers.baseline.network import Network
 
-    logging.basicConfig(level=logging.ERROR)
     passport = exported_passport(target.repository)
-    where = device()
-    network = cast("Any", load_model(target.model or passport.model, passport.pretrained).to(where))
-    tokenize = cast("Any", open_clip.get_tokenizer(passport.model))
-    texts = target.texts
-
-    @torch.inference_mode()
-    def embed(rows: list[int]) -> Vectors:
-        tokens = tokenize([texts[row] for row in rows]).to(where)
-        vectors: Vectors = network.encode_text(tokens, normalize=True).cpu().numpy()
-        return vectors
-
-    return embed
+    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
+    return Network(target.model or passport.model, passport.pretrained, device=device(), dtype=dtype)

@@ -18,13 +18,13 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.experiments.dedup.applied import applied, client
-from benchmarks.experiments.dedup.harm import counted, harm_of, removed_by_hash, summed
+from benchmarks.experiments.dedup.harm import applied, counted, harm_of, removed_by_hash, summed
 from benchmarks.fixtures.copies.generator import write_cases
 from benchmarks.fixtures.copies.holdout import write_holdout
 from benchmarks.fixtures.copies.holdout_tools import missing_tools
 from benchmarks.harness.checkpoint import CHECKPOINTS, say
 from benchmarks.harness.experiment import REPOSITORY, Run, experiment, option
+from clip_client import ClientConfig, ClipClient
 from clip_client.dedup import Store
 from clip_client.dedup.types import is_random
 
@@ -37,13 +37,16 @@ HOLDOUT: Final = "holdout"
 TOTAL: Final = "all"
 RECALL: Final = "copy: "
 """Classes of re-encoded copies, which a plain ``--apply`` should move: only the encoding or the size was changed."""
+_TIMEOUT_S: Final = 3600.0
+"""Long, because the rate does not matter here and a busy machine is slow."""
 
 
 async def judged(url: str, store: Store, cases: list[Case]) -> dict[str, Any]:
     """Search the folder of each class; return class -> counts, and every file that was lost."""
     rows: dict[str, Counter[str]] = {}
     harmful = []
-    async with client(url) as clip:
+    config = ClientConfig(urls=(url,), timeout_s=_TIMEOUT_S, target_latency_s=_TIMEOUT_S)
+    async with ClipClient(config=config) as clip:
         for kind, members in groupby(cases, key=lambda case: case.kind):
             some = list(members)
             found = await applied(clip, some[0].files[0].parents[1], store)
@@ -51,10 +54,10 @@ async def judged(url: str, store: Store, cases: list[Case]) -> dict[str, Any]:
             rows[kind] = Counter()
             for case in some:
                 rows[kind].update(counted(case, found, removed))
-                by_default = harm_of(case, found.by_default).harmful
+                by_default, _ = harm_of(case, found.by_default)
                 harmful += [
                     {"kind": kind, "file": f"{path.parent.name}/{path.name}", "by_default": path in by_default}
-                    for path in harm_of(case, found.on_request).harmful
+                    for path in harm_of(case, found.on_request)[0]
                 ]
             say(f"{kind}: {rows[kind]['cases']} cases, {rows[kind]['harmful_request']} with harm")
     return {"classes": rows, "harmful": harmful}
@@ -67,7 +70,6 @@ async def judged(url: str, store: Store, cases: list[Case]) -> dict[str, Any]:
     option("--holdout", action="store_true", help="add the cases that other tools make of other photos"),
     option("--classes", nargs="+", default=[], metavar="WORD", help="only those whose name has one of these (all)"),
     option("--most", type=int, help="most cases of each class (default: all)"),
-    option("--url", help="a running server (default: start one)"),
     REPOSITORY,
     option("--store", type=Path, default=CHECKPOINTS / "accuracy", help="keeps vectors, so that a later run continues"),
 )
@@ -83,11 +85,10 @@ def measure(run: Run) -> dict[str, Any]:
         say(f"left out: the holdout needs {', '.join(missing)}")
     elif options.holdout:
         sets[HOLDOUT] = partial(write_holdout, most=options.most, words=options.classes)
-    url = options.url or run.serve().grpc_url
+    url = run.serve().grpc_url
     store = run.stack.enter_context(Store(options.store))
-    saved = run.checkpoint(total=len(sets))
     found = {
-        name: saved.cell(name, partial(_measured, write, run.scratch / name, url, store))
+        name: run.saved.cell(name, partial(_measured, write, run.scratch / name, url, store))
         for name, write in sets.items()
     }
     model = run.passport.id

@@ -1,4 +1,4 @@
-"""What moves do to the photos of a case, and what a count of harm says about its rate."""
+"""What ``dedup --apply`` moves in a folder, what that does to the photos of a case, and what a count of harm says."""
 
 from __future__ import annotations
 
@@ -12,11 +12,16 @@ import imagehash
 from PIL import Image, UnidentifiedImageError
 from scipy.special import betaincinv  # type: ignore[import-untyped,unused-ignore]
 
+from clip_client.dedup import find_duplicates
+from clip_client.dedup.actions.plan import plan_moves
+from clip_client.dedup.types import EDITED, SAFE_TIERS
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from benchmarks.experiments.dedup.applied import Applied
     from benchmarks.fixtures.copies.case import Case
+    from clip_client import ClipClient
+    from clip_client.dedup import Store
 
 HASH_BITS: Final = 10
 """Of 64: up to this many may differ for two pictures to be duplicates, by the default of imagededup."""
@@ -24,25 +29,37 @@ CONFIDENCE: Final = 0.95
 
 
 @dataclass(frozen=True, kw_only=True)
-class Harm:
-    """The files of a case that moved although no file that stayed shows all of them."""
+class Applied:
+    """What was found in a folder, and what moves."""
 
-    harmful: tuple[Path, ...]
-    below: tuple[Path, ...]
-    """Those of which what is lost is below the limits."""
+    by_default: frozenset[Path]
+    """Files that a plain ``--apply`` moves."""
+    on_request: frozenset[Path]
+    """Those, and the files that ``--act-on edited`` moves."""
+    groups: tuple[frozenset[Path], ...]
+    """Files that the report shows together."""
 
 
-def harm_of(case: Case, moved: Collection[Path]) -> Harm:
-    """Return what is lost if ``moved`` leave, whatever file they leave for."""
-    stay = {number for number, path in enumerate(case.files) if path not in moved}
-    lost = [
-        number for number, path in enumerate(case.files) if path in moved and stay.isdisjoint(case.shown_by[number])
-    ]
-    below = {number for number in lost if not stay.isdisjoint(case.nearly_shown_by[number])}
-    return Harm(
-        harmful=tuple(case.files[number] for number in lost if number not in below),
-        below=tuple(case.files[number] for number in sorted(below)),
+async def applied(clip: ClipClient, folder: Path, store: Store) -> Applied:
+    """Search ``folder`` as the command does, and plan the moves."""
+    report = await find_duplicates(clip, [folder], store=store)
+    by_default, on_request = (
+        frozenset(Path(move.duplicate.path) for move in plan_moves(report, [folder], tiers=tiers).moves)
+        for tiers in (SAFE_TIERS, (*SAFE_TIERS, EDITED))
     )
+    groups = tuple(frozenset(Path(member.path) for member in group.members) for group in report.groups)
+    return Applied(by_default=by_default, on_request=by_default | on_request, groups=groups)
+
+
+def harm_of(case: Case, moved: Collection[Path]) -> tuple[list[Path], list[Path]]:
+    """Return the files of a case that no file that stays shows, if ``moved`` leave; and those lost below the limits."""
+    stay = {number for number, path in enumerate(case.files) if path not in moved}
+    harmful: list[Path] = []
+    below: list[Path] = []
+    for number, path in enumerate(case.files):
+        if path in moved and stay.isdisjoint(case.shown_by[number]):
+            (harmful if stay.isdisjoint(case.nearly_shown_by[number]) else below).append(path)
+    return harmful, below
 
 
 def upper_bound(events: int, trials: int) -> float:
@@ -76,10 +93,10 @@ def counted(case: Case, applied: Applied, removed: Collection[Path]) -> Counter[
     counts: Counter[str] = Counter(cases=1, can_harm=int(not all(shown or nearly for shown, nearly in truths)))
     own = set(case.files)
     for name, moved in (("default", applied.by_default), ("request", applied.on_request), ("hash", removed)):
-        harm = harm_of(case, moved)
+        harmful, below = harm_of(case, moved)
         counts[f"moved_{name}"] = int(not own.isdisjoint(moved))
-        counts[f"harmful_{name}"] = int(bool(harm.harmful))
-        counts[f"below_{name}"] = int(bool(harm.below))
+        counts[f"harmful_{name}"] = int(bool(harmful))
+        counts[f"below_{name}"] = int(bool(below))
     is_found = any(len(own & group) > 1 for group in applied.groups)
     counts["only_found"] = int(is_found and own.isdisjoint(applied.on_request))
     return counts

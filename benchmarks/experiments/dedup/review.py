@@ -15,7 +15,6 @@ import json
 import queue
 import tempfile
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from http.client import HTTPConnection
 from typing import TYPE_CHECKING, Any, Final
@@ -97,19 +96,10 @@ class Browser:
 
     def __init__(self, address: str) -> None:
         url = urlsplit(address)
-        self._connection = HTTPConnection(url.hostname or "", url.port, timeout=300)
+        self._connection = HTTPConnection(url.netloc, timeout=300)
         self._headers = {"Origin": f"http://{url.netloc}"}
         self._secret = url.path.rstrip("/")
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._connection.close()
-
-    def ms(self, path: str, body: Any = None) -> float:
-        """Send a request, and return how long its answer took, in milliseconds."""
-        started = time.perf_counter()
-        self.answer(path, body)
-        return (time.perf_counter() - started) * 1000
+        self.close = self._connection.close
 
     def answer(self, path: str, body: Any = None) -> bytes:
         """Send a request; return its answer."""
@@ -119,6 +109,12 @@ class Browser:
         answer = response.read()
         assert response.status == 200, answer
         return answer
+
+    def ms(self, path: str, body: Any = None) -> float:
+        """Send a request, and return how long its answer took, in milliseconds."""
+        started = time.perf_counter()
+        self.answer(path, body)
+        return (time.perf_counter() - started) * 1000
 
     def count_s(self, rule: str) -> tuple[float, float]:
         """Count what a rule would choose; return the seconds until the first figures, and until all are there."""
@@ -186,30 +182,15 @@ def measure_one(groups: int) -> dict[str, Any]:
 )
 def measure(run: Run) -> dict[str, Any]:
     """Measure each number of groups in a process of its own."""
-    results: Sequence[dict[str, Any]] = [in_new_process(measure_one, groups) for groups in run.options.groups]
-    title = "Review pages: p50 / p95 of a request without pictures, ms; rules: first figures / all groups"
-    columns = (
-        "groups",
-        "first page, s",
-        "list",
-        "next group",
-        "decision",
-        *(f"{name} rules, s" for name in _RULES),
-        "MB",
-    )
-    rows = [
-        (
-            f"{one['groups']:,}",
-            f"{one['first_s']:.2f}",
-            *(" / ".join(f"{of[share]:.0f}" for share in ("p50", "p95")) for of in _percentiles(one)),
-            *(" / ".join(f"{seconds:.2f}" for seconds in one["rules_s"][name]) for name in _RULES),
-            f"{one['memory_mb']:+.0f}",
-        )
-        for one in results
-    ]
-    show(title, columns, rows)
+    results = [in_new_process(measure_one, groups) for groups in run.options.groups]
+    rows = {}
+    for one in results:
+        times = {name: percentiles(one[name]) for name in ("pages_ms", "next_ms", "decision_ms")}
+        rows[f"{one['groups']:,} groups"] = {
+            "first page, s": one["first_s"],
+            **{f"{name}, {share}": of[share] for name, of in times.items() for share in ("p50", "p95")},
+            **{f"{name} rules, s": all_s for name, (_, all_s) in one["rules_s"].items()},
+            "memory, MB": one["memory_mb"],
+        }
+    show("Review pages: requests without pictures", rows)
     return {"review": results}
-
-
-def _percentiles(one: dict[str, Any]) -> list[dict[str, float]]:
-    return [percentiles(one[name]) for name in ("pages_ms", "next_ms", "decision_ms")]

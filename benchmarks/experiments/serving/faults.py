@@ -2,7 +2,7 @@
 
 A steady stream of images with known vectors goes to a server under ``clip-serve``. After a third of the images, a fault
 kills, freezes, fills up or replaces something. Each image has a deadline. ``wrong`` counts answers that are not the
-image's vector, and ``lost`` counts images that got no answer by their deadline, by the client's error. ``s to recover``
+image's vector, and ``lost`` counts images that got no answer by their deadline, by the client's error. ``recovery_s``
 is the longest time without an answer.
 
 The rate is two fifths of the server's own rate, measured just before. The server must catch up with the images
@@ -23,8 +23,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -65,7 +66,7 @@ class Outcome:
     recovery_s: float = float("inf")
     rate: float
     """Images offered a second."""
-    lost_by: dict[str, int] = field(default_factory=dict)
+    lost_by: Counter[str] = field(default_factory=Counter)
     """The client's error -> how many were lost by it."""
     remark: str = ""
 
@@ -76,38 +77,42 @@ def _export_to_a_full_disk(server: Server) -> str:
 
 
 def _store_on_a_full_disk(server: Server) -> str:
-    with tempfile.TemporaryDirectory() as name:
-        photos, dedup = _search(Path(name), server, threshold=0.97)
-        for number, data in enumerate(coarse_noise(PICTURES)):
-            (photos / f"{number}.jpg").write_bytes(data)
-        return _on_a_full_disk("clip_client.cli.main", *dedup, limit=4096)
+    with _photos("") as (photos, store):
+        search = _search(server, photos, store, threshold=0.97)
+        return _on_a_full_disk("clip_client.cli.main", *search, limit=4096)
 
 
 def _journal_on_a_full_disk(server: Server) -> str:
     """Move copies away until the journal cannot be written. All photos must still exist, and undo must restore them."""
-    with tempfile.TemporaryDirectory() as name:
-        photos, dedup = _search(Path(name), server, threshold=0.9999)
-        for number, data in enumerate(coarse_noise(PICTURES)):
-            for copy in ("first", "second"):
-                (photos / f"{number}-{copy}.jpg").write_bytes(data)
+    with _photos("-first", "-second") as (photos, store):
+        search = _search(server, photos, store, threshold=0.9999)
         before = {path: path.read_bytes() for path in photos.iterdir()}
-        _on_a_full_disk("clip_client.cli.main", *dedup)
-        ended = _on_a_full_disk("clip_client.cli.main", *dedup, "--apply", limit=100_000)
+        _on_a_full_disk("clip_client.cli.main", *search)
+        ended = _on_a_full_disk("clip_client.cli.main", *search, "--apply", limit=100_000)
         there = sorted(path.read_bytes() for path in photos.rglob("*.jpg"))
         moved = sum(not path.exists() for path in before)
-        _on_a_full_disk("clip_client.cli.main", "undo", "--store", f"{name}/store")
+        _on_a_full_disk("clip_client.cli.main", "undo", "--store", str(store))
         after = {path: path.read_bytes() for path in before if path.exists()}
         kept = "all photos are there" if there == sorted(before.values()) else "PHOTOS ARE GONE"
         undone = "undo brought back what was moved" if after == before else "UNDO DID NOT BRING ALL BACK"
-        return f"{ended.replace(f'{name}/store/', '')}: {moved} are in the quarantine, {kept}, {undone}"
+        return f"{ended.replace(f'{store}/', '')}: {moved} are in the quarantine, {kept}, {undone}"
 
 
-def _search(folder: Path, server: Server, *, threshold: float) -> tuple[Path, tuple[str, ...]]:
-    """Make an empty folder for photos; return it, and the arguments that search it."""
-    photos = folder / "photos"
-    photos.mkdir()
-    options = ("--store", str(folder / "store"), "--threshold", str(threshold))
-    return photos, ("dedup", str(photos), "--url", server.grpc_url, *options)
+@contextmanager
+def _photos(*copies: str) -> Iterator[tuple[Path, Path]]:
+    """A folder with a file of each picture for each ending of ``copies``, and the place of a store."""
+    with tempfile.TemporaryDirectory() as folder:
+        photos = Path(folder, "photos")
+        photos.mkdir()
+        for number, data in enumerate(coarse_noise(PICTURES)):
+            for copy in copies:
+                (photos / f"{number}{copy}.jpg").write_bytes(data)
+        yield photos, Path(folder, "store")
+
+
+def _search(server: Server, photos: Path, store: Path, *, threshold: float) -> tuple[str, ...]:
+    options = ("--url", server.grpc_url, "--store", str(store), "--threshold", str(threshold))
+    return "dedup", str(photos), *options
 
 
 def _on_a_full_disk(module: str, *options: str, limit: int = 1_000_000) -> str:
@@ -184,8 +189,7 @@ async def run_fault(repository: Path, fault: str, *, seconds: float, rate: float
                 batch = await clip.embed([files[which]])
             except ClipError as error:
                 outcome.lost += 1
-                name = type(error).__name__
-                outcome.lost_by[name] = outcome.lost_by.get(name, 0) + 1
+                outcome.lost_by[type(error).__name__] += 1
                 return
             answered.append(time.monotonic())
             is_right = not batch.errors and float(batch.vectors[0] @ vectors[which]) >= LEAST_COSINE
@@ -218,16 +222,10 @@ def measure(run: Run) -> dict[str, Any]:
             continue
         outcomes.append(asyncio.run(run_fault(options.repository, fault, seconds=options.seconds)))
         print(outcomes[-1], file=sys.stderr)
-    rows = []
+    columns = ("rate", "offered", "right", "wrong", "lost", "recovery_s")
+    rows = {one.fault: {column: getattr(one, column) for column in columns} for one in outcomes}
+    show(f"{DEADLINE_S:g} s for each image", rows)
     for one in outcomes:
-        counts = map(str, (one.offered, one.right, one.wrong, one.lost))
-        rows.append((one.fault, f"{one.rate:.1f}", *counts, f"{one.recovery_s:.1f}"))
-    headings = ("fault", "images/s", "offered", "right", "wrong", "lost", "s to recover")
-    show(f"{DEADLINE_S:g} s for each image", headings, rows)
-    for one in outcomes:
-        if one.remark:
-            print(f"{one.fault}: {one.remark}")
-        if one.lost_by:
-            print(f"{one.fault}: lost by {', '.join(f'{error} ({count})' for error, count in one.lost_by.items())}")
+        print(f"{one.fault}: {one.remark or 'no remark'}{f'; lost by {one.lost_by}' if one.lost_by else ''}")
     run.exit_code = int(any(one.wrong or one.lost for one in outcomes))
     return {"outcomes": [asdict(one) for one in outcomes]}

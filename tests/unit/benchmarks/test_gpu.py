@@ -25,7 +25,7 @@ def test_every_option_of_a_run_is_one_of_the_experiment(capsys: pytest.CaptureFi
     for name, one in command.RUNS.items():
         words = one.options.format(photos="p", output="o", many=2, loads=1).split()
         with pytest.raises(SystemExit):
-            ensemble.measure.main([*words, "--no-such-option"])
+            ensemble.measure([*words, "--no-such-option"])
         assert capsys.readouterr().err.endswith(": error: unrecognized arguments: --no-such-option\n"), name
     assert sum(one.limit_s for one in command.RUNS.values()) <= 25 * 60
 
