@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from benchmarks.fixtures.planted_vectors import DIMENSION, planted
+from benchmarks.fixtures.planted import DIMENSION, planted
 from benchmarks.harness.experiment import Run, experiment, option, rounds
 from clip_client.search import PhotoIndex
 from clip_client.search.scores import NEUTRAL
@@ -46,7 +46,6 @@ SYSTEMS: Final = {
     rounds(5),
 )
 def measure(run: Run) -> Mapping[str, Any]:
-    """Measure each size."""
     found = {str(size): _measure(size, run) for size in run.options.sizes}
     return {"plan": run.plan, "sizes": found, "valid": all(one["valid"] for one in found.values())}
 

@@ -30,7 +30,6 @@ _BETWEEN_TEXTS: Final = 0.02
 
 @experiment(option("--queries", type=int, default=200, help="queries of each kind"))
 def measure(run: Run) -> Mapping[str, Any]:
-    """Draw the scores of many queries, and count."""
     random = np.random.default_rng(0)
     found = {
         (matches, lift): _shares(random, matches, lift, run.options.queries)

@@ -126,7 +126,6 @@ def check_cuda(python: str | Path, site_packages: Path, environment: dict[str, s
 
 
 def main() -> int:
-    """Check, unpack and run; pass unknown options on to ``benchmarks gpu``."""
     parser = argparse.ArgumentParser(description=__doc__, epilog="All other options are passed on to benchmarks gpu.")
     parser.add_argument("--work", type=Path, default=BUNDLE, help="for the environment (default: the bundle)")
     parser.add_argument("--output", type=Path, default=Path("gpu-results"), help="for the JSON (default: %(default)s)")

@@ -10,8 +10,12 @@ the result file keeps::
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
@@ -21,13 +25,15 @@ from typing import TYPE_CHECKING, Any, Final
 from benchmarks.fixtures.repositories import exported_passport
 from benchmarks.fixtures.sample_photos import write_thumbnails
 from benchmarks.fixtures.server import QUIET, Server, serving
-from benchmarks.harness.checkpoint import CHECKPOINTS, Checkpoint
-from benchmarks.harness.results import RESULTS, write_result
-from benchmarks.harness.rounds import of_rounds
+from benchmarks.harness.results import LOAD_BEFORE, RESULTS, of_rounds, output, write_result
 
 if TYPE_CHECKING:
     from preprocess_ensemble.model_repository.passport import Passport
 
+CHECKPOINTS: Final = Path("build") / "benchmarks"
+"""Interrupted runs keep here what they have measured."""
+BUSY: Final = 0.25
+"""A load average above this, per core, before anything is measured: the machine has other work."""
 Option = Callable[[argparse.ArgumentParser], argparse.Action]
 
 _NOT_PLANNED: Final = frozenset({"repository", "results", "checkpoints", "photos"})
@@ -42,12 +48,10 @@ def option(*flags: str, **settings: Any) -> Option:
 
 
 def rounds(default: int) -> Option:
-    """The number of interleaved rounds."""
     return option("--rounds", type=int, default=default, help="in each round every system is measured once")
 
 
 def seconds(default: float, what: str) -> Option:
-    """The length of one measurement."""
     return option("--seconds", type=float, default=default, help=what)
 
 
@@ -56,6 +60,68 @@ PHOTOS: Final = option("--photos", type=Path, metavar="DIR", help="JPEG files (d
 _RESULTS: Final = option("--results", type=Path, default=RESULTS, help="folder of the result")
 _CHECKPOINTS: Final = option("--checkpoints", type=Path, default=CHECKPOINTS, help="folder of unfinished runs")
 MODEL: Final = option("--model", help="JSON file of a model that open_clip does not know by name")
+
+
+class Checkpoint:
+    """The cells that one run has measured.
+
+    It belongs to one experiment with one ``plan`` at one commit. If plan or commit differs from what is on disk, the
+    run starts over: measurements of different code do not belong in one table.
+    """
+
+    def __init__(self, experiment: str, plan: Mapping[str, Any], directory: Path = CHECKPOINTS) -> None:
+        self.experiment = experiment
+        self.planned = 0
+        """How many cells the run will have, if that is known: for the remaining time."""
+        self.plan = json.loads(json.dumps(plan))
+        self.cells: dict[str, dict[str, Any]] = {}
+        self._seconds: list[float] = []
+        directory.mkdir(parents=True, exist_ok=True)
+        self._path = directory / f"{experiment}.jsonl"
+        lines = self._path.read_text().splitlines() if self._path.exists() else []
+        complete = [json.loads(line) for line in lines if line.endswith("}")]
+        header = {"plan": self.plan, "commit": output("git", "rev-parse", "HEAD")}
+        if complete and complete[0] == header:
+            self.cells = {line["cell"]: line["result"] for line in complete[1:]}
+            say(f"{experiment}: continues after {len(self.cells)} measurements; to start over, delete {self._path}")
+        else:
+            self._path.write_text(json.dumps(header) + "\n")
+        if LOAD_BEFORE > BUSY * len(os.sched_getaffinity(0)):
+            say(
+                f"{experiment}: the load average was {LOAD_BEFORE} before the run. Other work slows PyTorch more "
+                "than other systems, because its threads wait for each other at every operator: ratios to it mislead."
+            )
+
+    def cell(self, name: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Return the kept result of ``name``, or measure it now."""
+        if name not in self.cells:
+            start = time.perf_counter()
+            self.cells[name] = measure()
+            self._seconds.append(time.perf_counter() - start)
+            with self._path.open("a") as file:
+                file.write(json.dumps({"cell": name, "result": self.cells[name]}) + "\n")
+            rate = self.cells[name].get("rate")
+            left_s = (self.planned - len(self.cells)) * statistics.mean(self._seconds)
+            say(
+                f"{self.experiment} {len(self.cells)} {name:<44}"
+                f"{f' {rate:8.1f} a second' if rate is not None else ' done'}"
+                f"{f', {left_s / 60:.1f} min left' if left_s > 0 else ''}"
+            )
+        return self.cells[name]
+
+    def has(self, *names: str) -> bool:
+        """Whether all of these are measured already."""
+        return all(name in self.cells for name in names)
+
+    def finish(self, result: Mapping[str, Any], directory: Path = RESULTS) -> Path:
+        """Write the result with the plan, the environment and every measurement; discard the checkpoint."""
+        path = write_result(self.experiment, {"plan": self.plan, **result, "cells": self.cells}, directory)
+        self._path.unlink()
+        return path
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 class Run:

@@ -7,30 +7,60 @@ texts with these row numbers and returns their vectors (N, D).
 from __future__ import annotations
 
 import base64
+import io
 import json
+import os
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.fixtures.repositories import exported_passport
-from benchmarks.peers.in_process import Target
+from benchmarks.fixtures.repositories import bare_encoder, device, exact_pixels, exported_passport, preprocessing
 from clip_client import ClientConfig, ClipClient
 from clip_client._transports.grpc import transport_factory
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from benchmarks.peers.baseline.network import Network
     from clip_client._transports.base import Transport
 
 Vectors = npt.NDArray[np.float32]
 Embed = Callable[[list[int]], Awaitable[Vectors]]
-Adapter = Callable[[Target], AbstractAsyncContextManager[Embed]]
+EmbedHere = Callable[[list[int]], Vectors]
 
 TIMEOUT_S: Final = 600.0
 """Long, so that a slow system shows as slow and not as failing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """What a load is for: a model, where it is served, and the files to embed."""
+
+    url: str
+    """Empty if the model runs in the process of the load."""
+    files: list[bytes]
+    repository: Path
+    """Of the exported model."""
+    model: str | None = None
+    """JSON file of a model that open_clip does not know by name."""
+
+    def images(self, rows: list[int]) -> list[bytes]:
+        """The files with these numbers."""
+        return [self.files[row] for row in rows]
+
+    def texts(self, rows: list[int]) -> list[str]:
+        """The files with these numbers, if they are texts."""
+        return [self.files[row].decode() for row in rows]
+
+
+Adapter = Callable[[Target], AbstractAsyncContextManager[Embed]]
 
 
 @asynccontextmanager
@@ -69,17 +99,6 @@ async def transport(target: Target) -> AsyncIterator[Embed]:
         yield embed
     finally:
         await connection.close()
-
-
-@asynccontextmanager
-async def in_process(target: Target, load: Callable[[Target], Callable[[list[int]], Vectors]]) -> AsyncIterator[Embed]:
-    """No service: the model in this process."""
-    run = load(target)
-
-    async def embed(rows: list[int]) -> Vectors:
-        return run(rows)
-
-    yield embed
 
 
 @asynccontextmanager
@@ -125,7 +144,6 @@ infinity_texts: Final = partial(embeddings, path="/embeddings", modality="text",
 
 @asynccontextmanager
 async def immich(target: Target) -> AsyncIterator[Embed]:
-    """Immich's endpoint: a form with one image."""
     import aiohttp
 
     passport = exported_passport(target.repository)
@@ -139,3 +157,50 @@ async def immich(target: Target) -> AsyncIterator[Embed]:
             return np.array([json.loads((await post(data=form))["clip"])], np.float32)
 
         yield embed
+
+
+@asynccontextmanager
+async def in_process(target: Target, load: Callable[[Target], EmbedHere]) -> AsyncIterator[Embed]:
+    """The model in the process of the load."""
+    run = load(target)
+
+    async def embed(rows: list[int]) -> Vectors:
+        return run(rows)
+
+    yield embed
+
+
+def ready_pixels(target: Target) -> EmbedHere:
+    """ONNX Runtime alone, on pixels that were decoded beforehand: the highest rate of the encoder on this machine."""
+    pixels = exact_pixels(target.files, preprocessing(target.repository))  # (N, H, W, 3)
+    encode = bare_encoder(target.repository, device=device())
+    return lambda rows: encode(pixels[rows])
+
+
+def pytorch(target: Target, *, precision: str) -> EmbedHere:
+    """open_clip's own loop in batches. Files are decoded on one thread for each core, as a DataLoader's workers do."""
+    from PIL import Image
+
+    network = _network(target, precision)
+    decoders = ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="decode")
+
+    def embed(rows: list[int]) -> Vectors:
+        files = target.images(rows)
+        return network.encode(list(decoders.map(lambda file: network.prepared(Image.open(io.BytesIO(file))), files)))
+
+    return embed
+
+
+def pytorch_texts(target: Target) -> EmbedHere:
+    network = _network(target, "fp32")
+    return lambda rows: network.encode_texts(target.texts(rows))
+
+
+def _network(target: Target, precision: str) -> Network:
+    import torch
+
+    from benchmarks.peers.baseline.network import Network
+
+    passport = exported_passport(target.repository)
+    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
+    return Network(target.model or passport.model, passport.pretrained, device=device(), dtype=dtype)

@@ -37,7 +37,6 @@ _NAMES = (
 
 
 def translated(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The tensors of both towers under transformers' names."""
     tensors = {}
     for name, tensor in state.items():
         for pattern, other in _NAMES:
@@ -51,7 +50,6 @@ def translated(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def config_of(open_clip: dict[str, Any]) -> CLIPConfig:
-    """transformers' configuration for the same towers."""
     vision, text = open_clip["vision_cfg"], open_clip["text_cfg"]
     both = {"hidden_act": "gelu", "projection_dim": open_clip["embed_dim"]}
     return CLIPConfig(
@@ -80,7 +78,6 @@ def config_of(open_clip: dict[str, Any]) -> CLIPConfig:
 
 
 def write_tokenizer(directory: Path, vocabulary: dict[str, int], merges: list[str]) -> CLIPTokenizer:
-    """transformers' tokenizer with open_clip's vocabulary."""
     names = {"<start_of_text>": "<|startoftext|>", "<end_of_text>": "<|endoftext|>"}
     words = {names.get(word, word): number for word, number in vocabulary.items()}
     (directory / "vocab.json").write_text(json.dumps(words))
@@ -89,7 +86,6 @@ def write_tokenizer(directory: Path, vocabulary: dict[str, int], merges: list[st
 
 
 def main() -> None:
-    """Write the model."""
     weights, directory = Path(sys.argv[1]), Path(sys.argv[2])
     saved = torch.load(weights)
     model = CLIPModel(config_of(saved["config"]))

@@ -12,9 +12,8 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
-from benchmarks.fixtures.repositories import BUILD
+from benchmarks.fixtures.repositories import BUILD, device
 from benchmarks.fixtures.server import ServerDidNotStart, free_port
-from benchmarks.peers.in_process import device
 
 START_S: Final = 180.0
 # infinity imports optimum's BetterTransformer, which refuses transformers 4.49 and newer, and a typer of its time; it

@@ -23,8 +23,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, UndefinedErro
 from benchmarks.experiments import search
 from benchmarks.experiments.dedup import first_scan
 from benchmarks.experiments.serving.three_way import SYSTEMS
-from benchmarks.harness.results import RESULTS
-from benchmarks.harness.rounds import median_of
+from benchmarks.harness.results import RESULTS, median_of
 from benchmarks.scripts.install_size import EXTRAS
 from clip_client._encoding import IMAGE_ENCODINGS
 
@@ -114,7 +113,6 @@ def part_of(name: str, results: Results) -> str:
 
 
 def tables_of(path: Path) -> str:
-    """The tables that show one result file."""
     results = newest([path])
     return "\n\n".join(part_of(name, results) for name in TABLES if _experiment_of(name) in results)
 
@@ -186,7 +184,6 @@ def three_way(summary: Mapping[str, Any]) -> bytes:
 
 
 def main() -> None:
-    """Write the picture, and the tables in the documents."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks report", description=__doc__)
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of JSON files (default: %(default)s)")
     results = newest(parser.parse_args().results.glob("*.json"))

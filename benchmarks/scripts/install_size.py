@@ -47,7 +47,6 @@ def disk_mb(directory: Path) -> float:
 
 
 def install(wheel: Path, extras: str, environment: Path) -> dict[str, float]:
-    """Install the wheel with these extras; return megabytes."""
     venv.EnvBuilder(symlinks=True, clear=True).create(environment)
     requirement = f"{wheel}[{extras}]" if extras else str(wheel)
     pip("--python", environment / "bin" / "python", "install", "--no-cache-dir", requirement)
@@ -59,7 +58,6 @@ def install(wheel: Path, extras: str, environment: Path) -> dict[str, float]:
     option("--extras", nargs="*", default=list(EXTRAS), choices=EXTRAS, help="as in pip install 'clip-triton[EXTRAS]'"),
 )
 def measure(run: Run) -> dict[str, Any]:
-    """Install each of the extras."""
     pip("wheel", "--no-deps", "--wheel-dir", run.scratch / "packages", ROOT)
     (wheel,) = (run.scratch / "packages").glob("clip_triton-*.whl")
     extras = {

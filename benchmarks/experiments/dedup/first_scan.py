@@ -101,7 +101,6 @@ def search(url: str, photos: Path, store: Path, server: int | None, verify: str)
 
 
 def measure_once(run: Run, system: str, photos: Path, server: Any) -> dict[str, Any]:
-    """Search ``photos`` once in a new process, with a new store."""
     store = run.scratch / f"store of {system} {photos.name} {time.monotonic_ns()}"
     url, process = f"local:{run.options.repository}", None
     if system == "clip-serve":
@@ -116,7 +115,6 @@ def measure_once(run: Run, system: str, photos: Path, server: Any) -> dict[str, 
     option("--sizes", nargs="+", choices=tuple(SIZES), default=list(SIZES), help="default: all"),
 )
 def measure(run: Run) -> dict[str, Any]:
-    """Measure every size with every system, in turn."""
     cells = {}
     server = run.serve()
     for size in run.options.sizes:

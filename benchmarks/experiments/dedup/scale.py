@@ -1,6 +1,6 @@
 """What does a search of very many photos cost, and how many copies does it miss?
 
-Vectors are planted (``fixtures.planted_vectors``): one in twenty is a copy, and no others are alike, so the pairs that
+Vectors are planted (``fixtures.planted``): one in twenty is a copy, and no others are alike, so the pairs that
 a search must find are known. On one machine a store holds them all, and a search for ten of the photos shows what the
 store itself costs. On Ray they lie in Parquet files. There are no photos to align, and each measurement runs in a new
 process, for its peak of memory.
@@ -17,7 +17,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -25,8 +25,7 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks.fixtures.null_repository import write_null_repository
-from benchmarks.fixtures.planted_store import StandIn, fill_store, photo_file, write_embedded
-from benchmarks.fixtures.planted_vectors import THRESHOLD, planted
+from benchmarks.fixtures.planted import THRESHOLD, StandIn, fill_store, photo_file, planted, write_embedded
 from benchmarks.harness.experiment import PHOTOS, Run, experiment, option
 from benchmarks.harness.meters import RayGauge
 from benchmarks.harness.results import show
@@ -108,30 +107,30 @@ def search_on_ray(folder: Path) -> dict[str, Any]:
     }
 
 
-def embed_plainly(url: str, paths: Sequence[str], output: Path) -> None:
-    """Embed with one client in this process."""
+def embed(engine: str, url: str, paths: Sequence[str], output: Path) -> None:
+    """Embed with one client in this process, or on the cluster that it is connected to."""
+    if engine == RAY:
+        summary = embed_partitions(image_files(paths), url, output=output)
+        assert (summary.images, summary.failed) == (len(paths), 0), summary
+        return
     with SyncClipClient(url) as clip:
         batch = clip.embed(paths)
     batch.raise_for_errors()
     save_vectors(output, batch)
 
 
-def embed_on_ray(url: str, paths: Sequence[str], output: Path) -> None:
-    """Embed on the cluster that this process is connected to."""
-    summary = embed_partitions(image_files(paths), url, output=output)
-    assert (summary.images, summary.failed) == (len(paths), 0), summary
-
-
 def embed_twice(engine: str, url: str, paths: Sequence[str], scratch: Path) -> dict[str, Any]:
     """Embed a quarter of the files and then all of them; return rates and memory."""
     spent: list[tuple[int, float, float]] = []
-    with cluster() if engine == RAY else nullcontext(), RayGauge.running() if engine == RAY else nullcontext() as gauge:
+    with ExitStack() as stack:
+        if engine == RAY:
+            stack.enter_context(cluster())
+        gauge = stack.enter_context(RayGauge.running()) if engine == RAY else RayGauge()
         # The first files are a warm-up.
         for number, some in enumerate((paths[:64], paths[::4], paths)):
-            output = scratch / f"output {engine} {number}"
-            started, before_s = time.perf_counter(), time.process_time() + (gauge.processor_s if gauge else 0.0)
-            (embed_on_ray if engine == RAY else embed_plainly)(url, some, output)
-            processor_s = time.process_time() + (gauge.processor_s if gauge else 0.0) - before_s
+            started, before_s = time.perf_counter(), time.process_time() + gauge.processor_s
+            embed(engine, url, some, scratch / f"output {engine} {number}")
+            processor_s = time.process_time() + gauge.processor_s - before_s
             spent.append((len(some), time.perf_counter() - started, processor_s))
     _, (few, few_s, few_processor_s), (count, seconds, processor_s) = spent
     # On a busy machine the small run may take longer than the large one.
@@ -140,8 +139,8 @@ def embed_twice(engine: str, url: str, paths: Sequence[str], scratch: Path) -> d
         "photos_per_second": rate,
         "processor_ms_per_photo": 1e3 * (processor_s - few_processor_s) / (count - few),
         "fixed_s": seconds - count / rate,
-        "worker_peak_mb": gauge.worker_bytes / 1e6 if gauge else peak_memory_mb(),
-        "object_store_peak_mb": gauge.store_bytes / 1e6 if gauge else 0.0,
+        "worker_peak_mb": gauge.worker_bytes / 1e6 or peak_memory_mb(),
+        "object_store_peak_mb": gauge.store_bytes / 1e6,
     }
 
 
@@ -168,7 +167,6 @@ def measure_embedding(run: Run) -> dict[str, Any]:
     option("--files", type=int, default=6_000, help="JPEG files to embed; 0 leaves this out"),
 )
 def measure(run: Run) -> dict[str, Any]:
-    """Search every number of photos, then embed."""
     searches = {}
     for engine, count in itertools.product(run.options.engines, run.options.vectors):
         name = f"{count:,} vectors, {engine}"

@@ -73,7 +73,6 @@ def encodings(kind: str) -> list[tuple[str, int]]:
     option("--kinds", nargs="+", choices=tuple(KINDS), default=list(KINDS), help="default: all"),
 )
 def measure(run: Run) -> dict[str, Any]:
-    """Measure every class with the scale that the server would choose."""
     embed, config = bare_encoder(run.options.repository), preprocessing(run.options.repository)
     sources = {path.stem: Image.open(path).convert("RGB") for path in write_originals(run.scratch)}
     rows = []

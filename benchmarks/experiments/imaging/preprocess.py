@@ -54,7 +54,6 @@ _exact = Preprocessor(CONFIG, threads=1, fast_decode=False)
 
 
 def resize_and_crop(image: Image.Image) -> Pixels:
-    """Resize the shortest side to 224, bicubic, and crop the middle."""
     resized = functional.resize(image, SIDE, functional.InterpolationMode.BICUBIC)
     return np.asarray(functional.center_crop(resized, SIDE))
 
@@ -83,7 +82,6 @@ OTHERS: Final = tuple(name for name in SYSTEMS if name != "open_clip")
 
 
 def files(size: tuple[int, int], count: int) -> list[bytes]:
-    """Encode ``count`` pictures of photos side by side, at ``size``."""
     with tempfile.TemporaryDirectory() as directory:
         sources = [Image.open(path).convert("RGB") for path in write_originals(Path(directory))]
     # Nothing is enlarged, so that each size has the detail of a photo.
@@ -125,7 +123,6 @@ def one_core(jpegs: list[bytes], seconds: float) -> dict[str, list[float]]:
     option("--sizes", nargs="+", choices=tuple(SIZES), default=list(SIZES), help="default: all"),
 )
 def measure(run: Run) -> dict[str, Any]:
-    """Measure every size."""
     torch.set_num_threads(1)
     sizes: dict[str, Any] = {}
     for name in run.options.sizes:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.fixtures.server import Server
 from benchmarks.harness.meters import tree_s
-from benchmarks.harness.rounds import LEAST_COSINE, median_of, spread
+from benchmarks.harness.results import LEAST_COSINE, median_of, spread
 from benchmarks.load.worker import start_load
 from benchmarks.peers.services import Service
 
@@ -42,7 +42,6 @@ def start(run: Run, systems: Mapping[str, System], services: Mapping[str, Server
 
 
 def address(service: Server | Service) -> Service:
-    """Where a service is asked, and its process."""
     return Service(service.grpc_url, service.process.pid) if isinstance(service, Server) else service
 
 
@@ -53,7 +52,6 @@ def measure(
     orders: Mapping[int, Mapping[str, int]],
     services: Mapping[str, Service] | None = None,
 ) -> Found:
-    """Carry out the order of each size with each system; with ``services``, measure their processor time as well."""
     cells = {}
     for size, order in orders.items():
         for name, worker in workers.items():
@@ -95,7 +93,6 @@ def _at(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def rows_of(systems: Mapping[str, System], summary: Mapping[str, Mapping[str, Any]], what: str) -> dict[str, Any]:
-    """The table of a summary; ``what`` was embedded."""
     return {
         f"{systems[name].words} x{size}{'' if about['valid'] else ', INVALID'}": {
             f"{what} a second": at["images_per_second"]["median"],

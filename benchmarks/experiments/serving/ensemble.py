@@ -20,12 +20,9 @@ from typing import Any, Final
 from benchmarks.fixtures.repositories import Vectors, bare_encoder, exact_pixels, preprocessing
 from benchmarks.fixtures.server_setting import ServerSetting
 from benchmarks.harness.experiment import MODEL, PHOTOS, REPOSITORY, Run, experiment, option, rounds, seconds
-from benchmarks.harness.results import show
-from benchmarks.harness.rounds import LEAST_COSINE, cosine_to_first, median_of, of_rounds, ratios, spread
-from benchmarks.load.adapters import in_process, transport
-from benchmarks.load.triton_statistics import measured
-from benchmarks.load.worker import start_load
-from benchmarks.peers.in_process import pytorch, ready_pixels
+from benchmarks.harness.results import LEAST_COSINE, cosine_to_first, median_of, of_rounds, ratios, show, spread
+from benchmarks.load.adapters import in_process, pytorch, ready_pixels, transport
+from benchmarks.load.worker import measured, start_load
 from preprocess_ensemble.contract import ENCODER, PREPROCESSOR
 
 PARTS: Final = {
@@ -68,7 +65,6 @@ SETTINGS: Final = (
     option("--name", default="ensemble", help="of the result file"),
 )
 def measure(run: Run) -> dict[str, Any]:
-    """Measure every part and every setting in turn."""
     options = run.options
     run.name = options.name
     settings = ServerSetting.every(options)
@@ -125,7 +121,6 @@ def server_options(options: Any) -> list[str]:
 
 
 def summary_of(setting: ServerSetting, sizes: Sequence[int], cells: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """Medians over the rounds of one setting, by number of callers."""
     starts = of_rounds(cells, f"{setting.name} start")
     cosine = min(one["cosine"] for one in starts)
     at = {size: point(of_rounds(cells, f"{setting.name} x{size}")) for size in sizes}
@@ -160,7 +155,6 @@ def point(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def rows_of(summary: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """A row for each part, setting and number of callers."""
     rows: dict[str, dict[str, Any]] = {
         f"{part} x{size}": {"images/s": rate["median"], "ensemble / part": summary["ratios"][part][size]["median"]}
         for part, sizes in summary["parts"].items()

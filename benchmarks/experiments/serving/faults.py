@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import os
 import shutil
 import signal
@@ -26,7 +27,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,7 +36,7 @@ from tritonclient.utils import InferenceServerException
 
 from benchmarks.fixtures.sample_photos import coarse_noise
 from benchmarks.fixtures.server import TINY_CLIP, Server, python_with_shared_memory, serving
-from benchmarks.harness.experiment import REPOSITORY, Run, experiment, option, seconds
+from benchmarks.harness.experiment import REPOSITORY, Run, experiment, option, say, seconds
 from benchmarks.harness.results import show
 from benchmarks.load.loops import closed_loop, open_loop
 from clip_client import ClipClient, ClipError
@@ -52,23 +52,6 @@ DEADLINE_S: Final = 30.0
 LEAST_COSINE: Final = 0.999
 """Of a right answer to the image's vector."""
 SMALL_SHARED_MEMORY: Final = "/dev/shm of 16 MB"
-
-
-@dataclass(kw_only=True)
-class Outcome:
-    """Counts of one fault."""
-
-    fault: str
-    offered: int
-    right: int = 0
-    wrong: int = 0
-    lost: int = 0
-    recovery_s: float = float("inf")
-    rate: float
-    """Images offered a second."""
-    lost_by: Counter[str] = field(default_factory=Counter)
-    """The client's error -> how many were lost by it."""
-    remark: str = ""
 
 
 def _export_to_a_full_disk(server: Server) -> str:
@@ -155,16 +138,11 @@ FAULTS: Final[dict[str, Callable[[Server], str | None]]] = {
 """Name -> function that breaks the server, and may return a remark."""
 
 
-async def _sustainable_rate(clip: ClipClient, files: list[bytes]) -> float:
-    """Images per second that leave this server time to catch up after a fault."""
-    answers = await closed_loop(lambda _: clip.embed(files), callers=1, seconds=CALIBRATION_S)
-    return min(MOST_RATE, SHARE * len(files) * answers.rate)
-
-
-async def run_fault(repository: Path, fault: str, *, seconds: float, rate: float | None = None) -> Outcome:
+async def run_fault(repository: Path, fault: str, *, seconds: float, rate: float | None = None) -> dict[str, Any]:
     """Offer images for ``seconds``, break the server after a third of them, and count the answers."""
     options = ("--canary-interval-s", "1", "--canary-timeout-s", "2", "--frozen-after-s", "3")
     files = coarse_noise(PICTURES)
+    counts, lost_by = Counter(right=0, wrong=0, lost=0), Counter[str]()
     async with AsyncExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         small = fault == SMALL_SHARED_MEMORY
@@ -173,8 +151,10 @@ async def run_fault(repository: Path, fault: str, *, seconds: float, rate: float
         server = stack.enter_context(serving(copy, *options, python=python))
         clip = await stack.enter_async_context(ClipClient(server.grpc_url, timeout_s=DEADLINE_S))
         vectors = (await clip.embed(files)).vectors
-        rate = rate or await _sustainable_rate(clip, files)
-        outcome = Outcome(fault=fault, offered=max(3, int(seconds * rate)), rate=rate)
+        if rate is None:
+            answers = await closed_loop(lambda _: clip.embed(files), callers=1, seconds=CALIBRATION_S)
+            rate = min(MOST_RATE, SHARE * len(files) * answers.rate)
+        offered = max(3, int(seconds * rate))
         numbers = itertools.count()
         answered: list[float] = []
         breaking: asyncio.Future[str | None] | None = None
@@ -182,29 +162,28 @@ async def run_fault(repository: Path, fault: str, *, seconds: float, rate: float
         async def call(due_s: float) -> None:
             nonlocal breaking
             number = next(numbers)
-            if number == outcome.offered // 3:
+            if number == offered // 3:
                 breaking = asyncio.ensure_future(asyncio.to_thread(FAULTS[fault], server))
             which = number % len(files)
             try:
                 batch = await clip.embed([files[which]])
             except ClipError as error:
-                outcome.lost += 1
-                outcome.lost_by[type(error).__name__] += 1
+                counts["lost"] += 1
+                lost_by[type(error).__name__] += 1
                 return
             answered.append(time.monotonic())
             is_right = not batch.errors and float(batch.vectors[0] @ vectors[which]) >= LEAST_COSINE
-            outcome.right += is_right
-            outcome.wrong += not is_right
+            counts["right" if is_right else "wrong"] += 1
 
         # The gaps make the first call due at once, and the last one within the time.
         gaps = itertools.chain([0.0], itertools.repeat(1 / rate))
-        await open_loop(call, gaps, seconds=(outcome.offered - 0.5) / rate)
+        await open_loop(call, gaps, seconds=(offered - 0.5) / rate)
         assert breaking is not None
-        outcome.remark = await breaking or ""
+        remark = await breaking or ""
     # Answers are noted as they arrive, so the times rise.
-    gaps_s = (later - earlier for earlier, later in itertools.pairwise(answered))
-    outcome.recovery_s = max(gaps_s, default=outcome.recovery_s)
-    return outcome
+    recovery_s = max((later - earlier for earlier, later in itertools.pairwise(answered)), default=math.inf)
+    figures = {"rate": rate, "offered": offered, **counts, "recovery_s": recovery_s}
+    return {"fault": fault, **figures, "lost_by": lost_by, "remark": remark}
 
 
 @experiment(
@@ -214,18 +193,14 @@ async def run_fault(repository: Path, fault: str, *, seconds: float, rate: float
 )
 def measure(run: Run) -> dict[str, Any]:
     """Break a server in every way; the exit code is 1 if an answer was wrong or lost."""
-    options = run.options
     outcomes = []
-    for fault in options.faults:
+    for fault in run.options.faults:
         if fault == SMALL_SHARED_MEMORY and os.geteuid() != 0:
-            print(f"{fault}: left out, because only root can mount", file=sys.stderr)
-            continue
-        outcomes.append(asyncio.run(run_fault(options.repository, fault, seconds=options.seconds)))
-        print(outcomes[-1], file=sys.stderr)
+            say(f"{fault}: left out, because only root can mount")
+        else:
+            outcomes.append(asyncio.run(run_fault(run.options.repository, fault, seconds=run.options.seconds)))
+            say(str(outcomes[-1]))
     columns = ("rate", "offered", "right", "wrong", "lost", "recovery_s")
-    rows = {one.fault: {column: getattr(one, column) for column in columns} for one in outcomes}
-    show(f"{DEADLINE_S:g} s for each image", rows)
-    for one in outcomes:
-        print(f"{one.fault}: {one.remark or 'no remark'}{f'; lost by {one.lost_by}' if one.lost_by else ''}")
-    run.exit_code = int(any(one.wrong or one.lost for one in outcomes))
-    return {"outcomes": [asdict(one) for one in outcomes]}
+    show(f"{DEADLINE_S:g} s for each image", {one["fault"]: {key: one[key] for key in columns} for one in outcomes})
+    run.exit_code = int(any(one["wrong"] or one["lost"] for one in outcomes))
+    return {"outcomes": outcomes}

@@ -14,8 +14,7 @@ from typing import Any, Final
 from benchmarks.experiments.serving import comparison
 from benchmarks.experiments.serving.comparison import System
 from benchmarks.harness.experiment import MODEL, PHOTOS, REPOSITORY, Run, experiment, option, rounds, seconds
-from benchmarks.harness.results import show
-from benchmarks.harness.rounds import cosine_to_first
+from benchmarks.harness.results import cosine_to_first, show
 from benchmarks.load.adapters import clip_client, embeddings, immich, infinity_images, transport
 from benchmarks.peers.services import gateway, infinity
 
@@ -45,7 +44,6 @@ DEFAULT: Final = [name for name in SYSTEMS if name != "infinity"]
     seconds(4.0, "per system, size of a request and round"),
 )
 def measure(run: Run) -> dict[str, Any]:
-    """Measure every system in turn."""
     options = run.options
     systems = {name: SYSTEMS[name] for name in options.systems}
     triton = comparison.address(run.serve(None, "--precision", "fp32"))

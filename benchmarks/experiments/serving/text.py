@@ -15,10 +15,8 @@ from typing import Any, Final
 from benchmarks.experiments.serving import comparison
 from benchmarks.experiments.serving.comparison import System
 from benchmarks.harness.experiment import MODEL, REPOSITORY, Run, experiment, option, rounds, seconds
-from benchmarks.harness.results import show
-from benchmarks.harness.rounds import cosine_to_first
-from benchmarks.load.adapters import clip_client, in_process, infinity_texts
-from benchmarks.peers.in_process import pytorch_texts
+from benchmarks.harness.results import cosine_to_first, show
+from benchmarks.load.adapters import clip_client, in_process, infinity_texts, pytorch_texts
 from benchmarks.peers.services import infinity
 
 SYSTEMS: Final = {
@@ -53,7 +51,6 @@ ODD: Final = (
     seconds(4.0, "per system, number of callers and round"),
 )
 def measure(run: Run) -> dict[str, Any]:
-    """Measure every system in turn."""
     options = run.options
     options.photos = write_texts(run.scratch / "texts", options.captions)
     systems = {name: system for name, system in SYSTEMS.items() if name in options.systems or not system.service}
@@ -77,7 +74,6 @@ def measure(run: Run) -> dict[str, Any]:
 
 
 def texts(captions: int = 256) -> list[str]:
-    """The captions, then the odd texts."""
     choose = random.Random(0).choice
     made = [choose(_STYLES).format(f"{choose(_THINGS)} {choose(_PLACES)}".strip()) for _ in range(captions)]
     return [*made, *ODD]

@@ -21,10 +21,9 @@ from benchmarks.experiments.serving import comparison
 from benchmarks.experiments.serving.comparison import Found, System
 from benchmarks.fixtures.server import QUIET, Server, serving
 from benchmarks.harness.experiment import MODEL, REPOSITORY, Run, experiment, option, rounds, seconds
-from benchmarks.harness.rounds import cosine_to_first, median_of, ratios, spread
-from benchmarks.load.adapters import clip_client, in_process, infinity_images, transport
+from benchmarks.harness.results import cosine_to_first, median_of, ratios, spread
+from benchmarks.load.adapters import clip_client, in_process, infinity_images, pytorch, transport
 from benchmarks.load.loops import OPEN_TIMES
-from benchmarks.peers.in_process import pytorch
 from benchmarks.peers.services import infinity, plain_service
 from preprocess_ensemble.export.parity import REQUIRED_COSINE
 from preprocess_ensemble.runtimes.processor import has_bf16
@@ -73,7 +72,6 @@ def services(run: Run) -> dict[str, Callable[[], AbstractContextManager[Any]]]:
 
 @contextmanager
 def int8(model: str, pretrained: str) -> Iterator[Server]:
-    """A server of these weights, exported in int8."""
     with tempfile.TemporaryDirectory() as exported:
         options = ("--model", model, "--pretrained", pretrained, "--precision", "int8", "--repository", exported)
         command = (sys.executable, "-m", "preprocess_ensemble.export.command", *options)
@@ -92,7 +90,6 @@ def int8(model: str, pretrained: str) -> Iterator[Server]:
     seconds(5.0, "per system, concurrency and round"),
 )
 def measure(run: Run) -> dict[str, Any]:
-    """Measure every system at every concurrency, all in turn."""
     options = run.options
     if not has_bf16() and "openvino-bf16" in options.systems:
         print("openvino-bf16 is left out: this processor has neither avx512_bf16 nor amx_bf16", file=sys.stderr)

@@ -32,7 +32,6 @@ _TOKENS: Final = 49408
     rounds(5),
 )
 def measure(run: Run) -> dict[str, Any]:
-    """Measure both towers of every model in each round."""
     times: dict[tuple[str, str], list[float]] = {}
     towers = dict(tower for repository in run.options.repositories for tower in opened(repository, run.options.batch))
     for _ in range(run.options.rounds + 1):  # the first one warms up

@@ -54,7 +54,6 @@ _NONSENSE: Final = 50
     option("--most", type=int, default=1000, help="photos to use; a random choice of more"),
 )
 def measure(run: Run) -> dict[str, Any]:
-    """Export the model, embed the photos in this process, and compare."""
     options = run.options
     repository = run.scratch / "models"
     model = options.model or "ViT-B-32"
@@ -134,18 +133,15 @@ def by_torch(network: Network, path: Path) -> Vectors:
 
 
 def re_encoded(photo: Image.Image) -> bytes:
-    """A JPEG of quality 40."""
     return encoded(photo, quality=40)
 
 
 def halved(photo: Image.Image) -> bytes:
-    """Half the width and height, as a JPEG of quality 90."""
     size = (max(1, photo.width // 2), max(1, photo.height // 2))
     return encoded(photo.resize(size, Image.Resampling.LANCZOS), quality=90)
 
 
 def cropped(photo: Image.Image) -> bytes:
-    """Without 5 % of the width and of the height, as a JPEG of quality 90."""
     width, height = photo.size
     return encoded(photo.crop((width // 40, height // 40, width - width // 40, height - height // 40)), quality=90)
 
@@ -156,6 +152,5 @@ def _upright(path: Path) -> Image.Image:
 
 
 def invented(count: int) -> list[str]:
-    """Queries of two or three words that no language has."""
     choose = random.Random(1)
     return [" ".join("".join(choose.sample(_SYLLABLES, 3)) for _ in range(choose.randint(2, 3))) for _ in range(count)]

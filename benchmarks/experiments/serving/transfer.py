@@ -10,11 +10,10 @@ trained model tells pictures apart.
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 from PIL import Image
@@ -25,12 +24,11 @@ from benchmarks.fixtures.sample_photos import write_originals
 from benchmarks.harness.experiment import REPOSITORY, Run, experiment, option
 from benchmarks.harness.results import show
 from clip_client import ClientConfig, ModelInfo
-from clip_client._encoding import IMAGE_ENCODINGS, TransferName
+from clip_client._encoding import IMAGE_ENCODINGS
 from clip_client._pipeline.encoder import ImageEncoder
 from preprocess_ensemble.imaging.decode import decode
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
 
-WAYS: Final = (*IMAGE_ENCODINGS, "uint8 tensor", "FP32 tensor", "JSON")
 PIXELS: Final = 2_000_000
 SETTINGS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     **{
@@ -80,28 +78,15 @@ def enlarged(photo: Path, pixels: int) -> bytes:
         return encoded(image.convert("RGB").resize(size, Image.Resampling.LANCZOS), quality=90)
 
 
-def prepare(way: str, photo: bytes, model: ModelInfo) -> bytes:
-    """What the client does to one photo before it is sent; returns what then travels."""
-    if way in IMAGE_ENCODINGS:
-        encoder = ImageEncoder(ClientConfig(transfer=cast("TransferName", way)))
-        return encoder.unchanged(photo) or encoder.encode(photo, model)
-    config = PreprocessConfig.from_mapping(model.preprocess)
-    pixels = preprocess(decode(photo, at_least=config.decode_at_least), config)  # uint8 (H, W, 3)
-    if way == "uint8 tensor":
-        return pixels.tobytes()
-    mean, std = (np.array(value, np.float32) for value in (config.mean, config.std))
-    tensor = np.ascontiguousarray(((pixels.astype(np.float32) / 255 - mean) / std).transpose(2, 0, 1))
-    return tensor.tobytes() if way == "FP32 tensor" else json.dumps(tensor.ravel().tolist()).encode()
-
-
 def preparation(photos: list[bytes], model: ModelInfo) -> dict[str, dict[str, float]]:
     """Bytes, and milliseconds of processor time, that each way costs the client."""
-    found = {}
-    for way in WAYS:
+    found: dict[str, dict[str, float]] = {}
+    for way in IMAGE_ENCODINGS:
+        encoder = ImageEncoder(ClientConfig(transfer=way))
         sizes, times_ms = [], []
         for photo in [photos[0], *photos]:
             started = time.thread_time()
-            sizes.append(len(prepare(way, photo, model)))
+            sizes.append(len(encoder.unchanged(photo) or encoder.encode(photo, model)))
             times_ms.append(1e3 * (time.thread_time() - started))
         found[way] = {"mean_kb": statistics.fmean(sizes[1:]) / 1e3, "client_ms": statistics.median(times_ms[1:])}
     return found
@@ -109,7 +94,6 @@ def preparation(photos: list[bytes], model: ModelInfo) -> dict[str, dict[str, fl
 
 @experiment(REPOSITORY, option("--most", type=int, help="photos (default: all samples)"))
 def measure(run: Run) -> dict[str, Any]:
-    """Measure, and print the first table; the report prints the second."""
     model = ModelInfo.from_json(run.passport.to_json(), max_batch_size=32)
     originals = write_originals(run.scratch / "originals")[: run.options.most]
     config = PreprocessConfig.from_mapping(model.preprocess)

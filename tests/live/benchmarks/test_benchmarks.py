@@ -124,7 +124,7 @@ def test_ensemble(tiny_repository: Path, tmp_path: Path, measured: Measure) -> N
 def test_transfer(tiny_repository: Path, measured: Measure) -> None:
     found = measured("transfer", "--repository", str(tiny_repository), "--most", "2")
     sizes = {way: one["mean_kb"] for way, one in found["preparation_2_megapixels"].items()}
-    assert sizes["JSON"] > sizes["FP32 tensor"] == 4 * sizes["uint8 tensor"] > sizes["thumbnail"]
+    assert sizes["original"] > sizes["thumbnail"] > sizes["thumbnail-small"]
     assert found["settings"]["PNG"]["least_cosine"] > found["settings"]["JPEG q75 4:2:0"]["least_cosine"]
 
 

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from benchmarks.experiments.dedup.accuracy import summary
-from benchmarks.experiments.dedup.harm import Applied, counted, harm_of, removed_by_hash, upper_bound
+from benchmarks.experiments.dedup.accuracy import Applied, counted, harm_of, removed_by_hash, summary, upper_bound
 from benchmarks.fixtures.copies import edits
 from benchmarks.fixtures.copies.case import Case, decoded, is_visible
 from benchmarks.fixtures.copies.generator import KINDS

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from benchmarks.harness.checkpoint import Checkpoint
-from benchmarks.harness.rounds import cosine_to_first
+from benchmarks.harness.experiment import Checkpoint
+from benchmarks.harness.results import cosine_to_first
 from benchmarks.load.loops import closed_loop, open_loop, poisson
 from clip_client._transports.triton_statistics import ModelStatistics
 
@@ -63,7 +63,7 @@ def test_what_another_plan_or_commit_measured_is_measured_again(
         return was_kept
 
     assert [is_kept(rounds) for rounds in (2, 2, 3, 3)] == [False, True, False, True]
-    monkeypatch.setattr("benchmarks.harness.checkpoint.output", lambda *_: "another")
+    monkeypatch.setattr("benchmarks.harness.experiment.output", lambda *_: "another")
     assert not is_kept(3)
 
 

@@ -11,7 +11,7 @@ from benchmarks.experiments.dedup.review import measure_one
 from benchmarks.experiments.serving.ensemble import summary_of
 from benchmarks.experiments.serving.soak import record
 from benchmarks.experiments.serving.three_way import SYSTEMS, summarise
-from benchmarks.fixtures.planted_vectors import THRESHOLD, planted
+from benchmarks.fixtures.planted import THRESHOLD, planted
 from benchmarks.fixtures.server_setting import ServerSetting
 from benchmarks.scripts.install_size import EXTRAS
 from tests.fixtures.packaging.extras import extras
@@ -58,7 +58,7 @@ def test_every_request_of_the_experiment_is_answered() -> None:
     assert result["groups"] == 5
     assert [len(result[name]) for name in ("pages_ms", "next_ms", "decision_ms")] == [5, 5, 5]
     assert min(result["next_ms"]) > 0
-    assert all(0 < first <= every for first, every in result["rules_s"].values())
+    assert min(result["rules_s"].values()) > 0
 
 
 def test_exactly_the_planted_pairs_reach_the_threshold_and_all_are_close_together() -> None:
