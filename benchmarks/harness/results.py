@@ -13,6 +13,7 @@ import os
 import platform
 import statistics
 import subprocess
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
@@ -98,7 +99,7 @@ def show(title: str, rows: Mapping[str, Mapping[str, Any]]) -> None:
         table.add_column(str(column), justify="right")
     for name, row in rows.items():
         table.add_row(name, *(_figure(row.get(column, "")) for column in columns))
-    Console().print(table)
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
 
 
 def _figure(value: Any) -> str:

@@ -57,8 +57,11 @@ class Network:
     @torch.inference_mode()
     def encode_texts(self, texts: Sequence[str]) -> Vectors:
         """Encode N texts in one batch: (N, D)."""
-        tokens = cast("Any", open_clip.get_tokenizer(self._source.model))(texts)
-        return self._unit(self._loaded.encode_text(tokens.to(self._device)))
+        return self._unit(self._loaded.encode_text(self._tokenizer(texts).to(self._device)))
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        return open_clip.get_tokenizer(self._source.model)
 
     @staticmethod
     def _unit(vectors: torch.Tensor) -> Vectors:
