@@ -41,10 +41,10 @@ QUALITY: Final = 85
 
 def requirements() -> list[str]:
     """What this package and its server require by ``setup.cfg``, without what is fetched in another way."""
-    config = configparser.ConfigParser(interpolation=None)
+    config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")
     listed = config["options"]["install_requires"] + config["options.extras_require"]["server"]
-    found = [line.partition(";")[0].strip() for line in listed.splitlines() if line.strip()]
+    found = dict.fromkeys(line.partition(";")[0].strip() for line in listed.splitlines() if line.strip())
     other = {_name(one) for one in (*ALONE, *BUILT)}
     return [LIMITED.get(_name(one), one) for one in found if _name(one) not in other] + list(ADDED)
 
@@ -54,8 +54,9 @@ def _name(requirement: str) -> str:
 
 
 def run_module(*arguments: str | Path) -> None:
-    """Run ``python -m``. Raises CalledProcessError; the module has printed why."""
-    subprocess.run([sys.executable, "-m", *arguments], check=True, stdout=sys.stderr)
+    """Run ``python -m``. Exits if it fails; the module has printed why."""
+    if subprocess.run([sys.executable, "-m", *arguments], check=False, stdout=sys.stderr).returncode:
+        raise SystemExit(f"gpu_kit: python -m {arguments[0]} {arguments[1]} failed: see above")
 
 
 def fetch_wheels(directory: Path, python: str) -> None:
@@ -125,7 +126,7 @@ def write_checksums(directory: Path) -> int:
     return sum(path.stat().st_size for path in paths)
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, required=True, metavar="DIR")
     parser.add_argument("--python", default="3.12", help="version on the machine with the card (default: %(default)s)")
@@ -134,23 +135,17 @@ def main() -> int:
     arguments = parser.parse_args()
     bundle: Path = arguments.output
     bundle.mkdir(parents=True, exist_ok=True)
-    try:
-        fetch_wheels(bundle / "wheels", arguments.python)
-        for precision in ("fp32", "fp16"):
-            weights = ("--model", arguments.model, "--pretrained", arguments.pretrained, "--precision", precision)
-            repository = bundle / "exports" / precision
-            run_module("preprocess_ensemble.export.command", *weights, "--repository", repository)
-        write_photos(bundle / "photos")
-        copy_tree(bundle / "tree")
-        missing = [] if copy_turbojpeg(bundle / "libraries") else [TURBOJPEG]
-        if not copy_libpython(bundle / "libpython", arguments.python):
-            missing.append(f"libpython{arguments.python}.so.1.0")
-        shutil.copyfile(ROOT / "benchmarks" / "gpu" / "run.py", bundle / "run.py")
-    except (subprocess.CalledProcessError, OSError) as error:
-        print(f"gpu_kit: {error}", file=sys.stderr)
-        return 1
+    fetch_wheels(bundle / "wheels", arguments.python)
+    for precision in ("fp32", "fp16"):
+        weights = ("--model", arguments.model, "--pretrained", arguments.pretrained, "--precision", precision)
+        run_module("preprocess_ensemble.export.command", *weights, "--repository", bundle / "exports" / precision)
+    write_photos(bundle / "photos")
+    copy_tree(bundle / "tree")
+    missing = [] if copy_turbojpeg(bundle / "libraries") else [TURBOJPEG]
+    if not copy_libpython(bundle / "libpython", arguments.python):
+        missing.append(f"libpython{arguments.python}.so.1.0")
+    shutil.copyfile(ROOT / "benchmarks" / "gpu" / "run.py", bundle / "run.py")
     if missing:
         found_in = "(apt-get install libturbojpeg0)"
         print(f"not installed here, so not in the bundle: {', '.join(missing)} {found_in}", file=sys.stderr)
     print(f"{bundle}: {write_checksums(bundle) / 1e6:.0f} MB; on the other machine: python3 {bundle.name}/run.py")
-    return 0

@@ -148,6 +148,23 @@ def test_fidelity(tiny_repository: Path, measured: Measure) -> None:
     assert all(row["psnr_db_min"] > 20 for row in (*found["by_class"], *found["stress"]))
 
 
+def test_review(measured: Measure) -> None:
+    (found,) = measured("review", "--groups", "5")["review"]
+    assert [len(found[name]) for name in ("pages_ms", "next_ms", "decision_ms")] == [5, 5, 5]
+    assert min(*found["next_ms"], *found["rules_s"].values()) > 0
+
+
+def test_search(measured: Measure) -> None:
+    (found,) = measured("search", "--photos", "500", "--rounds", "1")["sizes"].values()
+    assert found["valid"]
+    assert min(one["median"] for one in found["ms"].values()) > 0
+
+
+def test_search_scores(measured: Measure) -> None:
+    cells = measured("search_scores", "--queries", "2")["cells"]
+    assert [one["unclear"] for one in cells if one["matches"] == 200 and one["lift"] == 6] == [0]
+
+
 @pytest.mark.timeout(300)
 def test_scale(measured: Measure) -> None:
     found = measured("scale", "--vectors", "400", "--files", "60")

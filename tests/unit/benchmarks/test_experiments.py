@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.experiments.dedup.review import measure_one
 from benchmarks.experiments.serving.ensemble import summary_of
 from benchmarks.experiments.serving.soak import record
 from benchmarks.experiments.serving.three_way import SYSTEMS, summarise
@@ -51,14 +50,6 @@ def test_other_vectors_make_a_row_and_the_run_invalid() -> None:
     summary = three_way(cosine=0.99)
     assert not summary["systems"]["ensemble"]["valid"]
     assert not summary["valid"]
-
-
-def test_every_request_of_the_experiment_is_answered() -> None:
-    result = measure_one(5)
-    assert result["groups"] == 5
-    assert [len(result[name]) for name in ("pages_ms", "next_ms", "decision_ms")] == [5, 5, 5]
-    assert min(result["next_ms"]) > 0
-    assert min(result["rules_s"].values()) > 0
 
 
 def test_exactly_the_planted_pairs_reach_the_threshold_and_all_are_close_together() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -123,3 +124,4 @@ def test_a_bundle_brings_what_the_package_and_its_server_require() -> None:
     assert {"anyio", "grpcio", "tritonclient[grpc]", "psutil", "nvidia-ml-py", "rich"} <= set(names)
     assert not {"nvidia-pytriton", "PyTurboJPEG"} & set(names), "these come without their dependencies"
     assert "numpy>=1.26,<2" in requirements()
+    assert all(re.match(r"[A-Za-z][\w.\[\]-]*([<>=]|$)", one) for one in requirements()), requirements()
