@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from benchmarks.fixtures.server import TINY_CLIP, free_port
+from benchmarks.fixtures.server import free_port
 from preprocess_ensemble.serving.cleanup import SHARED_MEMORY, region_prefix
 from tests.live.processes import still_running
 from tests.paths import ROOT
@@ -31,7 +31,7 @@ from tests.paths import ROOT
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-DOCKERFILE = (ROOT / "containers" / "server.Dockerfile").read_text(encoding="utf-8")
+DOCKERFILE = (ROOT / "containers" / "Dockerfile").read_text(encoding="utf-8")
 BASE_IMAGE = ("pytriton", "nvidia_pytriton.libs", "onnxruntime")
 """Stands for what the base image has: the server with its backends."""
 
@@ -106,7 +106,7 @@ class Image:
 
 @pytest.fixture(scope="module")
 def image() -> Iterator[Image]:
-    """The stage ``package``: its files copied, its RUN executed with another target."""
+    """The stages ``source`` and ``package``: files copied, and RUN executed with another target."""
     with tempfile.TemporaryDirectory(prefix="clip-image-") as name:
         directory = Path(name)
         directory.chmod(0o755)
@@ -114,10 +114,10 @@ def image() -> Iterator[Image]:
         home.mkdir()
         if USER is not None:
             os.chown(home, USER, USER)
-        for line in re.findall(r"^COPY (.*)$", _stage("package"), re.M):
+        for line in re.findall(r"^COPY (.*)$", _stage("source"), re.M):
             *sources, target = line.split()
             for source in sources:
-                copy = context / target / source if target == "./" else context / target
+                copy = context / (source if target == "/" else target.removeprefix("/"))
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 if (ROOT / source).is_dir():
                     shutil.copytree(ROOT / source, copy, ignore=shutil.ignore_patterns("__pycache__"))
@@ -130,7 +130,7 @@ def image() -> Iterator[Image]:
         # An index that is set up for this machine is one for its image builds, too.
         pip = {key: value for key, value in os.environ.items() if key.startswith("PIP_") or "proxy" in key.lower()}
         done = subprocess.run(
-            ["sh", context / script, built.clip, *extras],
+            ["sh", context / script.removeprefix("/build/"), built.clip, *extras],
             env={**built.environment, **pip},
             capture_output=True,
             text=True,
@@ -223,24 +223,3 @@ def test_the_entry_point_serves_checks_itself_and_ends(with_server: Image, model
             process.kill()
     assert not still_running(family)
     assert not _regions(prefix)
-
-
-def test_the_export_script_makes_what_the_image_serves(image: Image, tmp_path: Path) -> None:
-    # PyTorch comes from the development environment; 3 GB are too much to install in a test.
-    (image.packages / "development.pth").write_text(f"{SITE}\n", encoding="utf-8")
-    repository = tmp_path / "models"
-    shutil.copytree(ROOT / "triton_models", repository, ignore=shutil.ignore_patterns("model.onnx", "model.json"))
-    script = ROOT / "containers" / "scripts" / "export-model.sh"
-    model = str(TINY_CLIP)
-    done = subprocess.run(
-        ["sh", script, image.clip, repository, model, "random:0", "fp32"],
-        env=image.environment,
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-    )
-    (image.packages / "development.pth").unlink()
-    assert done.returncode == 0, done.stderr
-    assert (repository / "clip_encoder" / "1" / "model.onnx").is_file()
-    assert json.loads((repository / "clip_encoder" / "1" / "model.json").read_text())["pretrained"] == "random:0"
