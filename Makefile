@@ -24,7 +24,7 @@ $(BIN)/python:
 # ONNX Runtime alone. Of scikit-image only the photos are used, which need none of its dependencies. Bytecode is compiled
 # when it is needed: most of it never is.
 $(DEMO_INSTALLED): setup.cfg pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --no-compile --editable '.[cli,dedup,server]' 'onnxruntime>=1.19'
+	$(BIN)/python -m pip install --no-compile --editable '.[cli,dedup,server]' 'onnxruntime>=1.19' 'psutil>=6'
 	$(BIN)/python -m pip install --no-compile --no-deps 'scikit-image>=0.24'
 	touch $@
 
