@@ -65,7 +65,7 @@ class Triton:
     def cpp_backend(self) -> Path | None:
         """The folder of its C++ ONNX Runtime backend; None if this package's own backend runs the model."""
         backend = self.server / "backends" / "onnxruntime"
-        return backend if self.libraries is None or (backend / "libtriton_onnxruntime.so").is_file() else None
+        return backend if (backend / "libtriton_onnxruntime.so").is_file() else None
 
 
 def find_triton(environment: Mapping[str, str] = os.environ) -> Triton:
