@@ -23,7 +23,7 @@ from benchmarks.harness.results import output
 
 ROOT: Final = Path(__file__).parents[2]
 TREE: Final = ("benchmarks", "clip_client", "preprocess_ensemble")
-ADDED: Final = ("nvidia-ml-py>=12.560", "onnx>=1.17", "rich>=13.7")
+ADDED: Final = ("nvidia-ml-py>=12.560", "onnx>=1.17", "psutil>=6", "rich>=13.7")
 """What the experiments need and a server does not."""
 LIMITED: Final = {"numpy": "numpy>=1.26,<2"}
 """The Python stubs of nvidia-pytriton's Triton corrupt text tensors with NumPy 2."""
