@@ -1,4 +1,4 @@
-"""The command ``clip-gateway``: serve the gateway with uvicorn, which waits for slow callers forever by itself."""
+"""The command ``clip-gateway``: serve the gateway with uvicorn, which would wait for slow callers forever."""
 
 from __future__ import annotations
 
@@ -12,14 +12,18 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import ClassVar, Final
 
-import uvicorn
-from pydantic import ValidationError
-from uvicorn.protocols.http.h11_impl import H11Protocol
-
 from clip_client._client import URL_VARIABLE
 from clip_client._config import ClientConfig
 from clip_client._endpoint import DEFAULT_URL
-from clip_client.gateway.settings import MULTIPROCESS_VARIABLE, SETTINGS_VARIABLE, Settings
+
+try:
+    import uvicorn
+    from pydantic import ValidationError
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    from clip_client.gateway.settings import MULTIPROCESS_VARIABLE, SETTINGS_VARIABLE, Settings
+except ModuleNotFoundError as missing:
+    sys.exit(f"clip-gateway: {missing.name} is not installed; install it with: pip install 'clip-triton[gateway]'")
 
 _TOKENS: Final = {"token": "CLIP_GATEWAY_TOKEN", "client_token": "CLIP_TOKEN"}
 """Variables of the environment. No option takes a token itself, which other users could read in ``ps``."""

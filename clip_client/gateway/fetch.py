@@ -69,10 +69,7 @@ class Fetcher:
         await self._http.aclose()
 
     async def fetch(self, index: int, url: httpx.URL, hold: Hold) -> bytes:
-        """Return the bytes at ``url``, item ``index`` of its request; ``hold`` counts them as they arrive.
-
-        Raises Refusal that names the item, and what ``hold`` raises.
-        """
+        """Return the bytes at ``url``; ``hold`` counts them. Raises Refusal that names item ``index``."""
         try:
             async with self._slots, asyncio.timeout(self._limit_s):
                 return await self._follow(url, hold)

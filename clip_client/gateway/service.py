@@ -120,7 +120,6 @@ class Service:
         raise Refusal(404, f"There is no model {name[:100]!r} here; there is: {listed}.", code="model_not_found")
 
     async def _fetched(self, body: Body, urls: dict[int, httpx.URL]) -> dict[int, bytes]:
-        """Return the images at URLs, by the position of their items. Raises Refusal."""
         if urls and not self._fetches:
             message = "is a URL, and this gateway fetches none: send a data URI, or start it with --fetch-urls."
             raise Refusal(400, f"Item {min(urls)} {message}", code="URL_REFUSED", index=min(urls))

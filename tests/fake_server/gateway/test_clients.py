@@ -19,7 +19,6 @@ from infinity_client.models import (
     OpenAIModelInfo,
 )
 from infinity_client.vision_client import InfinityVisionAPI
-from langchain_openai import OpenAIEmbeddings
 from PIL import Image
 from pydantic import SecretStr
 
@@ -83,6 +82,8 @@ async def test_the_blocking_client_of_openai(url: str) -> None:
 
 
 async def test_langchain_needs_one_option(url: str) -> None:
+    from langchain_openai import OpenAIEmbeddings
+
     async with openai.DefaultAsyncHttpxClient() as later:
         with openai.DefaultHttpxClient() as now:
             options: dict[str, Any] = {"base_url": f"{url}/v1", "http_client": now, "http_async_client": later}

@@ -197,7 +197,7 @@ async def test_the_certificate_must_be_that_of_the_name(monkeypatch: pytest.Monk
     async with fetching(Site()) as (fetcher, port):
         with pytest.raises(Refusal, match="cannot be reached"):  # the site speaks no TLS
             await fetch(fetcher, f"https://photos.example:{port}/photo.png")
-    assert names == [b"photos.example"]
+    assert names in ([b"photos.example"], ["photos.example"]), "anyio changed the type"
 
 
 @pytest.mark.parametrize("url", ["http://", "http://[", "http://a b/", "http://x:99999/", "https://.."])

@@ -7,20 +7,23 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
-from torchvision import transforms
 
 from clip_client import ClipClient
 from preprocess_ensemble.export.command import main
-from tests.fixtures.models.sscd import NAME, write_sscd
+from tests.fixtures.models.sscd import write_sscd
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+NAME = "sscd_disc_mixup.torchscript.pt"
+
 
 @pytest.mark.parametrize("frozen", [False, True])
 async def test_vectors_are_those_of_its_authors(tmp_path: Path, photos: Path, frozen: bool) -> None:
+    import torch
+    from torchvision import transforms
+
     file, repository = tmp_path / NAME, tmp_path / "triton_models"
     write_sscd(file, frozen=frozen)
     options = ["--model", str(file), "--repository", str(repository), "--name", "copies"]
