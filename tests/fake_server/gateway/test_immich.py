@@ -117,6 +117,6 @@ async def test_an_upstream_that_is_gone_is_a_503(triton: FakeTriton) -> None:
     ],
 )
 def test_the_export_that_an_error_names_is_one_of_open_clip(asked: str, model: str, pretrained: str) -> None:
-    open_clip = pytest.importorskip("open_clip")
     assert open_clip_names(asked) == (model, pretrained)
+    open_clip = pytest.importorskip("open_clip")
     assert pretrained in open_clip.list_pretrained_tags_by_model(model)
