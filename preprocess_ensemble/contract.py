@@ -19,6 +19,9 @@ DEFAULT_NAME: Final = "clip"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}")
 """No underscore: a model ``clip_text`` would have the ``clip_text_encoder`` of the model ``clip``."""
 
+SERVER_ID: Final = "clip-serve:"
+"""What the server's name in its metadata begins with; the names of its models follow, separated by commas."""
+
 
 @dataclass(frozen=True)
 class ModelNames:

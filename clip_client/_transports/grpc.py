@@ -150,18 +150,21 @@ class TritonTransport(Transport):
     async def _other_models(self, timeout_s: float) -> set[str]:
         """Return the ready models of the server; empty if the ensemble is one of them.
 
-        If the server lists none, as clip-serve, the default model is asked for.
+        clip-serve lets no client list them, and names its ensembles in the server's metadata.
         """
-        request = service_pb2.RepositoryIndexRequest(ready=True)
+        names: set[str] = set()
         with contextlib.suppress(ClipError):
-            index = await self._call(self._stub.RepositoryIndex, request, timeout_s)
-            names = {model.name for model in index.models}
-            return set() if self._names.image in names else names
-        request = service_pb2.ModelReadyRequest(name=contract.ENSEMBLE)
-        with contextlib.suppress(ClipError):
-            if (await self._call(self._stub.ModelReady, request, timeout_s)).ready:
-                return {contract.ENSEMBLE} - {self._names.image}
-        return set()
+            metadata = await self._call(self._stub.ServerMetadata, service_pb2.ServerMetadataRequest(), timeout_s)
+            if metadata.name.startswith(contract.SERVER_ID):
+                listed = metadata.name.removeprefix(contract.SERVER_ID).split(",")
+                names = {f"{name}{_ENSEMBLE}" for name in listed if name}
+        if not names:
+            with contextlib.suppress(ClipError):
+                request = service_pb2.RepositoryIndexRequest(ready=True)
+                names = {
+                    model.name for model in (await self._call(self._stub.RepositoryIndex, request, timeout_s)).models
+                }
+        return set() if self._names.image in names else names
 
     async def _call(
         self,

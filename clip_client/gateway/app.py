@@ -4,111 +4,91 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Awaitable
+from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
-import httpx
-from prometheus_client import CONTENT_TYPE_LATEST
+from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from clip_client._errors import ClipError
-from clip_client.gateway import forms, immich, openai
-from clip_client.gateway.bodies import Bodies
-from clip_client.gateway.endpoint import Endpoint, Service, json_response, no_body
-from clip_client.gateway.errors import FORM, OPENAI, Refusal, refusal_of
-from clip_client.gateway.fetch import Fetcher
-from clip_client.gateway.metrics import REQUESTS, SECONDS, exposition
-from clip_client.gateway.models import Models
-from clip_client.gateway.openapi import document, page
-from clip_client.gateway.settings import Settings
+from clip_client.gateway import embeddings, immich
+from clip_client.gateway.body import Bodies, Body
+from clip_client.gateway.dialect import FORM, OPENAI, Endpoint, Refusal, json_response
+from clip_client.gateway.service import Service
+from clip_client.gateway.settings import MULTIPROCESS_VARIABLE, SETTINGS_VARIABLE, Settings
 
 if TYPE_CHECKING:
-    from starlette.requests import Request
+    from starlette.types import Message, Receive, Scope, Send
 
-    from clip_client._transports.base import TransportFactory
+    from clip_client.gateway.fetch import Fetcher
 
-_UPSTREAM_S: Final = 300.0
-"""Immich's own service loads a model when that is first used, which may include a download."""
-_CLIENT_GONE: Final = 499
-"""nginx's status for a client that has closed the connection; for the metrics."""
-
-
-def app_from_environment() -> Starlette:
-    """Make the application of a worker process."""
-    return gateway_app(Settings.from_environment())
+_REQUESTS: Final = Counter("clip_gateway_requests", "Requests, by dialect and HTTP status", ("dialect", "status"))
+_SECONDS: Final = Histogram("clip_gateway_seconds", "Time of a request with its body, by dialect", ("dialect",))
+_PIECE: Final = 2**18
+"""Bytes of an answer that are sent before the rest waits for the caller to take them."""
 
 
-def gateway_app(
-    settings: Settings, *, fetcher: Fetcher | None = None, transport_factory: TransportFactory | None = None
-) -> Starlette:
-    """Make the application. The other arguments are for tests: what fetches URLs, and what connects to Triton."""
-
-    @asynccontextmanager
-    async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        async with AsyncExitStack() as stack:
-            fetches = fetcher or (Fetcher() if settings.fetch_urls else None)
-            if fetches is not None:
-                stack.push_async_callback(fetches.aclose)
-            upstream = None
-            if settings.immich_upstream is not None:
-                upstream = httpx.AsyncClient(
-                    base_url=str(settings.immich_upstream), timeout=_UPSTREAM_S, trust_env=False
-                )
-                await stack.enter_async_context(upstream)
-            models = Models(settings, fetches, transport_factory=transport_factory)
-            app.state.service = Service(await stack.enter_async_context(models), upstream)
-            yield
-
-    bodies = Bodies(settings)
+def gateway_app(settings: Settings | None = None, *, fetcher: Fetcher | None = None) -> Starlette:
+    """Make the application, by default with the settings in the environment. Tests pass what fetches URLs."""
+    settings = settings or Settings.model_validate_json(os.environ[SETTINGS_VARIABLE])
+    service, bodies = Service(settings, fetcher), Bodies(settings)
     return Starlette(
-        routes=[Route(endpoint.path, _handler(endpoint, bodies), methods=[endpoint.method]) for endpoint in ENDPOINTS],
+        routes=[Route(one.path, _Handler(one, service, bodies), methods=[one.method]) for one in ENDPOINTS],
         exception_handlers={HTTPException: _unknown_address},
-        lifespan=lifespan,
+        lifespan=lambda _: service,
     )
 
 
-def _handler(endpoint: Endpoint[Any], bodies: Bodies) -> Callable[[Request], Awaitable[Response]]:
-    """Return what answers requests to one address."""
-    dialect = endpoint.dialect
+class _Handler:
+    """Answers the requests to one address, as an ASGI application."""
 
-    async def handle(request: Request) -> Response:
-        started = time.perf_counter()
+    def __init__(self, endpoint: Endpoint, service: Service, bodies: Bodies) -> None:
+        self._endpoint = endpoint
+        self._service = service
+        self._bodies = bodies
+        self._token = bodies.settings.token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started, dialect = time.perf_counter(), self._endpoint.dialect.name
+        with self._bodies.of(Request(scope, receive)) as body:
+            response = await self._response(body)
+            _REQUESTS.labels(dialect, response.status_code).inc()
+            _SECONDS.labels(dialect).observe(time.perf_counter() - started)
+            await _send_in_pieces(response, scope, receive, send)
+
+    async def _response(self, body: Body) -> Response:
+        endpoint = self._endpoint
         try:
-            if not endpoint.is_open:
-                _check_token(request, bodies.settings.token)
-            with bodies.of(request) as body:
-                content = await endpoint.read(body)
-                response = await _unless_gone(request, endpoint.answer(request.app.state.service, content))
+            if self._token is not None and not endpoint.is_open:
+                _check_token(body.request, self._token)
+            response = await _unless_gone(body, endpoint.answer(self._service, body))
+            body.hold(len(response.body), is_answer=True)
         except Refusal as refusal:
-            response = dialect.response(refusal)
+            return endpoint.dialect.refuse(refusal)
         except ClipError as error:
-            response = dialect.response(refusal_of(error))
+            return endpoint.dialect.refuse(Refusal.of(error))
         except ClientDisconnect:
-            response = Response(status_code=_CLIENT_GONE)
-        REQUESTS.labels(dialect.name, response.status_code).inc()
-        SECONDS.labels(dialect.name).observe(time.perf_counter() - started)
+            return Response(status_code=499)  # nginx's status for a client that has left; for the metrics
         return response
 
-    return handle
 
-
-def _check_token(request: Request, token: str | None) -> None:
+def _check_token(request: Request, token: str) -> None:
     scheme, _, given = request.headers.get("authorization", "").partition(" ")
-    if token is not None and not (
-        scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), token.encode())
-    ):
+    if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), token.encode()):
         raise Refusal(401, "The bearer token is missing or wrong.", code="invalid_api_key")
 
 
-async def _unless_gone(request: Request, answer: Awaitable[Response]) -> Response:
+async def _unless_gone(body: Body, answer: Awaitable[Response]) -> Response:
     """Await the answer, but cancel it if the client closes the connection, so that Triton does not work in vain."""
-    work, gone = asyncio.ensure_future(answer), asyncio.ensure_future(_gone(request))
+    work, gone = asyncio.ensure_future(answer), asyncio.ensure_future(body.wait_for_disconnect())
     try:
         await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not work.done():
@@ -120,34 +100,50 @@ async def _unless_gone(request: Request, answer: Awaitable[Response]) -> Respons
         await asyncio.gather(work, gone, return_exceptions=True)
 
 
-async def _gone(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+async def _send_in_pieces(response: Response, scope: Scope, receive: Receive, send: Send) -> None:
+    """Send an answer no faster than it is taken: uvicorn would copy all of it into a buffer that counts nowhere."""
+
+    async def send_pieces(message: Message) -> None:
+        content, sent = message.get("body", b""), 0
+        while len(content) - sent > _PIECE:
+            await send({**message, "body": content[sent : sent + _PIECE], "more_body": True})
+            sent += _PIECE
+        await send({**message, "body": content[sent:]} if sent else message)
+
+    await response(scope, receive, send_pieces)
 
 
 def _unknown_address(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     dialect = OPENAI if request.url.path.startswith("/v1/") else FORM
-    return dialect.response(Refusal(error.status_code, f"{error.detail}: see / for what there is.", code="not_found"))
+    return dialect.refuse(Refusal(error.status_code, f"{error.detail}: see / for what there is.", code="not_found"))
 
 
-async def _metrics(_service: Service, _: None) -> Response:
-    return Response(exposition(), media_type=CONTENT_TYPE_LATEST)
+async def _metrics(_service: Service, _body: Body) -> Response:
+    registry = REGISTRY
+    if MULTIPROCESS_VARIABLE in os.environ:
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+    return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
 
-async def _document(_service: Service, _: None) -> Response:
-    return json_response(document(ENDPOINTS))
+async def _document(_service: Service, _body: Body) -> Response:
+    paths: dict[str, Any] = {one.path: {one.method.lower(): one.operation()} for one in ENDPOINTS}
+    token = {"token": {"type": "http", "scheme": "bearer"}}
+    about = {"openapi": "3.1.0", "info": {"title": "clip-gateway", "version": "1"}, "security": [{}, {"token": []}]}
+    return json_response({**about, "paths": paths, "components": {"securitySchemes": token}})
 
 
-async def _page(_service: Service, _: None) -> Response:
-    return HTMLResponse(page(ENDPOINTS))
+async def _page(_service: Service, _body: Body) -> Response:
+    rows = [f"<dt><code>{one.method} {one.path}</code><dd>{escape(one.summary)}" for one in ENDPOINTS]
+    head = '<!doctype html><html lang="en"><meta charset="utf-8"><title>clip-gateway</title><h1>clip-gateway</h1>'
+    return HTMLResponse(f'{head}<dl>{"".join(rows)}</dl><a href="openapi.json">openapi.json</a></html>')
 
 
-ENDPOINTS: Final[tuple[Endpoint[Any], ...]] = (
-    *openai.ENDPOINTS,
+ENDPOINTS: Final = (
+    *embeddings.ENDPOINTS,
     *immich.ENDPOINTS,
-    *forms.ENDPOINTS,
-    Endpoint("GET", "/metrics", FORM, no_body, _metrics, "Metrics for Prometheus"),
-    Endpoint("GET", "/openapi.json", FORM, no_body, _document, "This page for programs"),
-    Endpoint("GET", "/", FORM, no_body, _page, "This page"),
+    Endpoint("GET", "/metrics", FORM, _metrics, "Metrics for Prometheus"),
+    Endpoint("GET", "/openapi.json", FORM, _document, "This page for programs"),
+    Endpoint("GET", "/", FORM, _page, "This page"),
 )

@@ -1,8 +1,8 @@
 """Fetches images from URLs that strangers send, without letting them reach the network around this machine.
 
-Every address that a name resolves to must be public, and the connection goes to one that was checked: the name is not
-resolved again, so its owner cannot answer with another address in between (DNS rebinding). A redirect is a new URL and
-is checked in the same way. Proxies of the environment are not used, because they would resolve the name once more.
+Every address that a name resolves to must be public, and the connection goes to one that was checked: neither this
+process nor a proxy resolves the name again, when its owner could answer with another address (DNS rebinding). A
+redirect is a new URL.
 """
 
 from __future__ import annotations
@@ -15,34 +15,33 @@ from typing import Final, TypeAlias
 
 import httpx
 
-from clip_client.gateway.errors import Refusal
+from clip_client.gateway.dialect import Refusal
 
 Address: TypeAlias = IPv4Address | IPv6Address
 Hold: TypeAlias = Callable[[int], None]
 Resolver: TypeAlias = Callable[[str, int], Awaitable[list[Address]]]
 
-_FETCH_S: Final = 15.0
-"""Seconds for one image, redirects included."""
 _MOST_REDIRECTS: Final = 3
 _AT_ONCE: Final = 16
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+_HEADERS: Final = {"accept": "image/*", "accept-encoding": "identity", "user-agent": "clip-gateway"}
 _TYPES: Final = ("image/", "application/octet-stream", "binary/octet-stream")
 
-_WITH_IPV4: Final = (ip_network("64:ff9b::/96"), ip_network("::/96"))
-"""NAT64, and a form of old: the last 32 bits are an IPv4 address."""
-_REFUSED: Final = tuple(map(ip_network, ("168.63.129.16/32", "192.0.0.0/24", "64:ff9b:1::/48", "fec0::/10")))
-"""Services of clouds (Azure's wire server, Oracle's metadata) and private networks that Python may call global."""
+_IPV6: Final = ip_network("2000::/3")
+"""What is given to the Internet so far. Everything else, such as ``::ffff:a.b.c.d``, may lead back to IPv4."""
+_NAT64: Final = ip_network("64:ff9b::/96")
+"""The last 32 bits are an IPv4 address."""
+_CLOUDS: Final = tuple(map(ip_network, ("168.63.129.16/32", "192.0.0.0/24")))
+"""Azure's wire server and Oracle's metadata, which Python may call global."""
 
 
 def is_public(address: Address) -> bool:
     """Whether an address is one of the Internet, and not of this machine, its network, or its cloud's services."""
-    if isinstance(address, IPv6Address):
-        inner = address.ipv4_mapped or address.sixtofour or (address.teredo and address.teredo[1])
-        if inner is None and any(address in network for network in _WITH_IPV4):
-            inner = IPv4Address(int(address) & 0xFFFFFFFF)
-        if inner is not None:
-            return is_public(inner)
-    return address.is_global and not address.is_multicast and not any(address in network for network in _REFUSED)
+    if isinstance(address, IPv4Address):
+        return address.is_global and not address.is_multicast and not any(address in network for network in _CLOUDS)
+    if address in _NAT64:
+        return is_public(IPv4Address(int(address) & 0xFFFFFFFF))
+    return address.is_global and address in _IPV6 and not address.sixtofour
 
 
 async def resolve(host: str, port: int) -> list[Address]:
@@ -52,57 +51,46 @@ async def resolve(host: str, port: int) -> list[Address]:
 
 
 class Fetcher:
-    """Fetches images; the defaults of ``resolver`` and ``allows`` are what a gateway uses."""
+    """Fetches images, each within ``limit_s`` with its redirects. The defaults are what a gateway uses."""
 
-    def __init__(self, *, resolver: Resolver = resolve, allows: Callable[[Address], bool] = is_public) -> None:
+    def __init__(
+        self, *, resolver: Resolver = resolve, allows: Callable[[Address], bool] = is_public, limit_s: float = 15.0
+    ) -> None:
         self._resolve = resolver
         self._allows = allows
+        self._limit_s = limit_s
         self._slots = asyncio.Semaphore(_AT_ONCE)
-        # Without kept connections: one to a checked address might be used for another name.
-        self._http = httpx.AsyncClient(
-            trust_env=False,
-            follow_redirects=False,
-            timeout=_FETCH_S,
-            headers={"accept": "image/*", "accept-encoding": "identity", "user-agent": "clip-gateway"},
-            limits=httpx.Limits(max_keepalive_connections=0),
-        )
+        # No client, which would keep cookies and send them to other sites at the same address. No kept connections: one
+        # to a checked address might be used for another name.
+        self._http = httpx.AsyncHTTPTransport(limits=httpx.Limits(max_keepalive_connections=0), trust_env=False)
 
     async def aclose(self) -> None:
         """Close all connections."""
         await self._http.aclose()
 
-    async def fetch(self, index: int, url: str, hold: Hold) -> bytes:
-        """Return the bytes at ``url``, item ``index`` of its request; ``hold`` counts them as they arrive.
-
-        Raises Refusal that names the item, and what ``hold`` raises.
-        """
-
-        def refused(reason: str) -> Refusal:
-            return Refusal(400, f"Item {index} cannot be fetched: {reason}.", code="URL_REFUSED", index=index)
-
+    async def fetch(self, index: int, url: httpx.URL, hold: Hold) -> bytes:
+        """Return the bytes at ``url``; ``hold`` counts them. Raises Refusal that names item ``index``."""
         try:
-            async with self._slots, asyncio.timeout(_FETCH_S):
-                return await self._follow(httpx.URL(url), hold)
+            async with self._slots, asyncio.timeout(self._limit_s):
+                return await self._follow(url, hold)
         except _CannotFetch as error:
-            raise refused(str(error)) from None
+            reason = str(error)
         except TimeoutError:
-            raise refused(f"it took more than {_FETCH_S:g} s") from None
-        except httpx.InvalidURL:
-            raise refused("the URL is malformed") from None
-        except (OSError, ValueError, httpx.HTTPError):  # ValueError: a name that no DNS query can hold
-            raise refused("its server cannot be reached") from None
+            reason = f"it took more than {self._limit_s:g} s"
+        except (OSError, ValueError, httpx.HTTPError, httpx.InvalidURL):  # ValueError: a name that DNS cannot hold
+            reason = "its server cannot be reached"
+        raise Refusal(400, f"Item {index} cannot be fetched: {reason}.", code="URL_REFUSED", index=index)
 
     async def _follow(self, url: httpx.URL, hold: Hold) -> bytes:
         for _ in range(_MOST_REDIRECTS + 1):
             address = await self._checked(url)
-            host = url.netloc.decode("ascii")
-            request = self._http.build_request(
+            request = httpx.Request(
                 "GET",
                 url.copy_with(host=str(address)),
-                headers={"host": host},
-                extensions={**self._http_extensions, "sni_hostname": url.raw_host.decode("ascii")},
+                headers={**_HEADERS, "host": url.netloc.decode("ascii")},
+                extensions={"sni_hostname": url.raw_host.decode("ascii")},
             )
-            response = await self._http.send(request, stream=True)
+            response = await self._http.handle_async_request(request)
             try:
                 if response.status_code not in _REDIRECTS:
                     return await _content(response, hold)
@@ -110,8 +98,6 @@ class Fetcher:
             finally:
                 await response.aclose()
         raise _CannotFetch(f"it redirects more than {_MOST_REDIRECTS} times")
-
-    _http_extensions: Final = {"timeout": httpx.Timeout(_FETCH_S).as_dict()}
 
     async def _checked(self, url: httpx.URL) -> Address:
         """Return the address to connect to. Raises _CannotFetch if any address of the host is not allowed."""

@@ -2,47 +2,37 @@
 
 from __future__ import annotations
 
-import os
-from typing import Final, Self
+from typing import Final
 
 from pydantic import BaseModel, ConfigDict, HttpUrl, PositiveFloat, PositiveInt
 
-_VARIABLE: Final = "CLIP_GATEWAY_SETTINGS"
+SETTINGS_VARIABLE: Final = "CLIP_GATEWAY_SETTINGS"
 MULTIPROCESS_VARIABLE: Final = "PROMETHEUS_MULTIPROC_DIR"
 """A folder in which several worker processes share their counts. prometheus-client reads it when it is imported."""
 
 
 class Settings(BaseModel):
-    """Every setting of a gateway, checked; the options of ``clip-gateway`` have the same names."""
+    """Every setting of a gateway, checked. The texts below are those of ``clip-gateway --help``."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    urls: tuple[str, ...]
-    """Servers that serve the same models, as for ``ClipClient``."""
-    models: tuple[str, ...] = ("clip",)
-    """Names of the models; the first one answers requests that name none."""
+    url: tuple[str, ...]
+    """a server, as for clip-client; repeat it for several that serve the same models"""
+    model: tuple[str, ...] = ("clip",)
+    """a model to serve; repeat it for several, of which the first answers requests that name none"""
     timeout_s: PositiveFloat = 30.0
-    """Time for the embeddings of one request. Triton may restart within it without any request failing."""
+    """seconds for the vectors of one request; Triton may restart meanwhile"""
     max_body_bytes: PositiveInt = 64 * 2**20
-    """Size of one request."""
+    """size of one request"""
     max_held_bytes: PositiveInt = 2**30
-    """Size of all requests together that this process holds at a time; further ones are refused with 503."""
+    """size of all requests and answers that a process holds at a time; others get 503"""
     max_items: PositiveInt = 2048
-    """Images and texts in one request."""
+    """images and texts in one request"""
     fetch_urls: bool = False
-    """Whether images may be given as http(s) URLs; see :mod:`clip_client.gateway.fetch`."""
+    """fetch images from http(s) URLs, of the public Internet only"""
     immich_upstream: HttpUrl | None = None
-    """Immich's own machine-learning service, which answers what is not CLIP."""
+    """Immich's own machine-learning service, for what is not CLIP, such as http://immich-machine-learning:3003"""
     token: str | None = None
-    """Bearer token that callers must send; None lets everybody in."""
+    """bearer token that callers must send"""
     client_token: str | None = None
-    """Bearer token for Triton."""
-
-    def to_environment(self) -> None:
-        """Leave the settings to worker processes that are started after this."""
-        os.environ[_VARIABLE] = self.model_dump_json()
-
-    @classmethod
-    def from_environment(cls) -> Self:
-        """Read what :meth:`to_environment` left."""
-        return cls.model_validate_json(os.environ[_VARIABLE])
+    """bearer token for Triton"""

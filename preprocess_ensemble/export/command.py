@@ -16,7 +16,7 @@ from typing import Final
 from preprocess_ensemble.contract import DEFAULT_NAME
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.export.catalogue import listing
-from preprocess_ensemble.export.model_source import WrongChoice, names_file, shipped_models
+from preprocess_ensemble.export.model_source import TORCHSCRIPT_SUFFIX, WrongChoice, names_file, shipped_models
 from preprocess_ensemble.model_repository.location import repository_to_fill
 
 _PRETRAINED: Final = "laion2b_s34b_b79k"
@@ -31,6 +31,8 @@ examples:
   clip-export --towers image                     without search by words
   clip-export --name big --model ViT-L-14 --pretrained laion2b_s32b_b82k
                                                  beside the default model, for ClipClient(url, model="big")
+  clip-export --name copies --model sscd_disc_mixup.torchscript.pt
+                                                 SSCD, an image model for copies
   clip-export --pretrained random:0              seeded random weights, to try everything without a download
 
 PyTorch is needed for fp16, for weights that are not in a .safetensors file, and for models other than
@@ -48,7 +50,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     # open_clip logs through the root logger, which would repeat each of our errors in other words.
     logging.basicConfig(level=logging.CRITICAL)
-    _do_not_wait_for_the_hub(options.pretrained or _PRETRAINED)
+    is_script = options.model.endswith(TORCHSCRIPT_SUFFIX)
+    if is_script and options.pretrained:
+        _say(f"--pretrained is for models without weights: {options.model} has its own.")
+        return 2
+    pretrained = options.pretrained or (options.model if is_script else _PRETRAINED)
+    _do_not_wait_for_the_hub(pretrained)
     try:
         # PyTorch takes seconds to load; --help and a wrong option do not need it.
         from preprocess_ensemble.export.exporter import export_model
@@ -59,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _record(options.model, options.pretrained, options.skeleton)
         export_model(
             model=options.model,
-            pretrained=options.pretrained or _PRETRAINED,
+            pretrained=pretrained,
             precision=options.precision,
             repository=options.repository,
             name=options.name,
@@ -90,7 +97,8 @@ def _parser() -> argparse.ArgumentParser:
         "--model",
         default="ViT-B-32",
         metavar="M",
-        help="an open_clip model name, a JSON file in its format, or a skeleton file (default: %(default)s)",
+        help="an open_clip model name, a JSON file in its format, a skeleton file, or one of SSCD's TorchScript files "
+        "(default: %(default)s)",
     )
     parser.add_argument(
         "--pretrained",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from preprocess_ensemble.contract import DEFAULT_NAME, ModelNames
 from preprocess_ensemble.export.atomic_install import install, require_space, staging_directory, write
-from preprocess_ensemble.export.model_source import SKELETON_SUFFIX, ExportableModel, WrongChoice
+from preprocess_ensemble.export.model_source import SKELETON_SUFFIX, TORCHSCRIPT_SUFFIX, ExportableModel, WrongChoice
 from preprocess_ensemble.export.parity import REQUIRED_COSINE
 from preprocess_ensemble.export.skeleton_model import SkeletonModel
 from preprocess_ensemble.export.towers import fingerprint_of, needed_bytes, write_image_tower, write_text_tower
@@ -49,7 +49,8 @@ def export_model(
 ) -> Passport:
     """Export ``model`` into the Triton model ``repository`` and return its passport.
 
-    ``model`` is one of open_clip's model names, the path of a JSON file in its format, or that of a skeleton;
+    ``model`` is one of open_clip's model names, the path of a JSON file in its format, of a skeleton, or of one of
+    SSCD's TorchScript files, which have their weights inside;
     ``pretrained`` is a tag, the path of a checkpoint, or ``random[:SEED]``. Several models can be in one repository,
     each with its ``name``. If the repository does not exist, it is created completely. ``text`` is whether to export
     the text tower as well; one that is installed stays if it belongs to the same image tower, else it is removed. What
@@ -78,7 +79,7 @@ def export_model(
     kept = None
     if installed and not force and (installed.fingerprint, installed.pretrained) == (fingerprint, source.pretrained):
         kept = replace(installed, text=kept_text)
-    with_text = text and (force or kept_text is None)
+    with_text = text and exportable.text is not None and (force or kept_text is None)
     obsolete = [] if with_text or kept_text else _text_folders(repository, names)
     if kept is not None and not with_text and not obsolete:
         report(f"{kept.id} is installed already; --force exports it again")
@@ -148,6 +149,12 @@ def load_exportable(model: str, pretrained: str) -> ExportableModel:
 
     Raises ExportError.
     """
+    if model.endswith(TORCHSCRIPT_SUFFIX):
+        try:
+            from preprocess_ensemble.export.pytorch.torchscript import TorchScriptModel
+        except ModuleNotFoundError as error:
+            raise WrongChoice(f"{model} needs {error.name}: pip install 'clip-triton[export]'.") from None
+        return TorchScriptModel(Path(model))
     if not model.endswith(SKELETON_SUFFIX):
         try:
             from preprocess_ensemble.export.pytorch.model import PyTorchModel

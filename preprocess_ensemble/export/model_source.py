@@ -26,6 +26,7 @@ the sample photos from different photos at a cosine of 0.998, in ViT-B-32 and in
 _RANDOM: Final = re.compile(r"random(?::(\d+))?")
 
 SKELETON_SUFFIX: Final = ".skeleton"
+TORCHSCRIPT_SUFFIX: Final = ".torchscript.pt"
 SHIPPED: Final = Path(__file__).with_name("skeletons")
 """Where the skeletons of this package are."""
 
@@ -179,7 +180,11 @@ class ExportableModel(Protocol):
     weights_sha256: str
     weights_bytes: int
     """Size of the image tower in fp32."""
-    text: TextSource
+
+    @property
+    def text(self) -> TextSource | None:
+        """None if it has no text tower."""
+        ...
 
     def build(self, stage: Path, options: GraphOptions) -> BuiltGraph:
         """Write the graph of the image tower into the directory ``stage``. Raises ExportError."""

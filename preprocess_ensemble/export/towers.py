@@ -55,7 +55,9 @@ class WrittenTextTower:
 
 def needed_bytes(exportable: ExportableModel, *, image: bool, text: bool) -> int:
     """Return how much room these towers need on the disk."""
-    weights = [exportable.weights_bytes] * image + [exportable.text.weights_bytes] * text
+    weights = [exportable.weights_bytes] * image
+    if text and exportable.text is not None:
+        weights.append(exportable.text.weights_bytes)
     # Twice the weights if they are moved to a separate file.
     return sum(size * (2 if _has_data_file(size) else 1) + _GRAPH_BYTES for size in weights) + _TOKENIZER_BYTES * text
 
@@ -108,6 +110,7 @@ def write_text_tower(
 ) -> WrittenTextTower:
     """Write the text tower and its tokenizer into the folder ``stage``, and check it. Raises ExportError."""
     source = exportable.text
+    assert source is not None
     config, sha256 = write_tokenizer(stage, source.config)
     tokenizer = Tokenizer.load(stage, config, sha256)
     exportable.check_tokenizer(tokenizer, report)

@@ -98,11 +98,11 @@ class Passport:
     """The identity of one exported model. The server sends it to clients in the handshake."""
 
     model: str
-    """open_clip's name of the architecture."""
+    """open_clip's name of the architecture, or the name of an SSCD model."""
     pretrained: str
     """open_clip's tag, ``file:NAME`` for a checkpoint, or ``random:SEED``."""
     weights_sha256: str
-    """SHA-256 over the sorted fp32 state dict: name, shape and bytes of each tensor."""
+    """SHA-256 over the sorted fp32 state dict (name, shape and bytes of each tensor), or of a TorchScript file."""
     preprocess: Mapping[str, Any]
     """size (height, width), interpolation, resize_mode, fill_color, mean and std."""
     preprocess_id: str

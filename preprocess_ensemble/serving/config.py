@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from preprocess_ensemble.contract import SERVER_ID
+from preprocess_ensemble.model_repository.location import model_names
 from preprocess_ensemble.serving.tensorrt import default_cache
 
 if TYPE_CHECKING:
@@ -68,14 +70,9 @@ class ServeConfig:
     @property
     def addresses(self) -> dict[str, tuple[str, int]]:
         """The ports to open: the first part of the option's name -> host and port."""
-        hosts = {"grpc": self.host, "metrics": self.host, "http": self.http_host, "health": self.host}
-        ports = {
-            "grpc": self.grpc_port,
-            "metrics": self.metrics_port,
-            "http": self.http_port,
-            "health": self.health_port,
-        }
-        return {name: (hosts[name], port) for name, port in ports.items() if port is not None}
+        ports = {"grpc": self.grpc_port, "metrics": self.metrics_port, "health": self.health_port}
+        addresses = {name: (self.host, port) for name, port in ports.items() if port is not None}
+        return addresses | ({} if self.http_port is None else {"http": (self.http_host, self.http_port)})
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -87,6 +84,7 @@ class ServeConfig:
             address = _libevent_address(self.http_host)
             http = [f"--http-address={address}", f"--http-port={self.http_port}", f"--http-restricted-api={admin}"]
         return (
+            f"--id={SERVER_ID}{','.join(model_names(self.repository))}",
             f"--model-repository={self.repository}",
             "--model-control-mode=explicit",
             "--load-model=*",

@@ -16,6 +16,15 @@ _IMMICH: Final = Thresholds(
 _PER_MODEL: Final = {("ViT-B-32", "openai"): _IMMICH, ("ViT-B-32-quickgelu", "openai"): _IMMICH}
 """(model, pretrained) -> thresholds. open_clip lists OpenAI's weights under both names."""
 
+_SSCD: Final = Thresholds(
+    similar=0.75,
+    candidate=0.75,
+    source="0.75 is what its authors publish: 90 % of the pairs above it are copies, on their photos (DISC)",
+    recommended=True,
+)
+_OTHER_SSCD: Final = replace(_SSCD, source="0.75 is published for sscd_disc_mixup alone; check some groups by eye")
+"""https://github.com/facebookresearch/sscd-copy-detection, "Using SSCD descriptors"."""
+
 _TRAINED: Final = replace(
     _IMMICH, source="taken over from ViT-B-32/openai and not measured for this model; check some groups by eye"
 )
@@ -40,9 +49,15 @@ def thresholds_for(model_id: str, threshold: float | None = None, *, tuned: Thre
     """
     if model_id == NO_MODEL:
         return _NONE
-    table = _RANDOM if is_random(model_id) else tuned or _PER_MODEL.get(split_model_id(model_id), _TRAINED)
+    table = _RANDOM if is_random(model_id) else tuned or _published(*split_model_id(model_id))
     if threshold is None:
         return table
     if not 0 <= threshold <= 1:
         raise ValueError(f"the threshold is a cosine similarity between 0 and 1, got {threshold}")
     return replace(table, similar=threshold, source=f"{threshold:g} was asked for; by default: {table.source}")
+
+
+def _published(model: str, pretrained: str) -> Thresholds:
+    if model.startswith("sscd_"):
+        return _SSCD if model == "sscd_disc_mixup" else _OTHER_SSCD
+    return _PER_MODEL.get((model, pretrained), _TRAINED)

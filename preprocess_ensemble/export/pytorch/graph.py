@@ -59,7 +59,8 @@ class _ImageTower(_Tower):
     ) -> None:
         shaped = {name: torch.from_numpy(values).view(1, 3, 1, 1) for name, values in (("mean", mean), ("std", std))}
         super().__init__(network, fingerprint, **shaped)
-        self.dtype = next(network.get_submodule("visual").parameters()).dtype
+        parameters = network.get_submodule("visual").parameters()
+        self.dtype = next((one.dtype for one in parameters), torch.float32)  # a frozen script has none
 
     def forward(self, pixels: torch.Tensor, status: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         values = pixels.permute(0, 3, 1, 2).to(torch.float32) / 255  # (N, 3, H, W)
@@ -110,9 +111,13 @@ def _export(tower: _Tower, name: str, example: torch.Tensor, dimension: int, fil
         with warnings.catch_warnings(), torch.enable_grad():
             # The warnings are about the exporter's age and shapes that become constants; the parity check matters.
             warnings.simplefilter("ignore")
+            inputs, module = (example, torch.zeros((2, 1), dtype=torch.int32)), tower.eval()
+            if any(isinstance(one, torch.jit.ScriptModule) for one in tower.modules()):
+                # The exporter cannot trace a script inside of a module.
+                module = torch.jit.trace(tower, inputs)  # type: ignore[no-untyped-call]
             torch.onnx.export(
-                tower.eval(),
-                (example, torch.zeros((2, 1), dtype=torch.int32)),
+                module,
+                inputs,
                 str(file),
                 input_names=names[:2],
                 output_names=names[2:],

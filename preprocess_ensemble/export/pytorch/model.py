@@ -84,7 +84,7 @@ class PyTorchModel:
         model = self._filled(
             options, lambda: record_image_graph(network, self.config.size, dimension, file), export, self.config
         )
-        return BuiltGraph(files=_save(model, file, options), rows=rows, expected=expected)
+        return BuiltGraph(files=save_graph(model, file, options), rows=rows, expected=expected)
 
     def check_tokenizer(self, tokenizer: Tokenizer, report: Callable[[str], None]) -> None:
         """Compare ``tokenizer`` with open_clip's; see ``ExportableModel``."""
@@ -106,7 +106,7 @@ class PyTorchModel:
             )
 
         model = self._filled(options, lambda: record_text_graph(network, length, dimension, file), export)
-        return BuiltGraph(files=_save(model, file, options), rows=rows, expected=expected)
+        return BuiltGraph(files=save_graph(model, file, options), rows=rows, expected=expected)
 
     def _filled(
         self,
@@ -131,7 +131,8 @@ def _bytes(module: nn.Module) -> int:
     return 4 * count
 
 
-def _save(model: onnx.ModelProto, file: Path, options: GraphOptions) -> list[Path]:
+def save_graph(model: onnx.ModelProto, file: Path, options: GraphOptions) -> list[Path]:
+    """Write a graph to ``file``, and its weights to a file of their own if they need one; return the files."""
     # The name depends on the model, so the old model.onnx keeps its weights until it is replaced.
     first, second = (number & 0xFFFFFFFF for number in options.fingerprint)
     return save(model, file, weights=f"model-{first:08x}{second:08x}.data" if options.has_data_file else None)

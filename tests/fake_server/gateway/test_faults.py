@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import grpc
 import psutil
 import pytest
 
+from clip_client.gateway.command import Connection
 from clip_client.testing import PNG_1X1, FakeTriton, Reply
 from tests.fixtures.gateways import client_of, data_uri, gateway
 from tests.fixtures.waiting import until
@@ -20,15 +23,13 @@ if TYPE_CHECKING:
 
 BODY = {"model": "clip", "input": data_uri(PNG_1X1)}
 SLOW_CLIENTS = int(os.environ.get("GATEWAY_SLOW_CLIENTS", "60"))
+ENTRIES = '{"clip":{"visual":{"modelName":"fake__random:0"}}}'
 EMBEDDING: tuple[dict[str, Any], ...] = (
     {"url": "/v1/embeddings", "json": BODY},
     {"url": "/embeddings", "json": BODY},
     {"url": "/embeddings_image", "json": BODY},
     {"url": "/embed", "files": {"images": ("a.png", PNG_1X1)}},
-    {
-        "url": "/predict",
-        "files": {"image": ("blob", PNG_1X1), "entries": (None, '{"clip":{"visual":{"modelName":"fake__random:0"}}}')},
-    },
+    {"url": "/predict", "files": {"image": ("blob", PNG_1X1), "entries": (None, ENTRIES)}},
 )
 
 
@@ -40,30 +41,15 @@ async def answered(http: httpx.AsyncClient, request: dict[str, Any]) -> httpx.Re
 
 
 async def test_a_triton_that_is_gone_is_a_503_until_it_is_back(triton: FakeTriton) -> None:
+    await triton.stop()
     async with gateway(triton.url, timeout_s=1) as url, client_of(url) as http:
-        assert (await answered(http, EMBEDDING[0])).status_code == 200
-        await triton.stop()
-        for answer in await asyncio.gather(*(http.post(**request) for request in EMBEDDING)):
-            assert (answer.status_code, answer.headers["retry-after"]) == (503, "5"), answer.text
-        health = await http.get("/health")
-        assert (health.status_code, health.headers["retry-after"]) == (503, "5")
-        await triton.start()
-        for request in EMBEDDING:
-            assert (await answered(http, request)).status_code == 200
-
-
-async def test_a_triton_that_was_never_there_is_a_503(unused_port: int) -> None:
-    async with gateway(f"localhost:{unused_port}", timeout_s=1) as url, client_of(url) as http:
-        for request in EMBEDDING:
-            assert (await http.post(**request)).status_code == 503
-        assert (await http.get("/ping")).status_code == 503
-
-
-@pytest.fixture
-async def unused_port() -> int:
-    server = FakeTriton()
-    async with server:
-        return server.port
+        for _ in range(2):  # it was never there, and it has gone
+            for answer in await asyncio.gather(*(http.post(**request) for request in EMBEDDING), http.get("/ping")):
+                assert (answer.status_code, answer.headers["retry-after"]) == (503, "5"), answer.text
+            await triton.start()
+            for request in EMBEDDING:
+                assert (await answered(http, request)).status_code == 200
+            await triton.stop()
 
 
 @pytest.mark.parametrize(
@@ -81,13 +67,16 @@ async def test_each_failure_has_its_status(triton: FakeTriton, reply: Reply, sta
     triton.answer_always(reply)
     async with gateway(triton.url, timeout_s=0.5 if status == 503 else 30) as url, client_of(url) as http:
         answer = await http.post(**EMBEDDING[0])
-        assert answer.status_code == status, answer.text
-        assert answer.json()["error"]["type"] == "server_error"
+        assert (answer.status_code, answer.json()["error"]["type"]) == (status, "server_error"), answer.text
         assert ("retry-after" in answer.headers) is (status == 503)
         assert "secret" not in answer.text
 
 
 async def test_health_checks_share_a_canary(http: httpx.AsyncClient, triton: FakeTriton) -> None:
+    triton.script(Reply(delay_s=0.2))
+    hasty = asyncio.create_task(http.get("/health"))
+    await until(lambda: triton.in_flight)
+    hasty.cancel()  # as the probes of an orchestrator, whose time limit is one second; the check goes on
     answers = await asyncio.gather(*(http.get("/health") for _ in range(20)))
     assert {answer.status_code for answer in answers} == {200}
     assert triton.requests_received <= 2  # one for each tower
@@ -102,33 +91,90 @@ async def test_triton_does_not_work_for_a_caller_that_has_left(http: httpx.Async
         await until(lambda: triton.in_flight == 0)
 
 
+HEAD = b"POST /v1/embeddings HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n"
+
+
+async def connected(url: str, sends: bytes) -> socket.socket:
+    """A caller that sends this, and never reads."""
+    caller = socket.socket()
+    caller.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    caller.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(caller, ("127.0.0.1", int(url.rpartition(":")[2])))
+    await asyncio.get_running_loop().sock_sendall(caller, sends)
+    return caller
+
+
+async def held_bytes(http: httpx.AsyncClient) -> float:
+    (line,) = [one for one in (await http.get("/metrics")).text.splitlines() if one.startswith("clip_gateway_held")]
+    return float(line.rpartition(" ")[2])
+
+
 async def test_slow_and_vanished_callers_leave_memory_flat(triton: FakeTriton) -> None:
     """Half of them stop in the middle of a body, half leave while Triton works."""
-    head = b"POST /v1/embeddings HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n"
     body = json.dumps({"input": data_uri(os.urandom(100_000))}).encode()
 
-    async def caller(port: int, number: int) -> asyncio.StreamWriter:
-        _, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(head % len(body) + body[: len(body) // 2 if number % 2 else len(body)])
-        await writer.drain()
-        return writer
-
     async with gateway(triton.url) as url, client_of(url) as http:
-        port = http.base_url.port or 0
 
         async def crowd() -> int:
             triton.answer_always(Reply(delay_s=float("inf")))
-            callers = [await caller(port, number) for number in range(SLOW_CLIENTS)]
+            whole = HEAD % len(body) + body
+            callers = [await connected(url, whole[: len(whole) // (1 + n % 2)]) for n in range(SLOW_CLIENTS)]
             await until(lambda: triton.in_flight)
-            for writer in callers:
-                writer.transport.abort()
+            for caller in callers:
+                caller.close()
             await until(lambda: not triton.in_flight)
             triton.answer_always(Reply())
             assert (await http.post(**EMBEDDING[0])).status_code == 200
-            assert "clip_gateway_held_bytes 0.0" in (await http.get("/metrics")).text
+            assert await held_bytes(http) == 0
             return psutil.Process().memory_info().rss
 
         await crowd()
         before = await crowd()
         after = await crowd()
         assert after - before < 2**20 * max(8, SLOW_CLIENTS * len(body) // 2**20 // 4)
+
+
+class Hasty(Connection):
+    limit_s = 0.5
+
+
+@pytest.mark.parametrize(
+    "sends",
+    [
+        (b"",),
+        (b"POST /v1/embeddings HTTP/1.1\r\nhost: ",),
+        (b"GET /ping HTTP/1.1\r\nhost: a\r\n\r\n", b"GET /ping HTTP/1.1\r\nhost: "),
+    ],
+    ids=["nothing", "half a head", "half of another head"],
+)
+async def test_a_caller_without_a_request_is_left(triton: FakeTriton, sends: tuple[bytes, ...]) -> None:
+    loop = asyncio.get_running_loop()
+    async with gateway(triton.url, connection=Hasty) as url, client_of(url) as http:
+        with await connected(url, sends[0]) as caller:
+            for more in sends[1:]:
+                assert await loop.sock_recv(caller, 2**20)
+                await loop.sock_sendall(caller, more)
+            with suppress(ConnectionResetError):  # or an orderly end
+                while await loop.sock_recv(caller, 2**20):
+                    pass
+        assert (await http.post(**EMBEDDING[0])).status_code == 200
+
+
+async def test_an_answer_counts_as_held_until_it_is_taken_or_given_up() -> None:
+    body = json.dumps({"input": ["word"] * 1000}).encode()
+    async with FakeTriton(dimension=512, has_text=True) as triton:
+        async with gateway(triton.url, connection=Hasty) as url, client_of(url) as http:
+            with await connected(url, HEAD % len(body) + body):
+                while await held_bytes(http) <= 1_000_000:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+                while await held_bytes(http):  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+            # Who takes it gets all of it.
+            answer = await http.post("/v1/embeddings", content=body)
+            assert len(answer.json()["data"]) == 1000
+
+
+async def test_a_slow_triton_is_waited_for_longer_than_a_slow_caller(triton: FakeTriton) -> None:
+    triton.script(Reply(delay_s=3 * Hasty.limit_s))
+    async with gateway(triton.url, connection=Hasty) as url, client_of(url) as http:
+        assert (await http.post(**EMBEDDING[0])).status_code == 200

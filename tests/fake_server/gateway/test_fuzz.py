@@ -21,93 +21,60 @@ SEED: Final = int(os.environ.get("FUZZ_SEED", "11"))
 AT_ONCE: Final = 8
 
 JSON_PATHS: Final = ("/v1/embeddings", "/embeddings", "/embeddings_image", "/embed/base64")
-FORM_PATHS: Final = ("/embed", "/predict")
-ENTRIES: Final = '{"clip":{"visual":{"modelName":"fake__random:0"}}}'
+FORM: Final = "multipart/form-data"
+FORM_TYPES: Final = (
+    *[f"{FORM}; boundary=b"] * 7,
+    *(FORM, "text/plain", f"{FORM}; boundary=", f"{FORM}; boundary=b; charset=utf-99", f"{FORM}; boundary={'b' * 300}"),
+)
+NAMES: Final = ("input", "model", "encoding_format", "dimensions", "modality", "images", "user", "text", "image_url")
 VALUES: Final[tuple[Any, ...]] = (
-    *(
-        None,
-        True,
-        0,
-        -1,
-        2**70,
-        1.5e308,
-        "",
-        "a",
-        "\0",
-        "\u202e",
-        "data:",
-        "data:image/png;base64,",
-        [],
-        {},
-        [[]],
-        [{}],
-    ),
+    *(None, True, 0, -1, 2**70, 1.5e308, "", "a", "\0", "\u202e", "data:", "data:image/png;base64,", [], {}, [[]]),
     *("data:image/png;base64,AAAA", data_uri(PNG_1X1), "http://127.0.0.1/", "file:///etc/passwd", {"text": 1}, [1, 2]),
     *({"image_url": {"url": None}}, {"image_url": []}, {"text": "a"}, ["a"] * 3000, "clip", "float", "image", "audio"),
 )
 
 
-class Malformed:
+class Malformed(random.Random):
     """Bodies by number, the same in every run."""
 
-    def __init__(self, number: int) -> None:
-        self.random = random.Random(f"{SEED}/{number}")
-
     def request(self) -> dict[str, Any]:
-        if self.random.random() < 0.6:
-            return {"url": self.random.choice(JSON_PATHS), "content": self.json()}
-        url = self.random.choice(FORM_PATHS)
-        return {"url": url, "content": self.form(), "headers": {"content-type": self.form_type()}}
+        if self.random() < 0.6:
+            return {"url": self.choice(JSON_PATHS), "content": self.json()}
+        headers = {"content-type": self.choice(FORM_TYPES)}
+        return {"url": self.choice(("/embed", "/predict")), "content": self.form(), "headers": headers}
 
     def value(self, depth: int = 0) -> Any:
-        if depth < 3 and self.random.random() < 0.3:
-            if self.random.random() < 0.5:
-                return [self.value(depth + 1) for _ in range(self.random.randrange(4))]
-            return {self.random.choice(("input", "text", "image_url", "url", "x")): self.value(depth + 1)}
-        return self.random.choice(VALUES)
+        if depth < 3 and self.random() < 0.3:
+            if self.random() < 0.5:
+                return [self.value(depth + 1) for _ in range(self.randrange(4))]
+            return {self.choice(NAMES): self.value(depth + 1)}
+        return self.choice(VALUES)
 
     def json(self) -> bytes:
-        pick = self.random.randrange(8)
-        if pick == 0:
-            return self.random.randbytes(self.random.randrange(200))
-        if pick == 1:
-            depth = self.random.choice((100, 1000, 200_000))
-            return self.random.choice((b"[", b'{"input":', b'{"input":[')) * depth
-        if pick == 2:
-            return b'{"input": "data:image/png;base64,' + b"A" * self.random.randrange(2_000_000) + b'@"}'
-        if pick == 3:
-            return b'{"input": [' + b"1" * self.random.randrange(1, 20_000) + b"]}"
-        names = ("input", "model", "encoding_format", "dimensions", "modality", "images", "user")
-        document = {name: self.value() for name in self.random.sample(names, self.random.randrange(len(names)))}
-        return self.damaged(json.dumps(document).encode()) if pick == 4 else json.dumps(document).encode()
+        document = json.dumps({name: self.value() for name in self.sample(NAMES, self.randrange(len(NAMES)))}).encode()
+        nested = self.choice((b"[", b'{"input":', b'{"input":[')) * self.choice((100, 1000, 200_000))
+        large = b'{"input": "data:image/png;base64,' + b"A" * self.randrange(2_000_000) + b'@"}'
+        number = b'{"input": [' + b"1" * self.randrange(1, 20_000) + b"]}"
+        other = (self.randbytes(self.randrange(200)), nested, large, number, self.damaged(document))
+        return self.choice((*other, document, document, document))
 
     def form(self) -> bytes:
         parts = []
-        for _ in range(self.random.randrange(1, 5)):
-            name = self.random.choice(("images", "image", "entries", "text", "", "x" * 5000))
-            file = self.random.choice(('; filename="a"', "", '; filename=""', "; filename*=UTF-8''%ff"))
+        for _ in range(self.randrange(1, 5)):
+            name = self.choice(("images", "image", "entries", "text", "", "x" * 5000))
+            file = self.choice(('; filename="a"', "", '; filename=""', "; filename*=UTF-8''%ff"))
+            clip = b'{"clip":{"visual":{"modelName":"fake__random:0"}}}'
             entries = json.dumps({"clip": self.value(), "ocr": self.value()}).encode()
-            content = self.random.choice((PNG_1X1, b"", entries, ENTRIES.encode(), b"\xff\xfe", b"[" * 100_000))
+            content = self.choice((PNG_1X1, b"", entries, clip, b"\xff\xfe", b"[" * 100_000))
             parts.append(f'--b\r\ncontent-disposition: form-data; name="{name}"{file}\r\n\r\n'.encode() + content)
         body = b"\r\n".join(parts) + b"\r\n--b--\r\n"
-        return self.damaged(body) if self.random.random() < 0.6 else body
-
-    def form_type(self) -> str:
-        kinds = (
-            "multipart/form-data; boundary=b",
-            "multipart/form-data",
-            "text/plain",
-            "multipart/form-data; boundary=",
-        )
-        more = ("multipart/form-data; boundary=b; charset=utf-99", f"multipart/form-data; boundary={'b' * 300}")
-        return self.random.choice((*[kinds[0]] * 6, *kinds, *more))
+        return self.damaged(body) if self.random() < 0.6 else body
 
     def damaged(self, body: bytes) -> bytes:
-        for _ in range(self.random.randrange(1, 4)):
-            at = self.random.randrange(len(body) + 1)
-            body = self.random.choice(
-                (body[:at], body[at:], body[:at] + self.random.randbytes(3) + body[at + 3 :], body[:at] * 2 + body[at:])
-            )
+        for _ in range(self.randrange(1, 4)):
+            at = self.randrange(len(body) + 1)
+            changed = (body[:at], body[at:], body[:at] + self.randbytes(3) + body[at + 3 :], body[:at] * 2 + body[at:])
+            body = self.choice(changed)
         return body
 
 
@@ -126,7 +93,7 @@ async def test_malformed_bodies_get_an_answer_of_their_dialect() -> None:
 
 
 async def check(http: httpx.AsyncClient, number: int) -> None:
-    request = Malformed(number).request()
+    request = Malformed(f"{SEED}/{number}").request()
     answer = await http.post(**request)
     where = f"Malformed({number}) to {request['url']}: {answer.status_code} {answer.text[:300]}"
     # By chance a body may be a good one.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.fixtures.server import TINY_CLIP, Server, serving
+from benchmarks.fixtures.server import Server, serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="package")
 def two_models(tiny_pair_repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A Triton with the model clip, which has both towers, and the model second, which has that of images."""
-    repository = tmp_path_factory.mktemp("two_models") / "triton_models"
+    """A Triton with the model clip, which has both towers, and the model copies, a small SSCD."""
+    folder = tmp_path_factory.mktemp("two_models")
+    repository, file = folder / "triton_models", folder / "sscd_disc_mixup.torchscript.pt"
     shutil.copytree(tiny_pair_repository, repository)
-    command = f"{sys.executable} -m preprocess_ensemble.export.command --model {TINY_CLIP} --towers image"
-    options = f"--pretrained random:1 --name second --repository {repository}"
-    subprocess.run([*command.split(), *options.split()], check=True, capture_output=True)
+    export = ["preprocess_ensemble.export.command", "--model", str(file), "--name", "copies"]
+    for command in (["tests.fixtures.models.sscd", str(file)], [*export, "--repository", str(repository)]):
+        subprocess.run([sys.executable, "-m", *command], check=True, capture_output=True)
     with serving(repository) as server:
         yield server

@@ -6,16 +6,16 @@ import asyncio
 import base64
 import io
 import json
-import struct
-import zlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from benchmarks.fixtures.server import serving
-from clip_client import ClipClient
+from clip_client import ClipClient, ModelNotReady
 from tests.fixtures.gateways import client_of, data_uri, gateway
+from tests.fixtures.images.image_files import png_bomb
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,19 +67,9 @@ async def test_without_a_triton_the_gateway_embeds_in_its_own_process(
             assert (await own.get("/health")).status_code == 200
 
 
-def bomb(width: int, height: int) -> bytes:
-    """A PNG of a few bytes that says it has this many pixels."""
-
-    def chunk(kind: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"0")) + chunk(b"IEND", b"")
-
-
 async def test_bad_images_are_named_and_harm_no_neighbour(server: Server, photos: Path) -> None:
     good = jpegs(photos)[0]
-    images = [good, good[: len(good) // 2], b"no image", bomb(20_000, 20_000), good]
+    images = [good, good[: len(good) // 2], b"no image", png_bomb(), good]
     async with gateway(server.grpc_url) as url, client_of(url) as http:
         results = (await http.post("/embed", files=[("images", ("a.jpg", one)) for one in images])).json()["results"]
         assert [result["status"] for result in results] == [0, 4, 2, 6, 0]
@@ -123,19 +113,25 @@ async def test_texts_have_the_vectors_of_grpc_beside_images(two_models: Server, 
 
 
 async def test_the_model_field_chooses_among_models(two_models: Server, photos: Path) -> None:
-    body = {"input": data_uri(jpegs(photos)[0], "jpeg")}
-    async with gateway(two_models.grpc_url, models=("clip", "second")) as url, client_of(url) as http:
+    image = jpegs(photos)[0]
+    body = {"input": data_uri(image, "jpeg")}
+    async with gateway(two_models.grpc_url, model=("clip", "copies")) as url, client_of(url) as http:
         listed = {model["id"]: model["model"] for model in (await http.get("/v1/models")).json()["data"]}
-        assert list(listed) == ["clip", "second"]
-        unnamed, clip, second, by_id = [
+        assert list(listed) == ["clip", "copies"]
+        unnamed, clip, copies, by_id = [
             vectors_of(await http.post("/v1/embeddings", json={**body, **named}))
-            for named in ({}, {"model": "clip"}, {"model": "second"}, {"model": listed["second"]})
+            for named in ({}, {"model": "clip"}, {"model": "copies"}, {"model": listed["copies"]})
         ]
         assert np.array_equal(unnamed, clip)
-        assert np.array_equal(by_id, second)
-        assert not np.allclose(clip, second)
+        assert np.array_equal(by_id, copies)
+        assert copies.shape[1] != clip.shape[1]
         unknown = await http.post("/v1/embeddings", json={**body, "model": "third"})
         assert all(name in unknown.json()["error"]["message"] for name in listed)
-        text = await http.post("/v1/embeddings", json={"input": "a cat", "model": "second"})
+        text = await http.post("/v1/embeddings", json={"input": "a cat", "model": "copies"})
         assert text.json()["error"]["code"] == "no_text_tower"
         assert (await http.get("/health")).status_code == 200
+    async with ClipClient(two_models.grpc_url, model="copies") as client:  # sends its thumbnail, of 320 x 320 pixels
+        assert np.all((await client.embed(image)).vectors @ copies.T > 0.99)
+    async with ClipClient(two_models.grpc_url, model="third") as client:
+        with pytest.raises(ModelNotReady, match="'clip', 'copies'"):
+            await client.model()

@@ -35,6 +35,16 @@ def test_an_unknown_model_says_that_its_numbers_are_borrowed() -> None:
     assert "not measured" not in known.source
 
 
+def test_sscd_has_the_threshold_of_its_authors() -> None:
+    published, other = (
+        thresholds_for(f"sscd_{name}/file:a.torchscript.pt@1a2b3c4d") for name in ("disc_mixup", "disc_blur")
+    )
+    # Vectors nominate pairs for alignment as far down as they say anything.
+    assert (published.similar, published.candidate, published.recommended) == (0.75, 0.75, True)
+    assert other.similar == 0.75
+    assert "sscd_disc_mixup alone" in other.source
+
+
 def test_an_asked_for_threshold_replaces_the_default() -> None:
     lower, higher = (thresholds_for("ViT-B-32/openai@1a2b3c4d", value) for value in (0.9, 0.9999))
     assert (lower.similar, higher.similar) == (0.9, 0.9999)

@@ -1,0 +1,220 @@
+"""The body of a request: read within limits, parsed, and its items. What is malformed is refused here."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias, TypeVar
+
+import httpx
+from prometheus_client import Gauge
+from pydantic import BaseModel, ValidationError
+from starlette.datastructures import UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+
+from clip_client.gateway.dialect import Refusal
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from clip_client.gateway.settings import Settings
+
+# It would write a line for each malformed form.
+logging.getLogger("python_multipart").setLevel(logging.ERROR)
+
+Parsed = TypeVar("Parsed", bound=BaseModel)
+
+_MOST_FIELDS: Final = 16
+"""Fields of a form that are no files."""
+_STRUCTURE: Final = 2**20
+"""Bytes of JSON outside of strings, besides 64 for each item. One may take a hundred in memory: 60 MiB of ``[],`` took
+2.5 GB and half a minute to parse, in which nothing else was answered."""
+_HELD_BYTES: Final = Gauge(
+    "clip_gateway_held_bytes", "Bytes of requests and answers that are not done yet", multiprocess_mode="livesum"
+)
+
+Modality: TypeAlias = Literal["text", "image"]
+_TOKENS: Final = (
+    "The input holds token ids, and this model has a tokenizer of its own: send texts. LangChain's OpenAIEmbeddings "
+    "sends texts with check_embedding_ctx_length=False."
+)
+ITEM_FORMS: Final = 'a text, a data URI (data:image/jpeg;base64,...), {"text": ...} or {"image_url": {"url": ...}}'
+Item: TypeAlias = str | bytes | httpx.URL
+"""A text, the bytes of an image file, or where the gateway has to fetch an image."""
+
+
+class Bodies:
+    """What this process holds of all requests and answers."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.held = 0
+
+    @contextmanager
+    def of(self, request: Request) -> Iterator[Body]:
+        """Give the body of a request, whose bytes count as held until the end of the block."""
+        body = Body(request, self)
+        try:
+            yield body
+        finally:
+            self.held -= body.held
+            _HELD_BYTES.set(self.held)
+
+
+class Body:
+    """The body of one request."""
+
+    limit_s: ClassVar[float] = 60.0
+    """Seconds in which it must arrive."""
+
+    def __init__(self, request: Request, bodies: Bodies) -> None:
+        self.request = request
+        self.held = 0
+        self.max_items = bodies.settings.max_items
+        self._bodies = bodies
+        self._is_read = asyncio.Event()
+
+    async def json(self, model: type[Parsed]) -> Parsed:
+        """Read a JSON object. Raises Refusal."""
+        async with self._reading():
+            content = b"".join([chunk async for chunk in self._chunks()])
+        most = _STRUCTURE + 64 * self.max_items
+        if _outside_strings(content, most) > most:
+            raise Refusal(422, f"The body has more than {most:,} bytes outside of strings. {_TOKENS}")
+        return parsed(model, content)
+
+    async def form(self, *, max_files: int) -> list[tuple[str, str | bytes]]:
+        """Read a multipart form: the name and value of each field, a file's as bytes. Raises Refusal."""
+        headers = self.request.headers
+        if not headers.get("content-type", "").lower().startswith("multipart/form-data"):
+            raise Refusal(422, "The body must be a form: multipart/form-data.")
+        form = _Form(headers, self._chunks(), max_files=max_files, max_fields=_MOST_FIELDS, max_part_size=2**20)
+        form.spool_max_size = self._bodies.settings.max_body_bytes + 1  # files stay in memory
+        try:
+            async with self._reading():
+                fields = (await form.parse()).multi_items()
+            if not form.is_complete:
+                raise Refusal(422, "The form ends before its last boundary.")
+            return [(name, await value.read() if isinstance(value, UploadFile) else value) for name, value in fields]
+        except MultiPartException as error:
+            raise Refusal(422, f"The form cannot be read: {error.message}") from None
+        except ValueError:  # such as a charset or a boundary that no text can have
+            raise Refusal(422, "The form cannot be read.") from None
+        finally:
+            for file in form._files_to_close_on_error:
+                file.close()
+
+    @asynccontextmanager
+    async def _reading(self) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(self.limit_s):
+                yield
+        except TimeoutError:
+            raise Refusal(408, f"The body did not arrive within {self.limit_s:g} s.", code="body_too_slow") from None
+        self._is_read.set()
+
+    async def _chunks(self) -> AsyncGenerator[bytes, None]:
+        announced = self.request.headers.get("content-length", "")
+        self._check(int(announced) if announced.isdecimal() else 0)
+        async for chunk in self.request.stream():
+            self.hold(len(chunk))
+            yield chunk
+
+    async def wait_for_disconnect(self) -> None:
+        """Return when the caller has closed the connection; while the body is read, its reader learns that."""
+        if self.request.method == "POST":
+            await self._is_read.wait()
+        while (await self.request.receive())["type"] != "http.disconnect":
+            pass
+
+    def hold(self, more: int, *, is_answer: bool = False) -> None:
+        """Count bytes that arrived with the request or for it, or its answer. Raises Refusal if they are too many."""
+        self.held += more
+        self._bodies.held += more
+        _HELD_BYTES.set(self._bodies.held)
+        self._check(0 if is_answer else self.held)
+
+    def _check(self, size: int) -> None:
+        settings = self._bodies.settings
+        if size > settings.max_body_bytes:
+            limit = f"{settings.max_body_bytes:,} bytes, the limit of --max-body-bytes"
+            raise Refusal(413, f"The request has more than {limit}: send fewer items.", code="body_too_large")
+        if self._bodies.held > settings.max_held_bytes:
+            raise Refusal(503, "The gateway holds as many requests as --max-held-bytes allows.", code="Overloaded")
+
+
+class _Form(MultiPartParser):
+    """Starlette's parser, which takes a form that was cut off for a complete one, and leaves its files open."""
+
+    is_complete = False
+
+    def on_end(self) -> None:
+        self.is_complete = True
+
+
+def _outside_strings(content: bytes, most: int) -> int:
+    """Return how many bytes of JSON are outside of strings, or a number above ``most``."""
+    content = content.replace(rb"\\", b"").replace(rb"\"", b"")
+    strings = content.count(b'"') // 2
+    return strings if strings > most else sum(map(len, content.split(b'"')[::2]))
+
+
+def parsed(model: type[Parsed], content: bytes | str) -> Parsed:
+    """Parse JSON. Raises Refusal with one sentence about the first mistake."""
+    try:
+        return model.model_validate_json(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))[:100]
+        raise Refusal(422, f"{where}: {first['msg']}" if where else first["msg"]) from None
+
+
+def items_of(value: Any, *, modality: Modality | None, most: int) -> list[Item]:
+    """Return the items of ``input``, one or a list of them. Raises Refusal with the position of the one at fault.
+
+    Without a ``modality``, a text that is a data URI of an image counts as an image, as in NVIDIA's NIM.
+    """
+    values = value if isinstance(value, list) else [value]
+    if not values:
+        raise Refusal(422, "The input is empty: send at least one item.")
+    if len(values) > most:
+        raise Refusal(422, f"The input has {len(values)} items; the limit of --max-items is {most}.")
+    return [_item(index, one, modality) for index, one in enumerate(values)]
+
+
+def _item(index: int, value: Any, modality: Modality | None) -> Item:
+    if isinstance(value, int | list):
+        raise Refusal(422, _TOKENS, code="tokens_not_supported")
+    if isinstance(value, str):
+        is_image = modality == "image" or (modality is None and value[:11].lower() == "data:image/")
+        return _image(index, value) if is_image else value
+    if isinstance(value, dict):
+        if isinstance(text := value.get("text"), str):
+            return text
+        image = value.get("image_url")
+        if isinstance(url := image.get("url") if isinstance(image, dict) else image, str):
+            return _image(index, url)
+    raise Refusal(422, f"Item {index} has none of the forms of an item: {ITEM_FORMS}.", index=index)
+
+
+def _image(index: int, address: str) -> bytes | httpx.URL:
+    head, comma, data = address.partition(",")
+    if head[:5].lower() == "data:" and comma and head.lower().endswith(";base64"):
+        return decoded(index, data)
+    if address[:8].lower().startswith(("http://", "https://")):
+        with suppress(httpx.InvalidURL):
+            return httpx.URL(address)
+    raise Refusal(422, f"Item {index} is no image: send data:image/jpeg;base64,... or an http(s) URL.", index=index)
+
+
+def decoded(index: int, text: str) -> bytes:
+    """Return the bytes of an item in base64. Raises Refusal."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):  # ValueError: not ASCII
+        message = f"Item {index} is no base64: it has letters outside of A-Z, a-z, 0-9, + and /, or lacks its padding."
+        raise Refusal(422, message, index=index) from None

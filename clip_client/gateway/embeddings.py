@@ -1,0 +1,140 @@
+"""The dialects that answer with lists of vectors: OpenAI's, infinity's, and the plain forms of the replaced service.
+
+infinity has OpenAI's bodies, and answers with a few more fields. The plain forms have a result for each image, with the
+number of an ``ImageStatus``: a bad one fails neither the request nor its neighbours.
+"""
+
+from __future__ import annotations
+
+import base64
+import time
+import uuid
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from pydantic import BaseModel, Field
+
+from clip_client.gateway.body import ITEM_FORMS, Modality, decoded, items_of
+from clip_client.gateway.dialect import FORM, INFINITY, OPENAI, Endpoint, Refusal, json_response
+from preprocess_ensemble.contract import ImageStatus
+
+if TYPE_CHECKING:
+    from starlette.responses import Response
+
+    from clip_client.gateway.body import Body
+    from clip_client.gateway.service import Service
+
+
+class Embeddings(BaseModel):
+    """The body of a request for embeddings. Fields that change no vector, such as ``user``, are ignored."""
+
+    input: Any = Field(description=f"One of these, or a list of them: {ITEM_FORMS}")
+    model: str = ""
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: int | None = None
+    modality: Modality | None = None
+
+
+class Base64Images(BaseModel):
+    """The body of ``POST /embed/base64``."""
+
+    images: list[str]
+
+
+async def _embeddings(service: Service, body: Body, *, modality: Modality | None = None) -> Response:
+    """Answer with a vector for each item; an item that fails fails the request. ``modality`` is the default."""
+    asked = await body.json(Embeddings)
+    items = items_of(asked.input, modality=asked.modality or modality, most=body.max_items)
+    model, batch = await service.embed(body, asked.model, items, dimension=asked.dimensions)
+    for index, error in batch.errors.items():
+        raise Refusal.of(error, index)
+    images = sum(not isinstance(item, str) for item in items)
+    vectors: list[Any] = batch.vectors.tolist()
+    if asked.encoding_format == "base64":
+        vectors = [base64.b64encode(vector.astype("<f4").tobytes()).decode() for vector in batch.vectors]
+    return json_response(
+        {
+            "object": "list",
+            "data": [{"object": "embedding", "index": at, "embedding": vector} for at, vector in enumerate(vectors)],
+            "model": asked.model or model.id,
+            # Tokens are counted nowhere: nobody pays for them.
+            "usage": {"prompt_tokens": 0, "total_tokens": 0, "num_images": images},
+            "id": f"embd-{uuid.uuid4().hex}",
+            "created": int(time.time()),
+            "truncated": batch.truncated,
+        }
+    )
+
+
+async def _embed_form(service: Service, body: Body) -> Response:
+    form = await body.form(max_files=body.max_items)
+    # Some clients send a file as a field, without a name.
+    images = [value if isinstance(value, bytes) else value.encode() for name, value in form if name == "images"]
+    return await _embed(service, body, images)
+
+
+async def _embed_base64(service: Service, body: Body) -> Response:
+    texts = (await body.json(Base64Images)).images
+    return await _embed(service, body, [decoded(index, text) for index, text in enumerate(texts)])
+
+
+async def _embed(service: Service, body: Body, images: list[bytes]) -> Response:
+    if not 1 <= len(images) <= body.max_items:
+        raise Refusal(422, f"A request carries 1 to {body.max_items} images, and this one has {len(images)}.")
+    model, batch = await service.embed(body, "", images)
+    results: list[dict[str, object]] = []
+    for index, vector in enumerate(batch.vectors.tolist()):
+        error = batch.errors.get(index)
+        if error is None:
+            results.append({"embedding": vector, "status": 0, "error": ""})
+        elif error.code in ImageStatus.__members__:
+            results.append({"embedding": None, "status": int(ImageStatus[error.code]), "error": error.message})
+        else:
+            raise Refusal.of(error, index)
+    about = {"model": model.id, "fingerprint": model.fingerprint, "dimension": model.dimension}
+    return json_response({**about, "results": results})
+
+
+async def _list_models(service: Service, _: Body, *, owner: str) -> Response:
+    """Answer with the models that a request may name. infinity's client accepts no owner but infinity."""
+    listed = []
+    for name, model in (await service.infos()).items():
+        stats = service.clients[name].stats()
+        waiting = stats.images_waiting + stats.images_in_flight
+        ids = {"model": model.id, "vector_id": model.vector_id, "text_vector_id": model.text_vector_id}
+        of_infinity = {
+            "backend": "triton",
+            "capabilities": ["image_embed", *(["embed"] if model.text else [])],
+            "stats": {"queue_absolute": waiting, "results_pending": waiting, "batch_size": model.max_batch_size},
+        }
+        about = {"id": name, "object": "model", "created": 0, "owned_by": owner, "dimension": model.dimension}
+        listed.append({**about, **ids, **of_infinity})
+    return json_response({"object": "list", "data": listed})
+
+
+async def _health(service: Service, _: Body) -> Response:
+    await service.require_health()
+    return json_response({"unix": time.time()})
+
+
+async def _healthz(service: Service, _: Body) -> Response:
+    await service.require_health()
+    model = next(iter((await service.infos()).values()))
+    return json_response({"status": "ok", "model": model.id})
+
+
+_of_images: Final = partial(_embeddings, modality="image")
+_EMBED: Final = "vectors of texts and images"
+_IMAGES: Final = {"images": {"type": "array", "items": {"type": "string", "format": "binary"}}}
+
+ENDPOINTS: Final = (
+    Endpoint("POST", "/v1/embeddings", OPENAI, _embeddings, f"OpenAI: {_EMBED}", Embeddings),
+    Endpoint("GET", "/v1/models", OPENAI, partial(_list_models, owner="clip-triton"), "OpenAI: the models"),
+    Endpoint("POST", "/embeddings", INFINITY, _embeddings, f"infinity: {_EMBED}", Embeddings),
+    Endpoint("POST", "/embeddings_image", INFINITY, _of_images, f"infinity: {_EMBED}", Embeddings),
+    Endpoint("GET", "/models", INFINITY, partial(_list_models, owner="infinity"), "infinity: the models"),
+    Endpoint("GET", "/health", INFINITY, _health, "infinity: whether a canary gets its vector", is_open=True),
+    Endpoint("POST", "/embed", FORM, _embed_form, "Images in a form: a result for each, good or bad", _IMAGES),
+    Endpoint("POST", "/embed/base64", FORM, _embed_base64, "Images in base64: as /embed", Base64Images),
+    Endpoint("GET", "/healthz", FORM, _healthz, "As /health, with the model", is_open=True),
+)

@@ -1,0 +1,159 @@
+"""What the clients of other services send and read: openai, LangChain, infinity's, and forms."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import openai
+import pytest
+from infinity_client import Client
+from infinity_client.api.default import embeddings, embeddings_image, health, models
+from infinity_client.models import (
+    ImageEmbeddingInput,
+    OpenAIEmbeddingInputImage,
+    OpenAIEmbeddingInputText,
+    OpenAIEmbeddingResult,
+    OpenAIModelInfo,
+)
+from infinity_client.vision_client import InfinityVisionAPI
+from PIL import Image
+from pydantic import SecretStr
+
+from clip_client.testing import PNG_1X1, FakeTriton, Reply, fake_vector
+from preprocess_ensemble.contract import ImageStatus
+from tests.fixtures.gateways import data_uri
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable
+
+    import httpx
+
+OTHER = b"another image"
+URIS = [data_uri(PNG_1X1), data_uri(OTHER)]
+
+
+def assert_vectors(numbers: Any, *items: bytes) -> None:
+    assert np.array_equal(np.array(numbers, np.float32), [fake_vector(item) for item in items])
+
+
+def vectors_of(data: Iterable[Any]) -> list[Any]:
+    return [one.embedding for one in data]
+
+
+@pytest.fixture
+async def client(url: str) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+@pytest.mark.parametrize("encoding", ["float", "base64", openai.omit])
+async def test_openai_gets_vectors_in_the_order_of_the_images(client: openai.AsyncOpenAI, encoding: Any) -> None:
+    answer = await client.embeddings.create(model="clip", input=URIS, encoding_format=encoding)
+    assert [one.index for one in answer.data] == [0, 1]
+    assert (answer.model, answer.usage.total_tokens) == ("clip", 0)
+    numbers = vectors_of(answer.data)
+    if encoding == "base64":
+        numbers = [np.frombuffer(base64.b64decode(one), "<f4") for one in numbers]
+    assert_vectors(numbers, PNG_1X1, OTHER)
+
+
+async def test_openai_gets_vectors_of_texts_and_images_in_one_array(
+    client: openai.AsyncOpenAI, triton: FakeTriton
+) -> None:
+    long = "word " * 100
+    answer = await client.embeddings.create(model="clip", input=["a cat", URIS[0], long])
+    assert_vectors(vectors_of(answer.data), b"a cat", PNG_1X1, long.encode())
+    assert answer.model_extra is not None
+    assert answer.model_extra["truncated"] == [2]
+    assert answer.usage.model_extra == {"num_images": 1}
+    assert triton.requests_received == 2
+
+
+async def test_the_blocking_client_of_openai(url: str) -> None:
+    def embed() -> list[float]:
+        with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+            assert [model.id for model in client.models.list()] == ["clip"]
+            return client.embeddings.create(model="clip", input=URIS[0]).data[0].embedding
+
+    assert_vectors([await asyncio.to_thread(embed)], PNG_1X1)
+
+
+async def test_langchain_needs_one_option(url: str) -> None:
+    from langchain_openai import OpenAIEmbeddings
+
+    async with openai.DefaultAsyncHttpxClient() as later:
+        with openai.DefaultHttpxClient() as now:
+            options: dict[str, Any] = {"base_url": f"{url}/v1", "http_client": now, "http_async_client": later}
+            options |= {"model": "clip", "api_key": SecretStr("none"), "check_embedding_ctx_length": False}
+            langchain = OpenAIEmbeddings(**options)
+            assert_vectors(await langchain.aembed_documents(["a cat", "a dog"]), b"a cat", b"a dog")
+            assert_vectors([await asyncio.to_thread(langchain.embed_query, "a cat")], b"a cat")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"input": data_uri(OTHER, "jpeg")},
+        {"input": base64.b64encode(OTHER).decode().join(["data:;base64,", ""]), "modality": "image"},
+        {"input": [{"image_url": {"url": URIS[1]}}]},
+        {"input": {"type": "image_url", "image_url": URIS[1]}, "input_type": "query", "truncate": "NONE"},
+        {"input": URIS[1], "model": "fake/random:0", "dimensions": 8},
+        {"input": URIS[1], "model": "fake/random:0@00000000", "user": "me"},
+    ],
+)
+async def test_an_image_in_every_form(http: httpx.AsyncClient, body: dict[str, Any]) -> None:
+    answer = await http.post("/v1/embeddings", json={"model": "clip", **body})
+    assert answer.status_code == 200, answer.text
+    assert_vectors([answer.json()["data"][0]["embedding"]], OTHER)
+
+
+async def test_the_client_of_infinity(url: str) -> None:
+    async with Client(base_url=url) as client:
+        bodies: tuple[tuple[Any, Any, tuple[bytes, ...]], ...] = (
+            (embeddings, OpenAIEmbeddingInputImage(input_=URIS), (PNG_1X1, OTHER)),
+            (embeddings_image, ImageEmbeddingInput(input_=URIS), (PNG_1X1, OTHER)),
+            # With the modality of texts, one that looks like an image is a text.
+            (embeddings, OpenAIEmbeddingInputText(input_=["a cat", URIS[0]]), (b"a cat", URIS[0].encode())),
+        )
+        for address, body, items in bodies:
+            answer = await address.asyncio(client=client, body=body)
+            assert isinstance(answer, OpenAIEmbeddingResult)
+            assert_vectors(vectors_of(answer.data), *items)
+        listed = await models.asyncio(client=client)
+        assert isinstance(listed, OpenAIModelInfo)
+        assert [(model.id, model.capabilities) for model in listed.data] == [("clip", ["image_embed", "embed"])]
+        alive = await health.asyncio(client=client)
+        assert alive is not None
+        assert alive["unix"] > 0
+
+
+async def test_the_vision_client_of_infinity(url: str) -> None:
+    def embed() -> tuple[Any, Any]:
+        client = InfinityVisionAPI(url, model="clip")
+        with client.tp, client.session:
+            texts = client.embed("clip", ["a cat"]).result()
+            return texts, client.image_embed("clip", [Image.new("RGB", (3, 2))]).result()
+
+    ((text,), _), ((image,), _) = await asyncio.to_thread(embed)
+    assert_vectors([text[0]], b"a cat")
+    assert image.shape == (1, 8)
+
+
+async def test_a_form_has_a_result_for_each_image(http: httpx.AsyncClient, triton: FakeTriton) -> None:
+    triton.answer_always(Reply(row_errors={1: (ImageStatus.TRUNCATED, "The file ends early.")}))
+    images = [PNG_1X1, b"cut off", OTHER]
+    in_form = await http.post("/embed", files=[("images", ("photo.jpg", image)) for image in images])
+    in_base64 = await http.post("/embed/base64", json={"images": [base64.b64encode(one).decode() for one in images]})
+    for answer in (in_form, in_base64):
+        body = answer.json()
+        assert (body["model"], body["dimension"]) == ("fake/random:0@00000000", 8)
+        assert body["fingerprint"] == list(triton.fingerprint)
+        first, bad, last = body["results"]
+        assert bad == {"embedding": None, "status": int(ImageStatus.TRUNCATED), "error": "The file ends early."}
+        assert (first["status"], first["error"], last["status"]) == (0, "", 0)
+        assert_vectors([first["embedding"], last["embedding"]], PNG_1X1, OTHER)
+    triton.answer_always(Reply())
+    assert (await http.get("/healthz")).json() == {"status": "ok", "model": "fake/random:0@00000000"}
