@@ -6,6 +6,8 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any, Final, TypeAlias
 
+from clip_client.dedup.types import ALTERED
+
 Transform: TypeAlias = tuple[float, float, float, float, float, float]
 """Rows of a 2 x 3 matrix: from the pixels of one photo to those of another."""
 
@@ -41,6 +43,11 @@ class Alignment:
     """Left, top, width and height of what differs, as shares of the kept picture; None if nothing differs."""
     region_share: float
     """Share of the kept picture that differs."""
+
+    @property
+    def loses_nothing(self) -> bool:
+        """Whether the duplicate can move, as far as the alignment tells."""
+        return self.tier != ALTERED and not self.lost and not self.doubts
 
     @property
     def kept_scale(self) -> float:

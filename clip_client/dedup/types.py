@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
@@ -224,3 +224,6 @@ class SearchStats:
     """Contents that were prepared for their alignment."""
     aligned: int = 0
     """Pairs that were aligned."""
+
+    def __add__(self, other: SearchStats) -> SearchStats:
+        return SearchStats(**{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)})

@@ -6,8 +6,8 @@ import json
 from typing import TYPE_CHECKING, Final
 
 from clip_client._errors import require
+from clip_client.dedup.compare.cells import EXACT_ROWS
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES
-from clip_client.dedup.compare.partitioned_join import EXACT_ROWS
 from clip_client.dedup.compare.thresholds import thresholds_for
 from clip_client.dedup.search import CANDIDATES, DEFAULT_HASH_BITS, GroupRules, check_group_rules
 from clip_client.distributed.cluster import EXTRA, DistributedError, cluster

@@ -18,9 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from clip_client.dedup.compare.candidate_pairs import with_inner_hashes
-from clip_client.dedup.compare.cells import fit_cells, sample_size
-from clip_client.dedup.compare.partitioned_join import ALL_COMPARED
-from clip_client.dedup.compare.recall_sample import RecallSample
+from clip_client.dedup.compare.cells import ALL_COMPARED, RecallSample, fit_cells, sample_size
 from clip_client.dedup.compare.similarity_join import fit_projection
 from clip_client.dedup.compare.union_find import UnionFind
 from clip_client.dedup.report import DuplicateReport

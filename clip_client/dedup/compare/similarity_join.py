@@ -40,7 +40,6 @@ _DENSE_ROWS: Final = 64
 _PAIR_COST: Final = 128
 """The product of one pair, fetched alone, takes as long as this many in a product of whole blocks."""
 
-
 _PROJECTED_ROWS: Final = 4096
 """With fewer rows, finding the directions takes longer than they save."""
 
@@ -84,11 +83,11 @@ class Projection:
         return projected
 
 
-def fit_projection(vectors: Vectors, rows: Indices, threshold: float, *, seed: int = 0) -> Projection | None:
+def fit_projection(vectors: Vectors, rows: Indices, threshold: float) -> Projection | None:
     """Find a projection for vectors such as ``rows`` of ``vectors``, (N, D); None if it would save no time."""
     if len(rows) < _PROJECTED_ROWS:
         return None
-    chosen = np.random.default_rng(seed).choice(rows, 2 * _SAMPLE, replace=False)
+    chosen = np.random.default_rng(0).choice(rows, 2 * _SAMPLE, replace=False)
     sample, others = vectors[chosen[:_SAMPLE]], vectors[chosen[_SAMPLE:]]
     # The directions in which the rows are longest on average, longest first.
     _, directions = np.linalg.eigh(sample.T.astype(np.float64) @ sample)

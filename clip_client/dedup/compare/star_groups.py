@@ -9,19 +9,21 @@ No pairs are stored: 20,000 pictures of one scene take the time of 2e8 dot produ
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from clip_client.dedup.compare.cannot_link import CannotLink
 from clip_client.dedup.compare.hamming import bits_that_differ
 from clip_client.dedup.compare.similarity_join import BLOCK_ROWS, block_pairs
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
+
+    from clip_client.dedup.store.decisions import Decision
 
     Vectors = NDArray[np.float32]
     Indices = NDArray[np.intp]
@@ -32,6 +34,56 @@ must neither move a photo over the threshold nor show in a report. Float32 vecto
 
 _BLOCK_ROWS: Final = 64
 """Rows that one product compares with all rows after them."""
+
+
+class CannotLink:
+    """Sets of rows; no two rows of one set may share a group."""
+
+    def __init__(self, sets: Iterable[Indices] = ()) -> None:
+        """Take sets of rows, each in ascending order."""
+        self._sets = [rows for rows in sets if len(rows) > 1]
+        self._sets_of: defaultdict[int, list[int]] = defaultdict(list)
+        for number, rows in enumerate(self._sets):
+            for row in rows.tolist():
+                self._sets_of[row].append(number)
+
+    @classmethod
+    def from_pairs(cls, pairs_of: Mapping[int, Indices]) -> CannotLink:
+        """Take a mapping of each row to the rows that it must not share a group with."""
+        pairs = {(min(row, other), max(row, other)) for row, others in pairs_of.items() for other in others.tolist()}
+        return cls(np.array(pair) for pair in sorted(pairs) if pair[0] != pair[1])
+
+    @classmethod
+    def from_decisions(cls, contents: Sequence[str], decisions: Sequence[Decision]) -> CannotLink:
+        """Take the SHA-256 of each row, and what a person declared to be different, or wants to keep all."""
+        decided = frozenset[str]().union(*(decision.contents for decision in decisions))
+        rows = {sha256: row for row, sha256 in enumerate(contents) if sha256 in decided}
+        present = (sorted(rows[sha256] for sha256 in decision.contents & rows.keys()) for decision in decisions)
+        return cls(np.array(some, dtype=np.intp) for some in present)
+
+    def sets_of(self, row: int) -> list[int]:
+        """Return the numbers of the sets of ``row``; two rows may share a group if they have no set in common."""
+        return self._sets_of.get(row, [])
+
+    def may_share(self, first: int, second: int) -> bool:
+        """Tell whether two rows may be in one group."""
+        return set(self.sets_of(first)).isdisjoint(self.sets_of(second))
+
+    def after(self, row: int) -> Iterable[Indices]:
+        """Yield the rows after ``row`` that must not share a group with it, one set at a time."""
+        for number in self.sets_of(row):
+            rows = self._sets[number]
+            yield rows[np.searchsorted(rows, row, side="right") :]
+
+    def among(self, rows: Indices) -> CannotLink:
+        """Return the sets reduced to ``rows``, as positions in ``rows``."""
+        if not self._sets:
+            return self
+        sets: defaultdict[int, list[int]] = defaultdict(list)
+        for position, row in enumerate(rows.tolist()):
+            for number in self.sets_of(row):
+                sets[number].append(position)
+        return CannotLink(np.array(positions) for positions in sets.values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,10 +149,9 @@ def star_groups(
     kept, sizes = np.unique(nearest, return_counts=True)
     stars, rejected = [], []
     for keep in kept[sizes > 1].tolist():
-        members = [row for row in np.flatnonzero(nearest == keep).tolist() if row != keep]
-        if cannot_link:
-            members, excluded = _split(members, cannot_link)
-            rejected += excluded
+        claimed = (row for row in np.flatnonzero(nearest == keep).tolist() if row != keep)
+        members, excluded = _split(claimed, cannot_link)
+        rejected += excluded
         if members:
             ordered = np.array(members)[np.argsort(-best[members], kind="stable")]
             similarities = tuple(best[ordered].tolist())
@@ -170,7 +221,7 @@ def _closeness(
     return closeness
 
 
-def _split(members: list[int], cannot_link: CannotLink) -> tuple[list[int], list[int]]:
+def _split(members: Iterable[int], cannot_link: CannotLink) -> tuple[list[int], list[int]]:
     """Take members in order; reject each that must not share a group with one taken before. Return both lists."""
     taken: list[int] = []
     rejected: list[int] = []

@@ -15,7 +15,7 @@ from clip_client.cli.main import main
 from clip_client.dedup import Store
 from clip_client.dedup.actions.apply import apply
 from clip_client.dedup.alignment import aligner
-from clip_client.dedup.proving_again import prove_again
+from clip_client.dedup.compare.proofs import prove_again
 from clip_client.dedup.types import EDITED, EXACT, RE_ENCODED, SAME_PIXELS, SIMILAR
 from tests.fixtures.albums import member, planned, report
 

@@ -14,6 +14,7 @@ from clip_client.dedup import find_duplicates
 from clip_client.dedup.alignment.aligner import Aligner, keep_small_picture, keypoints_in
 from clip_client.dedup.alignment.keypoints import Keypoints, extract_keypoints, opencv_for_many
 from clip_client.dedup.features.preview import DecodedPhoto
+from clip_client.dedup.photo import Photo
 from clip_client.dedup.store.blob_table import Spool
 from clip_client.dedup.store.store import Store
 from clip_client.dedup.types import EDITED, RE_ENCODED
@@ -27,13 +28,17 @@ if TYPE_CHECKING:
     from PIL import Image
 
 
+def photo(path: Path) -> Photo:
+    return Photo(path=str(path), sha256="", size_bytes=0)
+
+
 def test_a_file_that_is_away_for_one_search_is_not_doubted_in_the_next(tmp_path: Path) -> None:
     kept, copy, away = (tmp_path / name for name in ("kept.png", "copy.jpg", "away"))
     scene(0, (1200, 900)).save(kept)
     scene(0, (1200, 900)).save(copy, quality=90)
     contents = [hashlib.sha256(path.read_bytes()).hexdigest() for path in (kept, copy)]
-    paths = dict(zip(contents, map(str, (kept, copy)), strict=True))
-    with Store(tmp_path / "store") as store, Aligner(paths, store) as aligner:
+    photos = {sha256: photo(path) for sha256, path in zip(contents, (kept, copy), strict=True)}
+    with Store(tmp_path / "store") as store, Aligner(photos, store) as aligner:
         aligner.prepare([(contents[0], contents[1])], lambda done, total: None)
         copy.rename(away)
         (absent,) = aligner.align(contents[0], contents[1:])
@@ -103,17 +108,17 @@ def test_what_other_versions_made_is_removed_and_refusals_are_kept(tmp_path: Pat
     scene(1, (600, 400)).save(pictures["other"])
     scene(0, (60, 40)).save(pictures["tiny"])
     contents = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in pictures.items()}
-    paths = {contents[name]: str(path) for name, path in pictures.items()}
+    photos = {contents[name]: photo(path) for name, path in pictures.items()}
     kept, *others = contents.values()
     for earlier in ("sift-4.sqlite", "sift-4.sqlite-wal", "full-size-1.sqlite"):
         (tmp_path / "store" / "keypoints").mkdir(parents=True, exist_ok=True)
         (tmp_path / "store" / "keypoints" / earlier).touch()
     counts, found, reasons = [], [], []
     for _ in range(2):
-        with Store(tmp_path / "store") as store, Aligner(paths, store) as aligner:
+        with Store(tmp_path / "store") as store, Aligner(photos, store) as aligner:
             aligner.prepare([(kept, other) for other in others], lambda done, total: None)
             found.append(aligner.align(kept, others))
-            counts.append((aligner.made, aligner.aligned))
+            counts.append((aligner.work.keypoints, aligner.work.aligned))
             reasons.append(aligner.reasons)
     assert [one and one.tier for one in found[0]] == [EDITED, None, None]
     assert found[0] == found[1]

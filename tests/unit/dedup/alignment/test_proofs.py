@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clip_client.dedup.aligned import Alignment
-from clip_client.dedup.alignment.proofs import Proofs
+from clip_client.dedup.aligned import Alignment, PairSource
+from clip_client.dedup.compare.proofs import Proofs
 from clip_client.dedup.types import ALTERED, EDITED, RE_ENCODED
 
 if TYPE_CHECKING:
@@ -57,10 +57,13 @@ def test_a_large_cluster_of_copies_is_aligned_with_the_best_photo_only() -> None
     pictures = Pictures({(0, row): RE_ENCODED for row in range(1, count)})
     proofs = Proofs(pictures.align)
     ring = [(row, (row + step) % count) for row in range(count) for step in (1, 2, 3, 4)]  # 8 neighbours each
-    proofs.prove(paired(ring), range(count))
+    pairs = paired(ring)
+    proofs.prove(pairs, range(count))
     assert len(pictures.asked) == count - 1
     assert all(proof is not None and proof.kept == 0 for proof in map(proofs.best, range(1, count)))
-    assert (proofs.aligned["vectors"], proofs.proved["vectors"]) == (count - 1, count - 1)
+    assert proofs.pair_sources(pairs)[0] == PairSource(
+        name="vectors", pairs=4 * count, aligned=count - 1, proved=count - 1
+    )
 
 
 def test_photos_that_are_no_copies_are_aligned_once_with_each_neighbour() -> None:

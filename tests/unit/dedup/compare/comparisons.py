@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clip_client.dedup import Evidence, Thresholds
-from clip_client.dedup.alignment.proofs import Proofs
-from clip_client.dedup.compare.cannot_link import CannotLink
-from clip_client.dedup.compare.groups import Compared, make_groups, stars
+from clip_client.dedup.compare.compared import Compared
+from clip_client.dedup.compare.groups import make_groups, stars
+from clip_client.dedup.compare.proofs import Proofs
+from clip_client.dedup.compare.star_groups import CannotLink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,7 +40,7 @@ def grouped(
     sets = CannotLink(np.array(rows) for rows in cannot_link)
     proofs = Proofs(
         lambda kept, rows: [align(kept, row) for row in rows],
-        lambda first, second: set(sets.sets_of(first)).isdisjoint(sets.sets_of(second)),
+        sets.may_share,
     )
     paired = {row: dict.fromkeys(set(range(count)) - {row}, "vectors") for row in range(count)}
     proofs.prove(paired, range(count))

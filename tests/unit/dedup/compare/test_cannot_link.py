@@ -8,7 +8,7 @@ import tracemalloc
 import numpy as np
 
 from clip_client.dedup import Evidence, star_groups
-from clip_client.dedup.compare.cannot_link import CannotLink
+from clip_client.dedup.compare.star_groups import CannotLink
 
 _ALL = 2000
 
@@ -23,14 +23,14 @@ def test_sets_are_looked_up_by_row() -> None:
     assert members_of(cannot_link, 4) == {7}  # nothing but what comes after it
     assert members_of(cannot_link, 2) == {4}
     assert members_of(cannot_link, 5) == set()  # of one photo alone nothing was said
-    assert cannot_link
-    assert not CannotLink([np.array([5])])
+    assert cannot_link.may_share(1, 2)
+    assert not cannot_link.may_share(7, 4)
 
 
 def test_sets_of_some_rows_have_their_positions() -> None:
     among = CannotLink([np.array([1, 4, 7]), np.array([2, 4])]).among(np.array([7, 2, 1]))
     assert [members_of(among, position) for position in range(3)] == [{2}, set(), set()]
-    assert not CannotLink([np.array([1, 4])]).among(np.array([1, 2]))
+    assert CannotLink([np.array([1, 4])]).among(np.array([1, 2])).sets_of(0) == []
 
 
 def test_pairs_say_the_same_as_sets() -> None:

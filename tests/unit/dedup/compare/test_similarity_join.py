@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clip_client.dedup.compare.cells import LEAST_RECALL, join_vectors
 from clip_client.dedup.compare.hamming import bits_that_differ, join_hashes
-from clip_client.dedup.compare.partitioned_join import join_vectors
-from clip_client.dedup.compare.recall_sample import LEAST_RECALL
 from clip_client.dedup.compare.similarity_join import Projection, alike_links, components, fit_projection
 from clip_client.dedup.compare.union_find import UnionFind
 from tests.fixtures.vectors import at_degrees, clusters

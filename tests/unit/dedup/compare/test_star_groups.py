@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clip_client.dedup import Evidence, components, minimum_similarity, star_groups
-from clip_client.dedup.compare.cannot_link import CannotLink
+from clip_client.dedup.compare.star_groups import CannotLink
 from tests.fixtures.vectors import at_degrees, clusters
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from clip_client.dedup import Store, thresholds_for
-from clip_client.dedup.compare.recall_sample import wilson_interval
-from clip_client.dedup.compare.tuning import Label, Precision, labels_for, needed_labels, tune
+from clip_client.dedup.compare.cells import wilson_interval
+from clip_client.dedup.compare.thresholds import NEEDED_LABELS, SIMILAR_PRECISION, Label, Precision, labels_for, tune
 from clip_client.dedup.store.choices import KEEP, SKIP, ChosenPhoto
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.store.journal import MovedFile, State
@@ -38,10 +38,9 @@ def test_without_trials_nothing_is_known() -> None:
     assert wilson_interval(0, 0) == (0.0, 1.0)
 
 
-@pytest.mark.parametrize("precision", [0.5, 0.9, 0.99])
-def test_so_many_labels_are_needed_and_no_fewer(precision: float) -> None:
-    needed = needed_labels(precision)
-    assert wilson_interval(needed, needed)[0] >= precision > wilson_interval(needed - 1, needed - 1)[0]
+def test_so_many_labels_are_needed_and_no_fewer() -> None:
+    enough, too_few = (wilson_interval(count, count)[0] for count in (NEEDED_LABELS, NEEDED_LABELS - 1))
+    assert enough >= SIMILAR_PRECISION > too_few
 
 
 def same(similarity: float, number: int = 1, shown_from: float = 0.5) -> list[Label]:
@@ -72,7 +71,7 @@ def test_a_few_mistakes_are_allowed() -> None:
 
 def test_too_few_labels_change_nothing() -> None:
     present = thresholds_for(MODEL)
-    needed = needed_labels(0.9)
+    needed = NEEDED_LABELS
     assert tune([]).thresholds(present) is None
     assert tune([*same(0.95, needed - 1), *different(0.6, 10)]).thresholds(present) is None
     assert tune([*same(0.95, needed), *different(0.6, 9)]).thresholds(present) is None

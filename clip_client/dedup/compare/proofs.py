@@ -1,4 +1,4 @@
-"""Aligns candidate pairs, and keeps of which better photo each photo is a copy.
+"""Aligns what may show the same, and keeps of which better photo each photo is a copy.
 
 The best photo comes first, and everything that may show the same is aligned with it: the photos that it is paired with,
 those that its proved copies are paired with, and so on. So a cluster of 20,000 copies takes 20,000 alignments. If the
@@ -10,20 +10,25 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from clip_client.dedup.aligned import LACKS_DETAIL
-from clip_client.dedup.types import ALTERED, RE_ENCODED, TIERS
+from clip_client.dedup.aligned import LACKS_DETAIL, PairSource
+from clip_client.dedup.compare.candidate_pairs import SOURCES
+from clip_client.dedup.features.pixel_hash import pixel_hash
+from clip_client.dedup.files.hashing import sha256_of
+from clip_client.dedup.files.reading import read_file
+from clip_client.dedup.types import EXACT, RE_ENCODED, SAME_PIXELS, TIERS, FailedFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from types import ModuleType
 
     from clip_client.dedup.aligned import Alignment
 
     AlignRows = Callable[[int, Sequence[int]], Sequence[Alignment | None]]
     """``align(kept, duplicates)`` returns the alignment of each of the rows with the row ``kept``, None for no copy."""
+    Paired = Mapping[int, Mapping[int, str]]
+    """Row -> the rows that may show the same -> what found the pair; each pair in both directions."""
 
-
-THRESHOLDS: Final = "thresholds"
-"""The source of a pair of a photo and the kept one of its group, if no filter paired them."""
+_NO_OPENCV: Final = "No copy was verified, because OpenCV cannot be imported ({}): pip install 'clip-triton[dedup]'"
 _MOST_PROOFS: Final = 16
 """A row that cannot move by as many proofs is aligned with no more rows than it is paired with."""
 
@@ -45,6 +50,7 @@ class Proofs:
         self,
         align: AlignRows = lambda kept, duplicates: [None] * len(duplicates),
         may_be_copies: Callable[[int, int], bool] = lambda first, second: True,
+        cannot_verify: Mapping[str, str] | None = None,
     ) -> None:
         """Without ``align`` nothing is ever proved. Rows for which ``may_be_copies`` is False are never aligned."""
         self._align = align
@@ -54,14 +60,9 @@ class Proofs:
         self._of: defaultdict[int, dict[int, Proof]] = defaultdict(dict)
         """Row -> the row that shows the same -> the proof."""
         self._tried: set[tuple[int, int]] = set()
-        self.aligned: Counter[str] = Counter()
-        """Source of candidate pairs -> number of alignments that were tried because of it."""
-
-    @property
-    def proved(self) -> Counter[str]:
-        """Source -> number of rows that it gave their first proof by a better row."""
-        firsts = (next(self._by_better_rows(row), None) for row in self._of)
-        return Counter(proof.source for proof in firsts if proof is not None)
+        self._aligned: Counter[str] = Counter()
+        self.cannot_verify = {} if cannot_verify is None else cannot_verify
+        """Content (SHA-256) -> why it could not be aligned with any other."""
 
     def best(self, row: int) -> Proof | None:
         """Return a proof of a row by a better one: one by which it can move, if there is one; of several, the most
@@ -69,13 +70,13 @@ class Proofs:
 
         def rank(proof: Proof) -> tuple[bool, int, int]:
             tier = TIERS.index(proof.alignment.tier)
-            return not loses_nothing(proof.alignment), tier, self._place.get(proof.kept, len(self._place))
+            return not proof.alignment.loses_nothing, tier, self._place.get(proof.kept, len(self._place))
 
         return min(self._by_better_rows(row), key=rank, default=None)
 
     def between(self, row: int, kept: int) -> Alignment | None:
         """Return the alignment of a row with ``kept``, if they were aligned and show the same."""
-        proof = self._of[row].get(kept) if row in self._of else None
+        proof = self._of.get(row, {}).get(kept)
         return proof and proof.alignment
 
     def align(self, kept: int, sources: Mapping[int, str]) -> list[int]:
@@ -86,21 +87,20 @@ class Proofs:
         rows = [row for row in sources if (kept, row) not in self._tried and self._may_be_copies(kept, row)]
         self._tried.update((kept, row) for row in rows)
         for row, alignment in zip(rows, self._align(kept, rows), strict=True):
-            self.aligned[sources[row]] += 1
+            self._aligned[sources[row]] += 1
             if alignment is not None:
                 self._of[row][kept] = Proof(kept, alignment, sources[row])
         return [row for row in sources if self.between(row, kept) is not None]
 
     def prove(
         self,
-        paired: Mapping[int, Mapping[int, str]],
+        paired: Paired,
         best_first: Sequence[int],
         on_progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> None:
         """Align each row with the better ones that it is paired with; ``best_first`` has all of them.
 
-        ``paired`` maps each row to the rows that it is paired with, and to the source of each pair. A second call with
-        another order of the same rows goes on from what the first one proved.
+        A second call with another order of the same rows goes on from what the first one proved.
 
         A row that is a re-encoded copy of a better one is aligned with no further row. One that is an edited copy may
         have copies of its own, so it is aligned with the rows that it is paired with. One that can move for no better
@@ -135,10 +135,20 @@ class Proofs:
                     continue
                 self.align(row, {kept: source})
                 back = self.between(kept, row)
-                if back is not None and loses_nothing(back):
+                if back is not None and back.loses_nothing:
                     named = [f"it lacks {', '.join(alignment.lost)}"] if alignment.lost else alignment.doubts
                     doubts[kept] = named[0] if named else LACKS_DETAIL
         return doubts
+
+    def pair_sources(self, paired: Paired) -> tuple[PairSource, ...]:
+        """Return what each source of ``paired`` rows has contributed."""
+        pairs = Counter(source for row, others in paired.items() for other, source in others.items() if row < other)
+        firsts = (next(self._by_better_rows(row), None) for row in self._of)
+        proved = Counter(proof.source for proof in firsts if proof is not None)
+        return tuple(
+            PairSource(name=name, pairs=pairs[name], aligned=self._aligned[name], proved=proved[name])
+            for name in SOURCES
+        )
 
     def _by_better_rows(self, row: int) -> Iterator[Proof]:
         return (proof for kept, proof in self._of.get(row, {}).items() if self._is_before(kept, row))
@@ -156,13 +166,36 @@ class Proofs:
 
     def _stays(self, row: int) -> bool:
         """Tell whether there is no better row that ``row`` could move for."""
-        return not any(loses_nothing(proof.alignment) for proof in self._by_better_rows(row))
+        return not any(proof.alignment.loses_nothing for proof in self._by_better_rows(row))
 
     def _is_re_encoded(self, row: int) -> bool:
         proof = self.best(row)
-        return proof is not None and proof.alignment.tier == RE_ENCODED and loses_nothing(proof.alignment)
+        return proof is not None and proof.alignment.tier == RE_ENCODED and proof.alignment.loses_nothing
 
 
-def loses_nothing(alignment: Alignment) -> bool:
-    """Tell whether the duplicate can move, as far as the alignment tells."""
-    return alignment.tier != ALTERED and not alignment.lost and not alignment.doubts
+def import_aligner() -> tuple[ModuleType | None, str]:
+    """Return the module that aligns photos; or, without OpenCV, None and why no copy is verified."""
+    try:
+        import clip_client.dedup.alignment.aligner as aligner
+    except ImportError as error:
+        return None, _NO_OPENCV.format(error)
+    return aligner, ""
+
+
+def prove_again(kept: str, moved: str) -> str:
+    """Return the tier by which the file at ``kept`` shows all of the picture at ``moved``; empty if nothing proves it.
+
+    Bytes are compared first, then pixels, and then the pictures at full size. An alignment proves nothing if only the
+    moved photo has something, or if there are signs that the kept photo was made from it.
+    """
+    bytes_of = [sha256_of(path) for path in (kept, moved)]
+    if not all(bytes_of):
+        return ""
+    if bytes_of[0] == bytes_of[1]:
+        return EXACT
+    read = [read_file(path) for path in (kept, moved)]
+    pixels_of = ["" if isinstance(found, FailedFile) else pixel_hash(found[1]) for found in read]
+    if all(pixels_of) and pixels_of[0] == pixels_of[1]:
+        return SAME_PIXELS
+    aligner, _ = import_aligner()
+    return "" if aligner is None else str(aligner.prove_files(kept, moved))
