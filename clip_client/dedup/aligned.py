@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass
 from typing import Any, Final, TypeAlias
 
@@ -16,8 +15,6 @@ MADE_LATER: Final = "its compression came later"
 LACKS_DETAIL: Final = "it lacks detail"
 """The doubt about a photo that another one is proved to be the source of, although the two look different."""
 UNTOLD: Final = "which of the two shows more cannot be told"
-RESOLUTION: Final = "times the resolution"
-"""How what only a larger duplicate has is named, after the factor."""
 PUT_INTO: Final = "it shows the picture inside a border, a screenshot or the like"
 """The doubt about a photo in which another one lies, with a seam around it."""
 
@@ -48,12 +45,6 @@ class Alignment:
     def loses_nothing(self) -> bool:
         """Whether the duplicate can move, as far as the alignment tells."""
         return self.tier != ALTERED and not self.lost and not self.doubts
-
-    @property
-    def kept_scale(self) -> float:
-        """Pixels of the kept photo for each pixel of the duplicate, along a line."""
-        a, b, _, d, e, _ = self.transform
-        return math.sqrt(abs(a * e - b * d))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -252,7 +252,7 @@ def _compare(
         pictures.setdefault(int(pixels[row]), []).append(files[0])
     compared = Compared(
         candidates=candidates,
-        evidence=Evidence(vectors, pixels=pixels, hashes=hashes, has_hash=has_hash),
+        evidence=Evidence(vectors, pixels, hashes, has_hash),
         thresholds=rules.thresholds,
         hash_bits=rules.hash_bits,
         components=components,

@@ -9,6 +9,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float32]
+    Hashes = NDArray[np.uint64]
+    Indices = NDArray[np.intp]
+    Mask = NDArray[np.bool_]
+    Pixels = NDArray[np.uint8]
+    Vectors = NDArray[np.float32]
+
     OnProgress = Callable[[str, int, int | None], None]
     """``on_progress(what, done, total)``; the total is None while it is not known."""
 

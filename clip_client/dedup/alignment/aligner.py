@@ -24,7 +24,7 @@ from clip_client.dedup.alignment.keypoints import (
 )
 from clip_client.dedup.features.preview import raw_preview
 from clip_client.dedup.files.file_types import is_raw
-from clip_client.dedup.files.reading import PLAIN_READER, read_file
+from clip_client.dedup.files.reading import PLAIN_READER
 from clip_client.dedup.types import FailedFile, SearchStats
 
 if TYPE_CHECKING:
@@ -53,8 +53,6 @@ _NEEDED: Final = PICTURE_SIDE, PICTURE_SIDE
 """The least size (height, width) of a scaled decode."""
 _LEAST_PIXELS: Final = 2**20
 """Of a photo; a smaller one is decoded again in less time than its small picture is made."""
-_SMALLER: Final = 0.97
-"""Ratio of the sides below which the kept photo is the smaller one: programs round sizes."""
 _UNREAD: Final = "one of the two files could not be read again"
 _GONE: Final = "Its file cannot be read any more."
 
@@ -138,7 +136,7 @@ class Aligner:
             found = self._pool.map(lambda one: align(known[one], known[kept]) if one in known else None, duplicates)
             aligned = list(found)
         return [
-            self._checked(kept, sha256, one) if one is not None and _may_move(one) else one
+            self._checked(kept, sha256, one) if one is not None and one.loses_nothing else one
             for sha256, one in zip(duplicates, aligned, strict=True)
         ]
 
@@ -217,7 +215,7 @@ class Aligner:
         found = self._read(path)
         if isinstance(found, FailedFile) or hashlib.sha256(found[1]).hexdigest() != sha256:
             return None
-        return _picture_in(path, found[1])
+        return (is_raw(path) and raw_preview(found[1])) or found[1]
 
 
 def keep_small_picture(spool: Spool, sha256: str, decoded: DecodedPhoto) -> None:
@@ -229,35 +227,6 @@ def keep_small_picture(spool: Spool, sha256: str, decoded: DecodedPhoto) -> None
         made = _keypoints_of_picture(picture, data)
         if made.width * made.height >= _LEAST_PIXELS:
             spool.put(sha256, made.to_bytes())
-
-
-def prove_files(kept: str, duplicate: str) -> str:
-    """Align two files by their paths; return the tier by which ``kept`` holds all that ``duplicate`` shows.
-
-    That is proved at full size, as in a search, but without what a search knows of cameras. Empty if it is not proved,
-    if a file cannot be read or aligned, such as one without texture, and for RAW files without a preview. Files of the
-    same bytes or pixels need no such proof.
-    """
-    files = []
-    for path in (kept, duplicate):
-        found = read_file(path)
-        if isinstance(found, FailedFile):
-            return ""
-        files.append(_picture_in(path, found[1]))
-    onto, points = (keypoints_in(data) for data in files)
-    alignment = None if onto is None or points is None else align(points, onto)
-    if alignment is None or not _may_move(alignment):
-        return ""
-    whole, copy = (full_photo(data) for data in files)
-    if whole is None or copy is None:
-        return ""
-    checked = check_at_full_size(whole, copy, alignment)
-    return checked.tier if checked.loses_nothing else ""
-
-
-def _may_move(alignment: Alignment) -> bool:
-    """Tell whether a check at full size must decide."""
-    return alignment.loses_nothing and alignment.kept_scale > _SMALLER
 
 
 def keypoints_in(data: bytes) -> Keypoints | None:
@@ -277,18 +246,14 @@ def _keypoints_of_picture(picture: Image.Image, data: bytes) -> Keypoints:
     return extract_keypoints(_as_shown(picture, data), picture.size if scaled is None else scaled.size)
 
 
-def _picture_in(path: str, data: bytes) -> bytes:
-    return (is_raw(path) and raw_preview(data)) or data
-
-
 def _as_shown(image: Image.Image, data: bytes) -> Image.Image:
     """Return a decoded picture in sRGB, whatever the colour profile of its file is, so that colours can be compared."""
     from preprocess_ensemble.imaging.formats import open_image
 
-    profile = image.info.get("icc_profile")
+    profile = image.info.get("icc_profile") or b""
     with suppress(Exception), open_image(data) as file:
         profile = file.info.get("icc_profile") or profile
     if profile:
         image = image.copy()
         image.thumbnail((2 * PICTURE_SIDE, 2 * PICTURE_SIDE))
-    return in_srgb(image, profile or b"")
+    return in_srgb(image, profile)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 import cv2
 import numpy as np
 
-from clip_client.dedup.aligned import RESOLUTION
 from clip_client.dedup.alignment.geometry import corners_of, inverse
 
 if TYPE_CHECKING:
@@ -80,7 +79,7 @@ class Changes:
         has_colour = own.colour > _WEAKENED * max(_LEAST_COLOUR, of_kept.colour)
         lost = {
             f"{1 - (1 - left - right) * (1 - top - bottom):.0%} of the picture": self.outside_kept > _LEAST_SHARE / 2,
-            f"{self._scale:.2g} {RESOLUTION}": self._scale > 1.03,
+            f"{self._scale:.2g} times the resolution": self._scale > 1.03,
             "colour": has_colour or of_kept.lacks_colours_of(own),
             "tonal range": own.contrast > _WEAKENED * of_kept.contrast,
             "detail in light or dark parts": self._kept_cut_off > _LEAST_SHARE,

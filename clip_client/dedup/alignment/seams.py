@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from clip_client.dedup.alignment.geometry import Affine
-    from clip_client.dedup.alignment.keypoints import Keypoints, Pixels
+    from clip_client.dedup.alignment.keypoints import Keypoints
+    from clip_client.dedup.types import Pixels
 
 _REACH: Final = 16
 """Pixels on either side of the edge that are looked at."""

@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    Indices = NDArray[np.intp]
-    Vectors = NDArray[np.float32]
-    Hashes = NDArray[np.uint64]
+    from clip_client.dedup.types import Hashes, Indices, Vectors
+
 
 VECTORS: Final = "vectors"
 HASHES: Final = "perceptual hashes"

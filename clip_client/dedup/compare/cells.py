@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    Vectors = NDArray[np.float32]
-    Indices = NDArray[np.intp]
+    from clip_client.dedup.types import Indices, Vectors
+
 
 EXACT_ROWS: Final = 50_000
 """Up to this many rows, each is compared with each, which takes about 4 seconds on two cores."""

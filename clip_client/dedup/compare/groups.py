@@ -35,14 +35,14 @@ def stars(compared: Compared) -> dict[int, list[int]]:
     for component in compared.components:
         rows = (row for row in component.tolist() if row in compared.candidates and row not in followers)
         best_first = np.array(compared.best_first(rows), dtype=np.intp)
-        for star in star_groups(
+        found_here = star_groups(
             compared.evidence.of(best_first),
             compared.thresholds.similar,
             most_bits=compared.hash_bits,
             cannot_link=compared.cannot_link.among(best_first),
-        ):
-            keep, *members = best_first[[star.keep, *star.members]].tolist()
-            found[keep] = members
+        )
+        for keep, members in found_here.items():
+            found[int(best_first[keep])] = best_first[members].tolist()
     return found
 
 

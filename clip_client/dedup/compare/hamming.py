@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    Indices = NDArray[np.intp]
-    Hashes = NDArray[np.uint64]
+    from clip_client.dedup.types import Hashes, Indices
+
 
 _BANDS: Final = 4
 _BAND_BITS: Final = 64 // _BANDS

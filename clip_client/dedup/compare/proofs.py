@@ -15,6 +15,8 @@ from clip_client.dedup.compare.candidate_pairs import SOURCES
 from clip_client.dedup.features.pixel_hash import pixel_hash
 from clip_client.dedup.files.hashing import sha256_of
 from clip_client.dedup.files.reading import read_file
+from clip_client.dedup.photo import Photo
+from clip_client.dedup.store.store import Store
 from clip_client.dedup.types import EXACT, RE_ENCODED, SAME_PIXELS, TIERS, FailedFile
 
 if TYPE_CHECKING:
@@ -186,7 +188,7 @@ def prove_again(kept: str, moved: str) -> str:
     """Return the tier by which the file at ``kept`` shows all of the picture at ``moved``; empty if nothing proves it.
 
     Bytes are compared first, then pixels, and then the pictures at full size. An alignment proves nothing if only the
-    moved photo has something, or if there are signs that the kept photo was made from it.
+    moved photo has something, or if there are signs that the kept photo was made from it, whatever camera wrote it.
     """
     bytes_of = [sha256_of(path) for path in (kept, moved)]
     if not all(bytes_of):
@@ -198,4 +200,10 @@ def prove_again(kept: str, moved: str) -> str:
     if all(pixels_of) and pixels_of[0] == pixels_of[1]:
         return SAME_PIXELS
     aligner, _ = import_aligner()
-    return "" if aligner is None else str(aligner.prove_files(kept, moved))
+    if aligner is None:
+        return ""
+    files = zip(bytes_of, (kept, moved), strict=True)
+    photos = {sha256: Photo(path=path, sha256=sha256, size_bytes=0) for sha256, path in files}
+    with Store() as store, aligner.Aligner(photos, store) as opened:
+        (found,) = opened.align(bytes_of[0], bytes_of[1:])
+    return found.tier if found is not None and found.loses_nothing else ""

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    Vectors = NDArray[np.float32]
-    Indices = NDArray[np.intp]
+    from clip_client.dedup.types import Indices, Vectors
+
     ComparePairs = Callable[[Vectors, Indices, Indices, float, tuple[Vectors, Vectors] | None], tuple[Indices, Indices]]
 
 BLOCK_ROWS: Final = 1024
@@ -102,17 +102,6 @@ def fit_projection(vectors: Vectors, rows: Indices, threshold: float) -> Project
         if left[: round(_ORDINARY * len(left))].mean() <= _MOST_LEFT * len(left):
             return projection
     return None
-
-
-def components(vectors: Vectors, threshold: float, *, block_rows: int = BLOCK_ROWS) -> list[Indices]:
-    """Return the connected components of rows whose cosine similarity is at least ``threshold``, of two rows or more.
-
-    ``vectors`` is (N, D) float32 with unit rows; a row with NaN is in no component. A component may include pairs that
-    miss the threshold by less than the error of float32.
-    """
-    union_find = UnionFind(len(vectors))
-    union_find.join(*alike_links(usable_rows(vectors), vectors, threshold, block_rows=block_rows))
-    return union_find.components()
 
 
 def usable_rows(vectors: Vectors) -> Indices:

@@ -9,7 +9,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Indices = NDArray[np.intp]
+    from clip_client.dedup.types import Indices
 
 
 class UnionFind:
