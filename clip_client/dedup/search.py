@@ -16,15 +16,14 @@ from anyio import from_thread, to_thread
 from clip_client.dedup.actions.verdicts import judged
 from clip_client.dedup.compare.candidate_pairs import SOURCES, THRESHOLDS, candidate_pairs
 from clip_client.dedup.compare.cells import join_vectors
-from clip_client.dedup.compare.compared import Compared, proved
 from clip_client.dedup.compare.equal_pixels import number_by_pixels
-from clip_client.dedup.compare.groups import make_groups, stars
+from clip_client.dedup.compare.groups import Compared, make_groups, proved, stars
 from clip_client.dedup.compare.hamming import join_hashes
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, KeepRules, best_copies_first, converted_from_lossy
 from clip_client.dedup.compare.proofs import import_aligner
+from clip_client.dedup.compare.similarity_join import UnionFind
 from clip_client.dedup.compare.star_groups import CannotLink, Evidence
 from clip_client.dedup.compare.thresholds import thresholds_for
-from clip_client.dedup.compare.union_find import UnionFind
 from clip_client.dedup.features.collect import collect_features
 from clip_client.dedup.features.image_features import BYTES_ONLY
 from clip_client.dedup.files.companions import companions

@@ -15,8 +15,7 @@ import numpy as np
 from clip_client.dedup.compare.candidate_pairs import near_by_hashes, near_by_vectors
 from clip_client.dedup.compare.cells import Cells, RecallSample
 from clip_client.dedup.compare.hamming import equal_bands, join_hashes
-from clip_client.dedup.compare.similarity_join import alike_links
-from clip_client.dedup.compare.union_find import UnionFind
+from clip_client.dedup.compare.similarity_join import UnionFind, alike_links
 from clip_client.distributed.embedded_rows import VECTOR, vectors_in
 from clip_client.distributed.shuffle import RUN_AGAIN, bucket_sizes, read_buckets, write_buckets
 

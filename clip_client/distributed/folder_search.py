@@ -19,8 +19,7 @@ import numpy as np
 
 from clip_client.dedup.compare.candidate_pairs import with_inner_hashes
 from clip_client.dedup.compare.cells import ALL_COMPARED, RecallSample, fit_cells, sample_size
-from clip_client.dedup.compare.similarity_join import fit_projection
-from clip_client.dedup.compare.union_find import UnionFind
+from clip_client.dedup.compare.similarity_join import UnionFind, fit_projection
 from clip_client.dedup.report import DuplicateReport
 from clip_client.dedup.search import OFF, GroupRules
 from clip_client.distributed.cell_join import (

@@ -13,7 +13,6 @@ from clip_client.dedup.alignment.changes import Changes
 from clip_client.dedup.alignment.comparison import Comparison, compare, refined
 from clip_client.dedup.alignment.geometry import frame_affine, inverse, is_frame, matched_affine, whole_affine
 from clip_client.dedup.alignment.motion import STEP
-from clip_client.dedup.alignment.seams import is_put_into
 from clip_client.dedup.types import ALTERED, EDITED, RE_ENCODED
 
 if TYPE_CHECKING:
@@ -164,7 +163,7 @@ def align(duplicate: Keypoints, kept: Keypoints) -> Alignment | None:
         tier=tier,
         changes=words,
         lost=changes.lost(),
-        doubts=(PUT_INTO,) if tier == EDITED and changes.kept_goes_on and is_put_into(duplicate, kept, affine) else (),
+        doubts=(PUT_INTO,) if tier == EDITED and changes.is_put_into() else (),
         transform=tuple(changes.full_size.ravel().tolist()),
         residual=best.residual,
         region=region,

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from clip_client.dedup.compare.hamming import HashIndex
-from clip_client.dedup.compare.similarity_join import usable_rows
-from clip_client.dedup.compare.union_find import equal_runs
+from clip_client.dedup.compare.similarity_join import equal_runs, usable_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

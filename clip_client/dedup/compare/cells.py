@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from clip_client.dedup.compare.similarity_join import alike_links, alike_pairs, fit_projection, usable_rows
-from clip_client.dedup.compare.union_find import UnionFind
+from clip_client.dedup.compare.similarity_join import UnionFind, alike_links, alike_pairs, fit_projection, usable_rows
 from clip_client.dedup.types import RecallEstimate
 
 if TYPE_CHECKING:

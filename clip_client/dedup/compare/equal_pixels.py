@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from clip_client.dedup.compare.hamming import HashIndex
-from clip_client.dedup.compare.union_find import equal_runs
+from clip_client.dedup.compare.similarity_join import equal_runs
 from clip_client.dedup.features.pixel_hash import pixel_hashes
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from clip_client.dedup.compare.union_find import UnionFind, equal_runs
+from clip_client.dedup.compare.similarity_join import UnionFind, equal_runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

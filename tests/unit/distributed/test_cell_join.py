@@ -9,8 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from clip_client.dedup.compare.similarity_join import alike_links
-from clip_client.dedup.compare.union_find import UnionFind
+from clip_client.dedup.compare.similarity_join import UnionFind, alike_links
 from clip_client.distributed import DistributedError
 from clip_client.distributed.cell_join import alike_pairs_on, cell_blocks, hash_parts
 from clip_client.distributed.component_groups import join_while_small

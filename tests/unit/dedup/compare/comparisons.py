@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clip_client.dedup import Thresholds
-from clip_client.dedup.compare.compared import Compared
-from clip_client.dedup.compare.groups import make_groups, stars
+from clip_client.dedup.compare.groups import Compared, make_groups, stars
 from clip_client.dedup.compare.proofs import Proofs
 from clip_client.dedup.compare.star_groups import CannotLink, Evidence
 

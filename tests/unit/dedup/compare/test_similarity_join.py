@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from clip_client.dedup.compare.cells import LEAST_RECALL, join_vectors
 from clip_client.dedup.compare.hamming import bits_that_differ, join_hashes
-from clip_client.dedup.compare.similarity_join import Projection, alike_links, fit_projection, usable_rows
-from clip_client.dedup.compare.union_find import UnionFind
+from clip_client.dedup.compare.similarity_join import Projection, UnionFind, alike_links, fit_projection, usable_rows
 from tests.fixtures.vectors import at_degrees, clusters
 
 if TYPE_CHECKING:
