@@ -265,16 +265,14 @@ def _paired(
     compared: Compared, collected: CollectedFeatures, contents: Sequence[str], rules: GroupRules, photos_of: PhotosOf
 ) -> Compared:
     """Return the comparison with the pairs that may show the same; of rows of the same pixels only the best one."""
-    column, evidence = collected.features.column, compared.evidence
+    column = collected.features.column
     representatives = np.arange(len(contents))
     for row, better in compared.same_pixels().items():
         representatives[row] = better
     pairs, sources = candidate_pairs(
-        vectors=evidence.vectors,
+        compared.evidence,
         least_cosine=min(rules.thresholds.candidate, rules.thresholds.similar),
-        hashes=evidence.hashes,
         inner_hashes=column("inner_hash", contents),
-        has_hash=evidence.has_hash,
         cameras=column("camera", contents),
         taken_ms=column("taken_ms", contents).astype(np.float64),
         representatives=representatives,

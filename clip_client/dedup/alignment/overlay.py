@@ -146,18 +146,12 @@ class Overlay:
             (left, top), (right, bottom) = np.maximum(start, 0), np.minimum(end, self.kept_size)
             return np.asarray(self._image.resize(box.size, self._filter, (left, top, right, bottom))), None
         width, height = box.size
-        to_kept = _from(box[:2], self._affine)
-        corners = corners_of(to_kept, box.size)
-        margin = 4 + 2 * self.scale
-        low = np.maximum(np.floor(corners.min(axis=0) - margin), 0).astype(int)
-        high = np.minimum(np.ceil(corners.max(axis=0) + margin), self.kept_size).astype(int)
-        part = self._kept[low[1] : high[1], low[0] : high[0]]
+        part, to_kept = _part(self._kept, _from(box[:2], self._affine), box.size, 4 + 2 * self.scale)
         if not part.size:
             return np.zeros((height, width, 3), np.uint8), np.zeros((height, width), np.bool_)
         exists = np.full(part.shape[:2], 255, np.uint8)
         if self.scale > 1.02:
             part = np.asarray(cv2.GaussianBlur(part, (0, 0), 0.5 * np.sqrt(self.scale**2 - 1)), np.uint8)
-        to_kept[:, 2] -= low
         moved = _read(part, to_kept, box.size, cv2.INTER_CUBIC)
         covered = cv2.warpAffine(
             exists, between_middles(to_kept), box.size, flags=cv2.INTER_NEAREST | cv2.WARP_INVERSE_MAP
@@ -174,10 +168,7 @@ class Overlay:
         corners = corners_of(to_duplicate, (side, side))
         if (corners < -1).any() or (corners > np.array(self.duplicate.shape[1::-1]) + 1).any():
             return []
-        low = np.maximum(np.floor(corners.min(axis=0)).astype(int) - 3, 0)
-        high = np.ceil(corners.max(axis=0)).astype(int) + 3
-        to_duplicate[:, 2] -= low
-        part = self.duplicate[low[1] : high[1], low[0] : high[0]]
+        part, to_duplicate = _part(self.duplicate, to_duplicate, (side, side), 3)
         enlarged = [_read(part, to_duplicate, (side, side), way) for way in (cv2.INTER_LINEAR, cv2.INTER_CUBIC)]
         return [self._kept[top : top + side, left : left + side], *enlarged]
 
@@ -297,6 +288,14 @@ class Overlay:
 def _from(start: tuple[int, ...], affine: Affine) -> Affine:
     """Return a transform for pixels that are counted from ``start``."""
     return np.column_stack([affine[:, :2], affine[:, :2] @ start + affine[:, 2]])
+
+
+def _part(picture: Pixels, affine: Affine, size: tuple[int, int], margin: float) -> tuple[Pixels, Affine]:
+    """Return the part of ``picture`` in which ``affine`` arrives, and a margin; and the transform to that part."""
+    corners = corners_of(affine, size)
+    low = np.maximum(np.floor(corners.min(axis=0) - margin), 0).astype(int)
+    high = np.minimum(np.ceil(corners.max(axis=0) + margin), picture.shape[1::-1]).astype(int)
+    return picture[low[1] : high[1], low[0] : high[0]], affine - np.array([[0, 0, low[0]], [0, 0, low[1]]])
 
 
 def _read(picture: Pixels, affine: Affine, size: tuple[int, int], way: int) -> Pixels:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from clip_client.dedup.compare.star_groups import Evidence
     from clip_client.dedup.types import Hashes, Indices, Vectors
-
 
 VECTORS: Final = "vectors"
 HASHES: Final = "perceptual hashes"
@@ -48,12 +48,10 @@ _OWN: Final = np.arange(8) % 2 == 1
 
 
 def candidate_pairs(
+    evidence: Evidence,
     *,
-    vectors: Vectors,
     least_cosine: float,
-    hashes: Hashes,
     inner_hashes: Hashes,
-    has_hash: NDArray[np.bool_],
     cameras: NDArray[np.object_],
     taken_ms: NDArray[np.float64],
     representatives: Indices,
@@ -62,16 +60,15 @@ def candidate_pairs(
     """Return the pairs of rows that may show the same, (P, 2), each once and the lower row first; and which of
     :data:`SOURCES` found each, (P,).
 
-    They are the nearest neighbours by ``vectors`` (N, D) of at least ``least_cosine``; the nearest ones of those whose
-    perceptual ``hashes`` (N,) or ``inner_hashes`` (N,), which are 0 for photos without a border, differ in at most
-    :data:`WIDE_BITS` bits, turned and mirrored in all ways; and photos of one camera that were taken at the same time,
-    which is NaN if it is not known. A row without ``has_hash`` is in no pair of the first two kinds.
-    ``representatives`` (N,) holds the row that is paired in place of each: itself, or one of the same pixels. Up to
-    ``exact_rows`` vectors, each is compared with each.
+    They are the nearest neighbours by vector of at least ``least_cosine``; the nearest ones of those whose perceptual
+    hashes or ``inner_hashes`` (N,), which are 0 for photos without a border, differ in at most :data:`WIDE_BITS` bits,
+    turned and mirrored in all ways; and photos of one of the ``cameras`` (N,) that were taken at the same time, NaN if
+    it is not known. ``representatives`` (N,) holds the row that is paired in place of each: itself, or one of the same
+    pixels. Up to ``exact_rows`` vectors, each is compared with each.
     """
     found = (
-        near_by_vectors(vectors, least_cosine, exact_rows),
-        near_by_hashes(*with_inner_hashes(np.flatnonzero(has_hash), hashes, inner_hashes)),
+        near_by_vectors(evidence.vectors, least_cosine, exact_rows),
+        near_by_hashes(*with_inner_hashes(np.flatnonzero(evidence.has_hash), evidence.hashes, inner_hashes)),
         _by_capture_time(cameras, taken_ms),
     )
     pairs, sources = [np.empty((0, 2), dtype=np.intp)], [np.empty(0, dtype=np.uint8)]

@@ -157,7 +157,7 @@ def make_groups(compared: Compared, alike: Mapping[int, Sequence[int]]) -> tuple
 def _copies(compared: Compared) -> dict[int, int]:
     """Return row -> a better row of the same pixels, or one that an alignment proved it to be a copy of."""
     best = ((row, compared.proofs.best(row)) for row in compared.candidates)
-    return {row: proof.kept for row, proof in best if proof is not None} | compared.same_pixels()
+    return {row: kept for row, kept in best if kept is not None} | compared.same_pixels()
 
 
 def _followers(compared: Compared, better: Mapping[int, int]) -> list[list[int]]:

@@ -8,7 +8,7 @@ best file is probably made from another photo, such as a bordered copy, that one
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from clip_client.dedup.aligned import LACKS_DETAIL, PairSource
 from clip_client.dedup.compare.candidate_pairs import SOURCES
@@ -20,7 +20,7 @@ from clip_client.dedup.store.store import Store
 from clip_client.dedup.types import EXACT, RE_ENCODED, SAME_PIXELS, TIERS, FailedFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from types import ModuleType
 
     from clip_client.dedup.aligned import Alignment
@@ -33,16 +33,6 @@ if TYPE_CHECKING:
 _NO_OPENCV: Final = "No copy was verified, because OpenCV cannot be imported ({}): pip install 'clip-triton[dedup]'"
 _MOST_PROOFS: Final = 16
 """A row that cannot move by as many proofs is aligned with no more rows than it is paired with."""
-
-
-class Proof(NamedTuple):
-    """Another photo that shows the same as a row."""
-
-    kept: int
-    """Its row."""
-    alignment: Alignment
-    source: str
-    """What found the pair."""
 
 
 class Proofs:
@@ -59,27 +49,28 @@ class Proofs:
         self._may_be_copies = may_be_copies
         self._place: dict[int, int] = {}
         """Row -> its place in the order of the last :meth:`prove`."""
-        self._of: defaultdict[int, dict[int, Proof]] = defaultdict(dict)
-        """Row -> the row that shows the same -> the proof."""
+        self._of: defaultdict[int, dict[int, Alignment]] = defaultdict(dict)
+        """Row -> another one that shows the same -> how the row lies on that."""
+        self._found_by: dict[tuple[int, int], str] = {}
+        """Kept row and row of each alignment -> what found the pair."""
         self._tried: set[tuple[int, int]] = set()
         self._aligned: Counter[str] = Counter()
         self.cannot_verify = {} if cannot_verify is None else cannot_verify
         """Content (SHA-256) -> why it could not be aligned with any other."""
 
-    def best(self, row: int) -> Proof | None:
-        """Return a proof of a row by a better one: one by which it can move, if there is one; of several, the most
-        certain, and of these that with the best photo."""
+    def best(self, row: int) -> int | None:
+        """Return a better row that is proved to show the same: one for which ``row`` can move, if there is one; of
+        several, that of the most certain proof, and of these the best photo."""
 
-        def rank(proof: Proof) -> tuple[bool, int, int]:
-            tier = TIERS.index(proof.alignment.tier)
-            return not proof.alignment.loses_nothing, tier, self._place.get(proof.kept, len(self._place))
+        def rank(kept: int) -> tuple[bool, int, int]:
+            proof = self._of[row][kept]
+            return not proof.loses_nothing, TIERS.index(proof.tier), self._place.get(kept, len(self._place))
 
-        return min(self._by_better_rows(row), key=rank, default=None)
+        return min(self._better(row), key=rank, default=None)
 
     def between(self, row: int, kept: int) -> Alignment | None:
         """Return the alignment of a row with ``kept``, if they were aligned and show the same."""
-        proof = self._of.get(row, {}).get(kept)
-        return proof and proof.alignment
+        return self._of.get(row, {}).get(kept)
 
     def align(self, kept: int, sources: Mapping[int, str]) -> list[int]:
         """Align rows with ``kept``, each once; return those that are copies of it.
@@ -91,7 +82,7 @@ class Proofs:
         for row, alignment in zip(rows, self._align(kept, rows), strict=True):
             self._aligned[sources[row]] += 1
             if alignment is not None:
-                self._of[row][kept] = Proof(kept, alignment, sources[row])
+                self._of[row][kept], self._found_by[kept, row] = alignment, sources[row]
         return [row for row in sources if self.between(row, kept) is not None]
 
     def prove(
@@ -132,28 +123,29 @@ class Proofs:
         for row in sorted(self._of, key=lambda row: self._place.get(row, -1)):
             if not self._stays(row):
                 continue
-            for kept, alignment, source in list(self._by_better_rows(row)):
+            for kept in self._better(row):
                 if kept in doubts or not self._stays(kept):
                     continue
-                self.align(row, {kept: source})
+                self.align(row, {kept: self._found_by[kept, row]})
                 back = self.between(kept, row)
                 if back is not None and back.loses_nothing:
-                    named = [f"it lacks {', '.join(alignment.lost)}"] if alignment.lost else alignment.doubts
+                    proof = self._of[row][kept]
+                    named = [f"it lacks {', '.join(proof.lost)}"] if proof.lost else proof.doubts
                     doubts[kept] = named[0] if named else LACKS_DETAIL
         return doubts
 
     def pair_sources(self, paired: Paired) -> tuple[PairSource, ...]:
         """Return what each source of ``paired`` rows has contributed."""
         pairs = Counter(source for row, others in paired.items() for other, source in others.items() if row < other)
-        firsts = (next(self._by_better_rows(row), None) for row in self._of)
-        proved = Counter(proof.source for proof in firsts if proof is not None)
+        proved = Counter(self._found_by[better[0], row] for row in self._of if (better := self._better(row)))
         return tuple(
             PairSource(name=name, pairs=pairs[name], aligned=self._aligned[name], proved=proved[name])
             for name in SOURCES
         )
 
-    def _by_better_rows(self, row: int) -> Iterator[Proof]:
-        return (proof for kept, proof in self._of.get(row, {}).items() if self._is_before(kept, row))
+    def _better(self, row: int) -> list[int]:
+        """Return the better rows that show the same, in the order in which they were found."""
+        return [kept for kept in self._of.get(row, ()) if self._is_before(kept, row)]
 
     def _is_before(self, kept: int, row: int) -> bool:
         """Tell whether ``kept`` is the better one. A row that no filter paired is only aligned with better ones."""
@@ -168,11 +160,11 @@ class Proofs:
 
     def _stays(self, row: int) -> bool:
         """Tell whether there is no better row that ``row`` could move for."""
-        return not any(proof.alignment.loses_nothing for proof in self._by_better_rows(row))
+        return not any(self._of[row][kept].loses_nothing for kept in self._better(row))
 
     def _is_re_encoded(self, row: int) -> bool:
-        proof = self.best(row)
-        return proof is not None and proof.alignment.tier == RE_ENCODED and proof.alignment.loses_nothing
+        kept = self.best(row)
+        return kept is not None and self._of[row][kept].tier == RE_ENCODED and self._of[row][kept].loses_nothing
 
 
 def import_aligner() -> tuple[ModuleType | None, str]:

@@ -19,20 +19,20 @@ from clip_client.dedup.compare.candidate_pairs import (
 )
 from clip_client.dedup.features.perceptual_hash import inner_hash, perceptual_hash
 from tests.fixtures.images.scenes import scene
+from tests.unit.dedup.compare.comparisons import evidence_of
 
 
-def pairs(count: int, **given: Any) -> list[tuple[int, int, str]]:
+def pairs(count: int, *, vectors: Any = None, hashes: Any = None, **given: Any) -> list[tuple[int, int, str]]:
+    """Return the pairs of ``count`` rows, each with what found it; a hash of None says nothing."""
+    evidence = evidence_of(np.eye(max(count, 2))[:count] if vectors is None else vectors, hashes=hashes)
     defaults: dict[str, Any] = {
-        "vectors": np.eye(max(count, 2), dtype=np.float32)[:count],
         "least_cosine": 0.5,
-        "hashes": np.zeros(count, dtype=np.uint64),
         "inner_hashes": np.zeros(count, dtype=np.uint64),
-        "has_hash": np.zeros(count, dtype=bool),
         "cameras": np.full(count, "", dtype=object),
         "taken_ms": np.full(count, np.nan),
         "representatives": np.arange(count),
     }
-    found, sources = candidate_pairs(**{**defaults, **given})
+    found, sources = candidate_pairs(evidence, **{**defaults, **given})
     return [(first, second, SOURCES[source]) for (first, second), source in zip(found.tolist(), sources, strict=True)]
 
 
@@ -63,19 +63,16 @@ def test_many_vectors_are_looked_up_in_cells() -> None:
 
 def test_hashes_pair_their_nearest_in_any_orientation() -> None:
     hashes = [perceptual_hash(picture) for picture in (scene(0), scene(1), scene(0).transpose(Transpose.ROTATE_90))]
-    found = pairs(3, hashes=np.array(hashes, dtype=np.uint64), has_hash=np.array([True, True, True]))
-    assert found == [(0, 2, "perceptual hashes")]
-    assert pairs(3, hashes=np.array(hashes, dtype=np.uint64), has_hash=np.array([True, True, False])) == []
+    assert pairs(3, hashes=hashes) == [(0, 2, "perceptual hashes")]
+    assert pairs(3, hashes=[*hashes[:2], None]) == []
 
 
 def test_a_picture_with_a_border_is_paired_by_what_lies_within_it() -> None:
     pictures = [scene(0), scene(1), ImageOps.expand(ImageOps.mirror(scene(0)), 60, "white")]
-    hashes, inner_hashes = (
-        np.array([make(picture) for picture in pictures], dtype=np.uint64) for make in (perceptual_hash, inner_hash)
-    )
-    assert pairs(3, hashes=hashes, has_hash=np.ones(3, dtype=bool)) == []
-    found = pairs(3, hashes=hashes, inner_hashes=inner_hashes, has_hash=np.ones(3, dtype=bool))
-    assert found == [(0, 2, "perceptual hashes")]
+    hashes = [perceptual_hash(picture) for picture in pictures]
+    assert pairs(3, hashes=hashes) == []
+    inner_hashes = np.array(list(map(inner_hash, pictures)), dtype=np.uint64)
+    assert pairs(3, hashes=hashes, inner_hashes=inner_hashes) == [(0, 2, "perceptual hashes")]
 
 
 def test_parts_of_a_search_by_hash_find_what_the_whole_does() -> None:
@@ -91,7 +88,7 @@ def test_parts_of_a_search_by_hash_find_what_the_whole_does() -> None:
 
 
 def test_equal_hashes_are_paired_with_the_first_of_them() -> None:
-    found = pairs(50, hashes=np.full(50, perceptual_hash(scene(0)), dtype=np.uint64), has_hash=np.ones(50, dtype=bool))
+    found = pairs(50, hashes=[perceptual_hash(scene(0))] * 50)
     assert found == [(0, row, "perceptual hashes") for row in range(1, 50)]
 
 
