@@ -28,10 +28,11 @@ class Alignment:
     changes: tuple[str, ...]
     """For people: what was done to the kept photo to get the duplicate, such as ``"cropped to 84 %"``."""
     lost: tuple[str, ...]
-    """For people: what only the duplicate has, such as ``"colour"`` or ``"45% of the picture"``. Empty if nothing."""
+    """For people: what only the duplicate has, such as ``"colour"`` or ``"45% of the picture"``; empty if nothing.
+    ``alignment/changes.py`` says it."""
     doubts: tuple[str, ...] = ()
-    """For people: why the kept photo is not proved to hold all that the duplicate shows, such as a border around it.
-    Empty if it is proved."""
+    """For people: why the kept photo is not proved to hold all that the duplicate shows, such as a border around it;
+    empty if it is proved. ``alignment/full_size_check.py`` says it."""
     transform: Transform
     """Rows of a 2 x 3 matrix: from the duplicate's pixels to the kept photo's, both upright and at full size."""
     residual: float
