@@ -7,20 +7,19 @@ Each pair takes at most the time of one dot product, and no memory.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import combinations_with_replacement
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
     from clip_client.dedup.types import Indices, Vectors
 
-    ComparePairs = Callable[[Vectors, Indices, Indices, float, tuple[Vectors, Vectors] | None], tuple[Indices, Indices]]
-
-BLOCK_ROWS: Final = 1024
+_BLOCK_ROWS: Final = 1024
 """Rows per block: the products of two blocks take 4 MB, their pairs at most 40 MB."""
 
 _SLACK: Final = 1e-5
@@ -151,19 +150,12 @@ def usable_rows(vectors: Vectors) -> Indices:
 
 
 def alike_links(
-    rows: Indices,
-    vectors: Vectors,
-    threshold: float,
-    *,
-    projected: Vectors | None = None,
-    block_rows: int = BLOCK_ROWS,
-    compare: ComparePairs | None = None,
+    rows: Indices, vectors: Vectors, threshold: float, *, projected: Vectors | None = None
 ) -> tuple[Indices, Indices]:
     """Compare all of ``rows`` of ``vectors`` with each other; return pairs that connect each component.
 
-    There are fewer of them than ``rows``, however many pairs are alike. ``projected`` is what a
-    :class:`Projection` returned for ``vectors``. ``compare`` does what
-    :func:`alike_pairs` does, with other hardware.
+    There are fewer of them than ``rows``, however many pairs are alike. ``projected`` is what a :class:`Projection`
+    returned for ``vectors``.
     """
     if len(rows) < 2:
         return rows[:0], rows[:0]
@@ -176,11 +168,11 @@ def alike_links(
         starts = np.flatnonzero(np.diff(clusters[order], prepend=-1))
         inside.labels = np.repeat(starts, np.diff(starts, append=len(rows)))
     short = None if projected is None else projected[rows]
-    for first, second in block_pairs(len(rows), block_rows):
+    for first, second in block_pairs(len(rows)):
         if _is_one_cluster(inside.labels[first], inside.labels[second]):
             continue
         shorts = None if short is None else (short[first], short[second])
-        left, right = (compare or alike_pairs)(vectors, rows[first], rows[second], threshold - _SLACK, shorts)
+        left, right = alike_pairs(vectors, rows[first], rows[second], threshold - _SLACK, shorts)
         inside.join(left + first.start, right + second.start)
     linked = np.flatnonzero(inside.labels != np.arange(len(rows)))
     return rows[linked], rows[inside.labels[linked]]
@@ -204,12 +196,10 @@ def alike_pairs(
     return where(one @ other.T >= threshold)
 
 
-def block_pairs(rows: int, block_rows: int = BLOCK_ROWS) -> Iterator[tuple[slice, slice]]:
+def block_pairs(rows: int) -> Iterator[tuple[slice, slice]]:
     """Yield each pair of blocks of rows once, including each block with itself."""
-    starts = range(0, rows, block_rows)
-    for first in starts:
-        for second in starts[first // block_rows :]:
-            yield slice(first, min(first + block_rows, rows)), slice(second, min(second + block_rows, rows))
+    blocks = [slice(start, min(start + _BLOCK_ROWS, rows)) for start in range(0, rows, _BLOCK_ROWS)]
+    yield from combinations_with_replacement(blocks, 2)
 
 
 def where(true: NDArray[np.bool_]) -> tuple[Indices, Indices]:
