@@ -69,6 +69,10 @@ def test_nothing_is_grouped_below_the_threshold_or_against_what_people_decided()
     # The sets hold row numbers, whatever the order in which the photos are preferred.
     (group,) = groups(photos(1, 2, 3), [A, A, A], cannot_link=[[0, 2]])
     assert paths(group) == ["c.jpg", "b.jpg"]
+    # Equal pixels do not overrule what people decided, nor do two copies of one photo that they told apart.
+    assert groups(photos(2, 1), [A, A], pixels=[0, 0], cannot_link=[[0, 1]]) == ()
+    (group,) = groups(photos(3, 2, 1), [A, A, A], pixels=[0, 0, 0], cannot_link=[[1, 2]])
+    assert paths(group) == ["a.jpg", "b.jpg"]
 
 
 def test_the_group_has_the_tier_of_its_least_sure_member() -> None:
