@@ -53,9 +53,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Scan, search, report, apply; return the exit code."""
     from clip_client.cli.commands.dedup_apply import apply_report
 
+    engine = read_engine_options(arguments)
     outputs = read_outputs(arguments)
     options, action = read_search_options(arguments), read_action_options(arguments)
-    engine = read_engine_options(arguments)
     if engine is not None and options.without_model:
         raise CommandMisused(
             "--engine ray embeds on a cluster, and --without-model embeds nothing: leave out one of them"

@@ -143,7 +143,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def need_search() -> None:
     """Raise CommandFailed for a package that a search lacks."""
-    need("rich", "pyarrow", "faiss", "defusedxml", "platformdirs", extra="dedup")
+    need("rich", "pyarrow", "faiss", "defusedxml", extras="cli,dedup")
 
 
 def search_and_print(
