@@ -65,6 +65,8 @@ def test_dense_clusters_change_no_component() -> None:
 
 def test_cells_find_what_an_exact_search_finds_and_say_how_sure_that_is() -> None:
     vectors, pairs = families(3000, 300)
+    without = np.setdiff1d(np.arange(3000), pairs)[:5]
+    vectors[without] = np.nan
     exact, in_cells = UnionFind(3000), UnionFind(3000)
     assert join_vectors(exact, vectors, 0.95).method == "exact"
     estimate = join_vectors(in_cells, vectors, 0.95, exact_rows=100)
@@ -74,6 +76,7 @@ def test_cells_find_what_an_exact_search_finds_and_say_how_sure_that_is() -> Non
     assert 0.97 < low <= estimate.recall <= high <= 1
     assert estimate.recall >= LEAST_RECALL
     assert (exact.labels[pairs[0]] == exact.labels[pairs[1]]).all()
+    assert in_cells.labels[without].tolist() == exact.labels[without].tolist() == without.tolist()
     missed = (in_cells.labels[pairs[0]] != in_cells.labels[pairs[1]]).mean()
     assert missed <= 0.01
     # Nothing is joined that is not alike.
