@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    # Arrays by what they hold; their shapes are stated where they are used.
     Floats = NDArray[np.float32]
     Hashes = NDArray[np.uint64]
     Indices = NDArray[np.intp]
