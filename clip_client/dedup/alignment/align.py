@@ -128,7 +128,7 @@ def align(duplicate: Keypoints, kept: Keypoints) -> Alignment | None:
     """Return how ``duplicate`` lies on ``kept``, or None if the photos do not show the same.
 
     The result does not depend on the order: with the photos exchanged, the tier and the residual are the same, and the
-    transform is the inverse.
+    transform is the inverse. Only of a crop by a few pixels the whole photo is no copy: what it shows more has no name.
     """
     if duplicate.reason or kept.reason:
         return None
