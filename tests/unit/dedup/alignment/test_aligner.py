@@ -31,7 +31,8 @@ def photo(path: Path) -> Photo:
     return Photo(path=str(path), sha256="", size_bytes=0)
 
 
-def test_a_file_that_is_away_for_one_search_is_not_doubted_in_the_next(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_file_that_is_away_for_one_search_is_not_doubted_in_the_next(is_replaced: bool, tmp_path: Path) -> None:
     kept, copy, away = (tmp_path / name for name in ("kept.png", "copy.jpg", "away"))
     scene(0, (1200, 900)).save(kept)
     scene(0, (1200, 900)).save(copy, quality=90)
@@ -40,8 +41,10 @@ def test_a_file_that_is_away_for_one_search_is_not_doubted_in_the_next(tmp_path:
     with Store(tmp_path / "store") as store, Aligner(photos, store) as aligner:
         aligner.prepare([(contents[0], contents[1])], lambda done, total: None)
         copy.rename(away)
+        if is_replaced:
+            scene(0, (1200, 900)).save(copy, quality=91)
         (absent,) = aligner.align(contents[0], contents[1:])
-        away.rename(copy)
+        away.replace(copy)
         (present,) = aligner.align(contents[0], contents[1:])
     assert absent is not None
     assert absent.doubts == ("one of the two files could not be read again",)

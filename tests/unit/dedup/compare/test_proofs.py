@@ -128,6 +128,13 @@ def test_a_doubt_alone_does_not_replace_a_row() -> None:
     assert proofs.doubted() == {}
 
 
+def test_a_row_that_moves_itself_is_not_in_doubt() -> None:
+    pictures = Pictures({(0, 1): EDITED, (1, 2): DOUBTFUL + EDITED, (2, 1): EDITED})
+    proofs = Proofs(pictures.align)
+    proofs.prove(paired([(0, 1), (1, 2)]), range(3))
+    assert (proofs.between(2, 1) is not None, proofs.doubted()) == (True, {})
+
+
 def test_rows_that_can_move_for_none_are_aligned_a_limited_number_of_times() -> None:
     count = 200
     pictures = Pictures({(one, row): DOUBTFUL + EDITED for one in range(count) for row in range(one + 1, count)})
