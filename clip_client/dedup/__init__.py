@@ -6,8 +6,6 @@ moves copies, and ``reporting`` shows a report. Nothing here imports the client:
 """
 
 from clip_client.dedup.aligned import Alignment, Match
-from clip_client.dedup.compare.similarity_join import components
-from clip_client.dedup.compare.star_groups import Evidence, Star, minimum_similarity, star_groups
 from clip_client.dedup.compare.thresholds import thresholds_for
 from clip_client.dedup.files.file_types import PHOTO_SUFFIXES
 from clip_client.dedup.files.scanner import Scan, scan
@@ -27,23 +25,18 @@ __all__ = (
     "Alignment",
     "DuplicateGroup",
     "DuplicateReport",
-    "Evidence",
     "FailedFile",
     "Match",
     "Member",
     "Photo",
     "Scan",
     "SearchStats",
-    "Star",
     "Store",
     "StoreError",
     "Thresholds",
     "Verdict",
     "Work",
-    "components",
     "find_duplicates",
-    "minimum_similarity",
     "scan",
-    "star_groups",
     "thresholds_for",
 )

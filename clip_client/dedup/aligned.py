@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass
 from typing import Any, Final, TypeAlias
+
+from clip_client.dedup.types import ALTERED
 
 Transform: TypeAlias = tuple[float, float, float, float, float, float]
 """Rows of a 2 x 3 matrix: from the pixels of one photo to those of another."""
@@ -14,8 +15,6 @@ MADE_LATER: Final = "its compression came later"
 LACKS_DETAIL: Final = "it lacks detail"
 """The doubt about a photo that another one is proved to be the source of, although the two look different."""
 UNTOLD: Final = "which of the two shows more cannot be told"
-RESOLUTION: Final = "times the resolution"
-"""How what only a larger duplicate has is named, after the factor."""
 PUT_INTO: Final = "it shows the picture inside a border, a screenshot or the like"
 """The doubt about a photo in which another one lies, with a seam around it."""
 
@@ -29,10 +28,11 @@ class Alignment:
     changes: tuple[str, ...]
     """For people: what was done to the kept photo to get the duplicate, such as ``"cropped to 84 %"``."""
     lost: tuple[str, ...]
-    """For people: what only the duplicate has, such as ``"colour"`` or ``"45% of the picture"``. Empty if nothing."""
+    """For people: what only the duplicate has, such as ``"colour"`` or ``"45% of the picture"``; empty if nothing.
+    ``alignment/changes.py`` says it."""
     doubts: tuple[str, ...] = ()
-    """For people: why the kept photo is not proved to hold all that the duplicate shows, such as a border around it.
-    Empty if it is proved."""
+    """For people: why the kept photo is not proved to hold all that the duplicate shows, such as a border around it;
+    empty if it is proved. ``alignment/full_size_check.py`` says it."""
     transform: Transform
     """Rows of a 2 x 3 matrix: from the duplicate's pixels to the kept photo's, both upright and at full size."""
     residual: float
@@ -43,10 +43,9 @@ class Alignment:
     """Share of the kept picture that differs."""
 
     @property
-    def kept_scale(self) -> float:
-        """Pixels of the kept photo for each pixel of the duplicate, along a line."""
-        a, b, _, d, e, _ = self.transform
-        return math.sqrt(abs(a * e - b * d))
+    def loses_nothing(self) -> bool:
+        """Whether the duplicate can move, as far as the alignment tells."""
+        return self.tier != ALTERED and not self.lost and not self.doubts
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clip_client.dedup.aligned import PairSource
@@ -62,9 +62,7 @@ class DuplicateReport:
             groups=tuple(
                 sorted((group for part in parts for group in part.groups), key=lambda group: os.fsencode(group.keep))
             ),
-            work=SearchStats(
-                **{one.name: sum(getattr(part.work, one.name) for part in parts) for one in fields(SearchStats)}
-            ),
+            work=sum((part.work for part in parts), SearchStats()),
             coverage=coverage,
             pair_sources=tuple(
                 PairSource(

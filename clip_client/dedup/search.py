@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -13,17 +14,16 @@ import numpy as np
 from anyio import from_thread, to_thread
 
 from clip_client.dedup.actions.verdicts import judged
-from clip_client.dedup.alignment.proofs import THRESHOLDS
-from clip_client.dedup.compare.candidate_pairs import candidate_pairs
-from clip_client.dedup.compare.cannot_link import CannotLink
+from clip_client.dedup.compare.candidate_pairs import SOURCES, THRESHOLDS, candidate_pairs
+from clip_client.dedup.compare.cells import join_vectors
 from clip_client.dedup.compare.equal_pixels import number_by_pixels
-from clip_client.dedup.compare.groups import Compared, make_groups, stars
+from clip_client.dedup.compare.groups import Compared, make_groups, proved, stars
 from clip_client.dedup.compare.hamming import join_hashes
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, KeepRules, best_copies_first, converted_from_lossy
-from clip_client.dedup.compare.partitioned_join import join_vectors
-from clip_client.dedup.compare.star_groups import Evidence
+from clip_client.dedup.compare.proofs import import_aligner
+from clip_client.dedup.compare.similarity_join import UnionFind
+from clip_client.dedup.compare.star_groups import CannotLink, Evidence
 from clip_client.dedup.compare.thresholds import thresholds_for
-from clip_client.dedup.compare.union_find import UnionFind
 from clip_client.dedup.features.collect import collect_features
 from clip_client.dedup.features.image_features import BYTES_ONLY
 from clip_client.dedup.files.directories import DirectorySet
@@ -31,7 +31,6 @@ from clip_client.dedup.files.file_types import companions
 from clip_client.dedup.files.reading import PLAIN_READER, sha256_of
 from clip_client.dedup.files.scanner import Scan, scan
 from clip_client.dedup.photo import Photo
-from clip_client.dedup.proving import keep_pictures, verified
 from clip_client.dedup.report import DuplicateReport
 from clip_client.dedup.store.store import Store
 from clip_client.dedup.types import NO_MODEL, SearchStats
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
 
     from clip_client._results import Embedder
     from clip_client.dedup.actions.verdicts import MoveOptions
-    from clip_client.dedup.compare.candidate_pairs import CandidatePairs
     from clip_client.dedup.features.collect import CollectedFeatures
     from clip_client.dedup.files.reading import PhotoReader
     from clip_client.dedup.store.decisions import Decision
@@ -137,7 +135,8 @@ async def find_duplicates(
         found = await to_thread.run_sync(lambda: scan([*named, *kept_folders], raw=True))
 
     with nullcontext(store) if store is not None else Store() as opened, opened.spool() as pictures:
-        keep_picture = None if verify == OFF else keep_pictures(pictures)
+        aligner = None if verify == OFF else import_aligner()[0]
+        keep_picture = None if aligner is None else partial(aligner.keep_small_picture, pictures)
         collected = await collect_features(clip, found.files, opened, progress, keep_picture=keep_picture)
         collected.pictures = pictures
         progress("comparing", 0, None)
@@ -161,14 +160,11 @@ async def find_duplicates(
 
         report = await to_thread.run_sync(group or group_contents, collected, contents, rules, opened, tell)
         not_compared = [*collected.failed, *undecodable]
-        work = report.work
         report = replace(
             report,
             compared=len(found.files) - len(not_compared),
             failed=tuple(sorted([*not_compared, *found.failed], key=lambda failure: os.fsencode(failure.path))),
-            work=replace(
-                collected.stats, pixels_decoded=work.pixels_decoded, keypoints=work.keypoints, aligned=work.aligned
-            ),
+            work=collected.stats + report.work,
             links=found.links,
             skipped=found.skipped,
             bytes_only=tuple(collected.paths_with_code(BYTES_ONLY)),
@@ -200,23 +196,31 @@ def group_contents(
     """
     photos_of = partial(_photos, collected, contents, rules)
     pixels, decoded = number_by_pixels(collected, contents, store, reader)
-    comparison, recall = _compare(collected, contents, rules, pixels, photos_of)
-    pairs = None if rules.verify == OFF else _candidates(collected, contents, rules, comparison)
-    with verified(comparison, contents, collected, pairs, photos_of, store, on_progress, reader) as verification:
-        comparison = verification.comparison
-        alike = stars(comparison)
-        for kept, rows in alike.items():
-            comparison.proofs.align(kept, dict.fromkeys(rows, THRESHOLDS))
+    compared, recall = _compare(collected, contents, rules, pixels, photos_of)
+    work, aligning, note = SearchStats(pixels_decoded=decoded), None, ""
+    if rules.verify != OFF:
+        aligning, note = import_aligner()
+    if aligning is None:
+        alike = stars(compared)
+    else:
+        compared = _paired(compared, collected, contents, rules, photos_of)
+        files = {contents[row]: files[0] for row, files in compared.candidates.items()}
+        with aligning.Aligner(files, store, reader, collected.pictures) as aligner:
+            compared = proved(compared, contents, aligner, on_progress)
+            alike = stars(compared)
+            for kept, rows in alike.items():
+                compared.proofs.align(kept, dict.fromkeys(rows, THRESHOLDS))
+            work += aligner.work
     return DuplicateReport(
         model=rules.model,
         thresholds=rules.thresholds,
         compared=sum(len(collected.copies[sha256]) for sha256 in contents),
-        groups=make_groups(comparison, alike),
+        groups=make_groups(compared, alike),
         failed=(),
-        work=SearchStats(pixels_decoded=decoded, keypoints=verification.keypoints, aligned=verification.aligned),
+        work=work,
         coverage=recall,
-        pair_sources=verification.pair_sources,
-        note=verification.note,
+        pair_sources=() if aligning is None else compared.proofs.pair_sources(compared.paired),
+        note=note,
     )
 
 
@@ -244,36 +248,41 @@ def _compare(
     pictures: dict[int, list[Photo]] = {}
     for row, files in candidates.items():
         pictures.setdefault(int(pixels[row]), []).append(files[0])
-    comparison = Compared(
+    compared = Compared(
         candidates=candidates,
-        evidence=Evidence(vectors, pixels=pixels, hashes=hashes, has_hash=has_hash),
+        evidence=Evidence(vectors, pixels, hashes, has_hash),
         thresholds=rules.thresholds,
         hash_bits=rules.hash_bits,
         components=components,
         cannot_link=CannotLink.from_decisions(contents, rules.decisions),
         rules=KeepRules(rules.keep, converted=converted_from_lossy(pictures.values())),
     )
-    return comparison, recall
+    return compared, recall
 
 
-def _candidates(
-    collected: CollectedFeatures, contents: Sequence[str], rules: GroupRules, comparison: Compared
-) -> CandidatePairs:
-    """Pair what may show the same; of several rows of the same pixels only the best one."""
-    column, evidence = collected.features.column, comparison.evidence
+def _paired(
+    compared: Compared, collected: CollectedFeatures, contents: Sequence[str], rules: GroupRules, photos_of: PhotosOf
+) -> Compared:
+    """Return the comparison with the pairs that may show the same; of rows of the same pixels only the best one."""
+    column = collected.features.column
     representatives = np.arange(len(contents))
-    for row, better in comparison.same_pixels().items():
+    for row, better in compared.same_pixels().items():
         representatives[row] = better
-    return candidate_pairs(
-        vectors=evidence.vectors,
+    pairs, sources = candidate_pairs(
+        compared.evidence,
         least_cosine=min(rules.thresholds.candidate, rules.thresholds.similar),
-        hashes=evidence.hashes,
         inner_hashes=column("inner_hash", contents),
-        has_hash=evidence.has_hash,
         cameras=column("camera", contents),
         taken_ms=column("taken_ms", contents).astype(np.float64),
         representatives=representatives,
     )
+    new = set(np.unique(pairs).tolist()) - compared.candidates.keys()
+    compared = replace(compared, candidates={**compared.candidates, **photos_of(new)})
+    paired: defaultdict[int, dict[int, str]] = defaultdict(dict)
+    for (first, second), source in zip(pairs.tolist(), sources.tolist(), strict=True):
+        if compared.may_be_copies(first, second):
+            paired[first][second] = paired[second][first] = SOURCES[source]
+    return replace(compared, paired=paired)
 
 
 def _photos(

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    # Arrays by what they hold; their shapes are stated where they are used.
+    Floats = NDArray[np.float32]
+    Hashes = NDArray[np.uint64]
+    Indices = NDArray[np.intp]
+    Mask = NDArray[np.bool_]
+    Pixels = NDArray[np.uint8]
+    Vectors = NDArray[np.float32]
 
     OnProgress = Callable[[str, int, int | None], None]
     """``on_progress(what, done, total)``; the total is None while it is not known."""
@@ -224,3 +235,6 @@ class SearchStats:
     """Contents that were prepared for their alignment."""
     aligned: int = 0
     """Pairs that were aligned."""
+
+    def __add__(self, other: SearchStats) -> SearchStats:
+        return SearchStats(**{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)})

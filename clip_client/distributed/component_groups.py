@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import numpy as np
 
 from clip_client.dedup.actions.verdicts import as_proved
-from clip_client.dedup.compare.union_find import UnionFind
+from clip_client.dedup.compare.similarity_join import UnionFind
 from clip_client.dedup.features.collect import CollectedFeatures
 from clip_client.dedup.features.image_features import FeatureTable, feature_columns
 from clip_client.dedup.files.reading import PhotoReader

@@ -21,14 +21,11 @@ import numpy as np
 
 from clip_client._errors import require
 from clip_client.dedup.compare.candidate_pairs import with_inner_hashes
-from clip_client.dedup.compare.cells import fit_cells, sample_size
+from clip_client.dedup.compare.cells import ALL_COMPARED, EXACT_ROWS, RecallSample, fit_cells, sample_size
 from clip_client.dedup.compare.hamming import hash_parts
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES
-from clip_client.dedup.compare.partitioned_join import ALL_COMPARED, EXACT_ROWS
-from clip_client.dedup.compare.recall_sample import RecallSample
-from clip_client.dedup.compare.similarity_join import fit_projection
+from clip_client.dedup.compare.similarity_join import UnionFind, fit_projection
 from clip_client.dedup.compare.thresholds import thresholds_for
-from clip_client.dedup.compare.union_find import UnionFind
 from clip_client.dedup.report import DuplicateReport
 from clip_client.dedup.search import CANDIDATES, DEFAULT_HASH_BITS, OFF, GroupRules, check_group_rules
 from clip_client.distributed import cell_join, component_groups

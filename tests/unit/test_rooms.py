@@ -73,13 +73,9 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
         ("dedup types", "dedup files", "dedup store", "dedup features", "dedup alignment"),
     ),
     "dedup search": (
+        ("clip_client.dedup.search", "clip_client.dedup"),
         (
-            *(f"clip_client.dedup.{name}" for name in ("search", "proving", "proving_again")),
-            "clip_client.dedup",
-        ),
-        (
-            BASE, "dedup types", "dedup files", "dedup store", "dedup features", "dedup compare", "dedup alignment",
-            "dedup actions",
+            BASE, "dedup types", "dedup files", "dedup store", "dedup features", "dedup compare", "dedup actions",
         ),
     ),
     "dedup actions": (("clip_client.dedup.actions",), ("contract", "dedup types", "dedup files", "dedup store")),

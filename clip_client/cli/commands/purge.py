@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print a summary, ask, and purge."""
     need("send2trash", extras="cli,dedup")
     from clip_client.dedup.actions.purge import purge
-    from clip_client.dedup.proving_again import prove_again
+    from clip_client.dedup.compare.proofs import prove_again
 
     with opened_store(arguments.store) as store:
         entries = quarantined(store.journal, arguments.of_run)

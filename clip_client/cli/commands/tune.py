@@ -12,12 +12,12 @@ from clip_client.cli.errors import CommandFailed
 from clip_client.cli.options.connection import add_model_options, connected, read_config
 from clip_client.cli.options.store import add_store_option, opened_store
 from clip_client.dedup import thresholds_for
-from clip_client.dedup.compare.tuning import (
+from clip_client.dedup.compare.thresholds import (
     LEAST_DIFFERENT,
+    NEEDED_LABELS,
     SIMILAR_PRECISION,
     Tuning,
     labels_for,
-    needed_labels,
     tune,
 )
 from clip_client.dedup.text import counted
@@ -98,7 +98,7 @@ def _too_few(tuning: Tuning) -> str:
             "clip-client review or decide different"
         )
     return (
-        f"too few labels: at least {needed_labels(SIMILAR_PRECISION)} pairs that are the same are needed, and more for "
+        f"too few labels: at least {NEEDED_LABELS} pairs that are the same are needed, and more for "
         "each different pair among them; the thresholds stay as they are"
     )
 

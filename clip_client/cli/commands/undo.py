@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     from clip_client.dedup.actions.apply import Outcome
     from clip_client.dedup.actions.chosen_runs import declared_by, take_back
     from clip_client.dedup.actions.purge import suspects
-    from clip_client.dedup.proving_again import prove_again
+    from clip_client.dedup.compare.proofs import prove_again
 
     paths = [os.path.abspath(os.path.expanduser(path)) for path in arguments.paths]
     if arguments.suspects and paths:

@@ -13,18 +13,14 @@ from clip_client.dedup.alignment.changes import Changes
 from clip_client.dedup.alignment.comparison import Comparison, compare, refined
 from clip_client.dedup.alignment.geometry import frame_affine, inverse, is_frame, matched_affine, whole_affine
 from clip_client.dedup.alignment.motion import STEP
-from clip_client.dedup.alignment.seams import is_put_into
 from clip_client.dedup.types import ALTERED, EDITED, RE_ENCODED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
     from clip_client.dedup.alignment.geometry import Affine
     from clip_client.dedup.alignment.keypoints import Keypoints
-
-    Mask = NDArray[np.bool_]
+    from clip_client.dedup.types import Mask
 
 _MOST_EXCESS: Final = 4.0
 """Times the difference that noise explains. Measured on copies: 95 % of JPEG quality 20 and better stay below 4; on
@@ -46,8 +42,8 @@ _EXACT_DRIFT: Final = 0.1
 _MOST_MOVING: Final = 0.025
 """Share of the windows that move on their own. Copies seldom reach 0.02, frames of a film seldom stay below 0.04."""
 _MOST_MOVING_EDITED: Final = 0.045
-"""Share of the windows that move on their own if the frame, the colours or the sharpness differ: what undoes that is
-off by a little. Frames of a film that stay below it differ in 50 windows and more."""
+"""The same if the frame, the colours or the sharpness differ: what undoes that is off by a little. Frames of a film
+that stay below it differ in 50 windows and more."""
 _MOST_GRAIN: Final = 0.04
 """Share of the windows with grain of their own."""
 _LEAST_TEXTURED: Final = 0.03
@@ -69,7 +65,8 @@ class _Hypothesis:
 
     affine: Affine
     comparison: Comparison
-    second_is_grid: bool
+    grid: Keypoints
+    """The one of the two on which the other is laid."""
     is_frame: bool
     """Both show the same frame upright."""
 
@@ -96,7 +93,7 @@ class _Hypothesis:
 
     @cached_property
     def agrees(self) -> bool:
-        """True if noise explains all that differs."""
+        """Noise explains all that differs."""
         seen = self.comparison
         return bool(
             seen.noise <= _MOST_NOISE
@@ -109,12 +106,12 @@ class _Hypothesis:
 
     @property
     def may_lie_better(self) -> bool:
-        """True if the same shows, but a little off. The transform was improved before the colours were made equal."""
+        """The same shows, but a little off: the transform was improved before the colours were made equal."""
         return not self.is_frame and self.comparison.drift > _MOST_DRIFT and self.agreeing_share >= _LEAST_AGREEING
 
     @property
     def is_altered(self) -> bool:
-        """True if most shows the same in the same place, and a difference is too large for any transform to explain."""
+        """Most shows the same in the same place, and a difference is too large for any transform to explain."""
         seen = self.comparison
         largest = seen.excess[seen.inside].max(initial=0)
         return largest > _NO_NOISE and seen.drift <= _EXACT_DRIFT and self.agreeing_share >= _LEAST_AGREEING
@@ -131,7 +128,7 @@ def align(duplicate: Keypoints, kept: Keypoints) -> Alignment | None:
     """Return how ``duplicate`` lies on ``kept``, or None if the photos do not show the same.
 
     The result does not depend on the order: with the photos exchanged, the tier and the residual are the same, and the
-    transform is the inverse.
+    transform is the inverse. Only of a crop by a few pixels the whole photo is no copy: what it shows more has no name.
     """
     if duplicate.reason or kept.reason:
         return None
@@ -146,15 +143,14 @@ def align(duplicate: Keypoints, kept: Keypoints) -> Alignment | None:
     if best is None:
         return None
     affine = best.affine if first is duplicate else inverse(best.affine)
-    seen, duplicate_is_grid = best.comparison, best.second_is_grid == (second is duplicate)
-    changes = Changes(duplicate, kept, affine, seen, duplicate_is_grid=duplicate_is_grid)
+    changes = Changes(duplicate, kept, affine, best.comparison, duplicate_is_grid=best.grid is duplicate)
     if min(changes.outside_kept, changes.outside_duplicate) > _MOST_OUTSIDE:
         return None
     if min(max(changes.kept_margins), max(changes.duplicate_margins)) > _MOST_BEYOND:
         return None
     words, region, share = changes.words(), None, 0.0
     if best.agrees:
-        tier = RE_ENCODED if best.is_frame and seen.grading.is_none and not seen.blur else EDITED
+        tier = RE_ENCODED if best.is_frame and best.comparison.grading.is_none and not best.comparison.blur else EDITED
         if tier == EDITED and not words:
             return None
     elif best.agreeing_share < _LEAST_AGREEING or not best.differs.any():
@@ -162,12 +158,12 @@ def align(duplicate: Keypoints, kept: Keypoints) -> Alignment | None:
         return None
     else:
         tier = ALTERED
-        region, share = _region(best, kept, second if best.second_is_grid else first, affine)
+        region, share = _region(best, kept, affine)
     return Alignment(
         tier=tier,
         changes=words,
         lost=changes.lost(),
-        doubts=(PUT_INTO,) if tier == EDITED and changes.kept_goes_on and is_put_into(duplicate, kept, affine) else (),
+        doubts=(PUT_INTO,) if tier == EDITED and changes.is_put_into() else (),
         transform=tuple(changes.full_size.ravel().tolist()),
         residual=best.residual,
         region=region,
@@ -182,8 +178,8 @@ def _hypotheses(first: Keypoints, second: Keypoints) -> Iterator[_Hypothesis]:
             continue
         yield found
         if found.may_lie_better:
-            to_second = found.comparison.to_grid if found.second_is_grid else inverse(found.comparison.to_grid)
-            better = _test(first, second, to_second)
+            to_grid = found.comparison.to_grid
+            better = _test(first, second, to_grid if found.grid is second else inverse(to_grid))
             if better is not None:
                 yield better
 
@@ -194,7 +190,7 @@ def _affines(first: Keypoints, second: Keypoints) -> Iterator[Affine]:
         yield frame
     matched = matched_affine(first, second)
     if matched is not None:
-        if _second_is_grid(matched):
+        if _is_reduced(matched):
             better = refined(second.picture, first.picture, matched)
         else:
             better = inverse(refined(first.picture, second.picture, inverse(matched)))
@@ -203,29 +199,25 @@ def _affines(first: Keypoints, second: Keypoints) -> Iterator[Affine]:
         yield better
 
 
-def _second_is_grid(affine: Affine) -> bool:
-    """Tell on which of the two pictures the other one is laid: on the coarser one."""
+def _is_reduced(affine: Affine) -> bool:
     return abs(float(np.linalg.det(affine[:, :2]))) <= 1
 
 
 def _test(first: Keypoints, second: Keypoints, affine: Affine) -> _Hypothesis | None:
-    second_is_grid = _second_is_grid(affine)
-    if second_is_grid:
-        comparison = compare(second.picture, first.picture, affine)
+    """Lay the finer picture on the coarser one."""
+    if _is_reduced(affine):
+        grid, comparison = second, compare(second.picture, first.picture, affine)
     else:
-        comparison = compare(first.picture, second.picture, inverse(affine))
+        grid, comparison = first, compare(first.picture, second.picture, inverse(affine))
     if comparison is None:
         return None
-    same = is_frame(affine, first, second)
-    return _Hypothesis(affine=affine, comparison=comparison, second_is_grid=second_is_grid, is_frame=same)
+    return _Hypothesis(affine=affine, comparison=comparison, grid=grid, is_frame=is_frame(affine, first, second))
 
 
-def _region(
-    hypothesis: _Hypothesis, kept: Keypoints, grid: Keypoints, to_kept: Affine
-) -> tuple[tuple[float, float, float, float], float]:
+def _region(best: _Hypothesis, kept: Keypoints, to_kept: Affine) -> tuple[tuple[float, float, float, float], float]:
     """Return the box around what differs, and its area without the gaps, as shares of the kept picture."""
-    rows, columns = np.nonzero(hypothesis.differs)
-    affine = np.eye(2, 3) if grid is kept else to_kept
+    rows, columns = np.nonzero(best.differs)
+    affine = np.eye(2, 3) if best.grid is kept else to_kept
     corners = np.array(
         [(x, y) for x in (columns.min(), columns.max() + 1) for y in (rows.min(), rows.max() + 1)], dtype=float
     )

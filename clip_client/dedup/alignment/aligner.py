@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from functools import lru_cache
 from itertools import chain
@@ -22,20 +22,20 @@ from clip_client.dedup.alignment.keypoints import (
     extract_keypoints,
     opencv_for_many,
 )
-from clip_client.dedup.alignment.proofs import loses_nothing
 from clip_client.dedup.features.preview import picture_file
 from clip_client.dedup.files.file_types import is_raw
-from clip_client.dedup.files.reading import PLAIN_READER, read_content, read_file
-from clip_client.dedup.types import FailedFile
+from clip_client.dedup.files.reading import PLAIN_READER, read_content
+from clip_client.dedup.types import SearchStats
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from PIL import Image
 
     from clip_client.dedup.alignment.full_size_check import FullPhoto
     from clip_client.dedup.features.preview import DecodedPhoto
-    from clip_client.dedup.files.reading import PhotoReader, ReadFile
+    from clip_client.dedup.files.reading import PhotoReader
+    from clip_client.dedup.photo import Photo
     from clip_client.dedup.store.blob_table import Spool
     from clip_client.dedup.store.store import Store
 
@@ -53,8 +53,6 @@ _NEEDED: Final = PICTURE_SIDE, PICTURE_SIDE
 """The least size (height, width) of a scaled decode."""
 _LEAST_PIXELS: Final = 2**20
 """Of a photo; a smaller one is decoded again in less time than its small picture is made."""
-_SMALLER: Final = 0.97
-"""Ratio of the sides below which the kept photo is the smaller one: programs round sizes."""
 _UNREAD: Final = "one of the two files could not be read again"
 _GONE: Final = "Its file cannot be read any more."
 
@@ -62,24 +60,21 @@ _GONE: Final = "Its file cannot be read any more."
 class Aligner:
     """Aligns photos by their contents; a context manager.
 
-    ``paths`` maps the SHA-256 of each content to a file that holds it. Keypoints come from ``store``; if they are not
-    there, from ``pictures``, which :func:`keep_small_picture` filled, or from the file. ``is_source(kept, duplicate)``
-    tells whether a duplicate was certainly made from the kept photo, as copies of a camera's own file are.
+    ``photos`` has a file of each content (SHA-256). What it is aligned by comes from ``store``; if it is not there,
+    from ``pictures``, which :func:`keep_small_picture` filled, or from the file. A photo as a camera wrote it is the
+    source of each duplicate that no camera wrote.
     """
 
     def __init__(
         self,
-        paths: Mapping[str, str],
+        photos: Mapping[str, Photo],
         store: Store,
         reader: PhotoReader = PLAIN_READER,
-        *,
         pictures: Mapping[str, bytes] | None = None,
-        is_source: Callable[[str, str], bool] = lambda kept, duplicate: False,
     ) -> None:
-        self._paths = paths
+        self._photos = photos
         self._read = reader.read
-        self._pictures = {} if pictures is None else pictures
-        self._is_source = is_source
+        self._pictures = pictures or {}
         self._table, self._outcomes = store.alignment_tables(ALGORITHM, _OUTCOMES)
         self._keypoints = lru_cache(_REMEMBERED)(self._load)
         self._full_size = lru_cache(_AT_FULL_SIZE)(self._decode)
@@ -87,10 +82,8 @@ class Aligner:
         self._opencv = opencv_for_many()
         self.reasons: dict[str, str] = {}
         """Content -> why it cannot be verified."""
-        self.made = 0
-        """Contents whose small pictures were made."""
-        self.aligned = 0
-        """Pairs that were aligned, because the store had no outcome."""
+        self.work = SearchStats()
+        """What the store did not have."""
 
     def __enter__(self) -> Aligner:
         self._opencv.__enter__()
@@ -113,13 +106,11 @@ class Aligner:
             made = zip(some, self._pool.map(self._make, some), strict=True)
             self._table.put((sha256, one.to_bytes()) for sha256, one in made if one is not None)
         on_progress(len(new), len(new))
-        self.made += len(new)
+        self.work += SearchStats(keypoints=len(new))
         needed = list(dict.fromkeys(chain.from_iterable(pair for pair in unknown if self._needs_keypoints(*pair))))
         for start in range(0, len(needed), _AT_ONCE):
-            known = self._known(needed[start : start + _AT_ONCE])
-            without = {sha256: photo for sha256, photo in known.items() if photo.found is None}
-            list(self._pool.map(lambda photo: photo.keypoints(), without.values()))
-            self._keep(without)
+            with self._known(needed[start : start + _AT_ONCE]) as known:
+                list(self._pool.map(Keypoints.keypoints, known.values()))
 
     def align(self, kept: str, duplicates: Sequence[str]) -> list[Alignment | None]:
         """Return how each content lies on ``kept``; None if they do not show the same, or cannot be verified.
@@ -132,22 +123,21 @@ class Aligner:
         found = {sha256: self._outcome(data) for sha256, data in stored.items() if data is not None}
         new = [sha256 for sha256 in duplicates if sha256 not in found]
         if new:
-            self.aligned += len(new)
+            self.work += SearchStats(aligned=len(new))
             found.update(zip(new, self._align(kept, new), strict=True))
             final = [sha256 for sha256 in new if self._is_final(kept, sha256, found[sha256])]
             self._outcomes.put((keys[sha256], self._row(kept, sha256, found[sha256])) for sha256 in final)
         return [found[sha256] for sha256 in duplicates]
 
     def _align(self, kept: str, duplicates: Sequence[str]) -> list[Alignment | None]:
-        known = self._known([kept, *duplicates])  # here, because the database serves one thread at a time
-        if kept not in known:
-            return [None] * len(duplicates)
-        without = {sha256: photo for sha256, photo in known.items() if photo.found is None}
-        found = list(self._pool.map(lambda one: align(known[one], known[kept]) if one in known else None, duplicates))
-        self._keep(without)
+        with self._known([kept, *duplicates]) as known:  # here, because the database serves one thread at a time
+            if kept not in known:
+                return [None] * len(duplicates)
+            found = self._pool.map(lambda one: align(known[one], known[kept]) if one in known else None, duplicates)
+            aligned = list(found)
         return [
-            self._checked(kept, sha256, one) if one is not None and _may_move(one) else one
-            for sha256, one in zip(duplicates, found, strict=True)
+            self._checked(kept, sha256, one) if one is not None and one.loses_nothing else one
+            for sha256, one in zip(duplicates, aligned, strict=True)
         ]
 
     def _checked(self, kept: str, duplicate: str, alignment: Alignment) -> Alignment:
@@ -158,6 +148,9 @@ class Aligner:
             return replace(alignment, doubts=(_UNREAD,))
         is_source = self._is_source(kept, duplicate)
         return check_at_full_size(whole, copy, alignment, is_source=is_source, each=self._pool.map)
+
+    def _is_source(self, kept: str, duplicate: str) -> bool:
+        return self._photos[kept].is_original and not self._photos[duplicate].is_original
 
     def _key(self, kept: str, duplicate: str) -> str:
         is_source = self._is_source(kept, duplicate)
@@ -186,16 +179,16 @@ class Aligner:
         one, other = self._keypoints(first), self._keypoints(second)
         return one is not None and other is not None and frame_affine(one, other) is None
 
-    def _known(self, contents: Sequence[str]) -> dict[str, Keypoints]:
-        """Return what the alignment needs of those that can be verified."""
-        return {sha256: photo for sha256 in contents if (photo := self._keypoints(sha256)) is not None}
-
-    def _keep(self, photos: Mapping[str, Keypoints]) -> None:
-        """Write those of some photos without keypoints that have got them."""
-        self._table.put((sha256, photo.to_bytes()) for sha256, photo in photos.items() if photo.found is not None)
+    @contextmanager
+    def _known(self, contents: Sequence[str]) -> Iterator[dict[str, Keypoints]]:
+        """Give what the alignment needs of those that can be verified, and write the keypoints that are found."""
+        known = {sha256: photo for sha256 in contents if (photo := self._keypoints(sha256)) is not None}
+        without = {sha256: photo for sha256, photo in known.items() if photo.found is None}
+        yield known
+        self._table.put((sha256, photo.to_bytes()) for sha256, photo in without.items() if photo.found is not None)
 
     def _decode(self, sha256: str) -> FullPhoto | None:
-        data = _image_file(self._paths[sha256], sha256, self._read)
+        data = self._image_file(sha256)
         return None if data is None else full_photo(data)
 
     def _load(self, sha256: str) -> Keypoints | None:
@@ -204,19 +197,23 @@ class Aligner:
         if data is not None:
             with suppress(ValueError):  # a damaged cache
                 found = Keypoints.from_bytes(data)
-        if found is None:
-            found = self._make(sha256)
+        found = found or self._make(sha256)
         if found is None or found.reason:
             self.reasons[sha256] = _GONE if found is None else found.reason
             return None
         return found
 
     def _make(self, sha256: str) -> Keypoints | None:
-        path = self._paths[sha256]
-        if sha256 in self._pictures and not is_raw(path):
+        if sha256 in self._pictures and not is_raw(self._photos[sha256].path):
             return Keypoints.from_bytes(self._pictures[sha256])
-        data = _image_file(path, sha256, self._read)
+        data = self._image_file(sha256)
         return None if data is None else keypoints_in(data)
+
+    def _image_file(self, sha256: str) -> bytes | None:
+        """Return an encoded photo, of a RAW file its preview; None if the file has changed or gone."""
+        path = self._photos[sha256].path
+        data = read_content(path, sha256, self._read)
+        return None if data is None else picture_file(path, data)
 
 
 def keep_small_picture(spool: Spool, sha256: str, decoded: DecodedPhoto) -> None:
@@ -228,35 +225,6 @@ def keep_small_picture(spool: Spool, sha256: str, decoded: DecodedPhoto) -> None
         made = _keypoints_of_picture(picture, data)
         if made.width * made.height >= _LEAST_PIXELS:
             spool.put(sha256, made.to_bytes())
-
-
-def prove_files(kept: str, duplicate: str) -> str:
-    """Align two files by their paths; return the tier by which ``kept`` holds all that ``duplicate`` shows.
-
-    That is proved at full size, as in a search, but without what a search knows of cameras. Empty if it is not proved,
-    if a file cannot be read or aligned, such as one without texture, and for RAW files without a preview. Files of the
-    same bytes or pixels need no such proof.
-    """
-    files = []
-    for path in (kept, duplicate):
-        found = read_file(path)
-        if isinstance(found, FailedFile):
-            return ""
-        files.append(picture_file(path, found[1]))
-    onto, points = (keypoints_in(data) for data in files)
-    alignment = None if onto is None or points is None else align(points, onto)
-    if alignment is None or not _may_move(alignment):
-        return ""
-    whole, copy = (full_photo(data) for data in files)
-    if whole is None or copy is None:
-        return ""
-    checked = check_at_full_size(whole, copy, alignment)
-    return checked.tier if loses_nothing(checked) else ""
-
-
-def _may_move(alignment: Alignment) -> bool:
-    """Tell whether a check at full size must decide."""
-    return loses_nothing(alignment) and alignment.kept_scale > _SMALLER
 
 
 def keypoints_in(data: bytes) -> Keypoints | None:
@@ -276,20 +244,14 @@ def _keypoints_of_picture(picture: Image.Image, data: bytes) -> Keypoints:
     return extract_keypoints(_as_shown(picture, data), picture.size if scaled is None else scaled.size)
 
 
-def _image_file(path: str, sha256: str, read: ReadFile) -> bytes | None:
-    """Return the encoded bytes of a photo, of a RAW file those of its preview; None if the file has changed or gone."""
-    data = read_content(path, sha256, read)
-    return None if data is None else picture_file(path, data)
-
-
 def _as_shown(image: Image.Image, data: bytes) -> Image.Image:
     """Return a decoded picture in sRGB, whatever the colour profile of its file is, so that colours can be compared."""
     from preprocess_ensemble.imaging.formats import open_image
 
-    profile = image.info.get("icc_profile")
+    profile = image.info.get("icc_profile") or b""
     with suppress(Exception), open_image(data) as file:
         profile = file.info.get("icc_profile") or profile
     if profile:
         image = image.copy()
         image.thumbnail((2 * PICTURE_SIDE, 2 * PICTURE_SIDE))
-    return in_srgb(image, profile or b"")
+    return in_srgb(image, profile)

@@ -1,4 +1,8 @@
-"""Puts into words what was done to one photo to get another."""
+"""Puts into words what was done to one photo to get another, and tells a crop from what was put into something larger.
+
+Both are a part of the other picture. Beyond the edge of a crop the scene goes on; around a picture in a border, a
+screenshot or a collage there is a seam along a whole side, or nothing at all.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,13 @@ from typing import TYPE_CHECKING, Final
 import cv2
 import numpy as np
 
-from clip_client.dedup.aligned import RESOLUTION
-from clip_client.dedup.alignment.geometry import corners_of, inverse
+from clip_client.dedup.alignment.geometry import between_middles, corners_of, inverse
 
 if TYPE_CHECKING:
     from clip_client.dedup.alignment.comparison import Comparison
     from clip_client.dedup.alignment.geometry import Affine
     from clip_client.dedup.alignment.keypoints import Keypoints
+    from clip_client.dedup.types import Mask, Pixels
 
 _PLAIN: Final = 4.0
 """Levels, standard deviation of 5 x 5 pixels: less has no content."""
@@ -30,6 +34,18 @@ _WEAKENED: Final = 1.6
 photo at a quarter of its brightness has a quarter of the levels."""
 _LEAST_COLOUR: Final = 1.0
 """Levels: less colour is noise."""
+_REACH: Final = 16
+"""Pixels on either side of an edge in which a seam is looked for."""
+_ROUNDED: Final = 3
+"""Pixels at the ends of a side that are left out, and that must lie beyond an edge."""
+_FEWEST: Final = 12
+"""Pixels along a side beyond which there is something."""
+_NEAR: Final = 2.0
+"""Pixels by which the edge may be off."""
+_SEAM: Final = 1.9
+"""Step at the edge, divided by the largest one beside it. Measured: 1.5 at most on 250 crops of sample photos."""
+_FLAT: Final = (5.0, 2.4)
+"""Factor, and levels: what lies outside is plain if the steps inside exceed that factor times its own, and these."""
 
 
 class Changes:
@@ -57,15 +73,39 @@ class Changes:
         """The transform from the duplicate's pixels to the kept photo's at full size."""
         self.full_size[:, :2] /= reduced.diagonal()
         self._scale = float(1 / np.sqrt(abs(np.linalg.det(self.full_size[:, :2]))))
+        self._duplicate, self._kept, self._to_kept = duplicate, kept, to_kept
         self._seen = seen
         self._own, self._of_kept = seen.grading.tones[:: 1 if duplicate_is_grid else -1]
         self._kept_cut_off = seen.cut_off[1 if duplicate_is_grid else 0]
         self._duplicate_is_softer = (seen.blur > 0) == duplicate_is_grid
 
-    @property
-    def kept_goes_on(self) -> bool:
-        """True if the kept photo shows something beyond the duplicate's edges."""
-        return min(self.duplicate_margins) < -_BEYOND
+    def is_put_into(self) -> bool:
+        """Tell whether the duplicate lies in the kept photo as a picture in something else, and is no crop of it.
+
+        False is no proof: a border that looks like the edge of its photo, and a collage of two pictures of one texture,
+        have no seam.
+        """
+        if min(self.duplicate_margins) >= -_BEYOND:  # the kept photo ends where the duplicate does
+            return False
+        size = self._duplicate.picture.shape[1::-1]
+        scale = np.sqrt(abs(np.linalg.det(self._to_kept[:, :2])))
+        width, height = (round(side * scale) for side in size)
+        if min(width, height) < 2 * _REACH:
+            return True
+        # What lies around the upper edge of the duplicate, then around the others, each turned to the top.
+        upright = np.diag([width, height]) @ np.diag(1 / np.array(size)) @ inverse(self._to_kept)
+        upright = between_middles(upright) + np.array([0, 0, _REACH])
+        picture = self._kept.picture
+        exists = np.full(picture.shape[:2], 255, np.uint8)
+        for _ in range(4):
+            strip = (width + 2 * _REACH, 3 * _REACH)
+            around = cv2.warpAffine(picture, upright, strip, borderMode=cv2.BORDER_REPLICATE)
+            if _has_seam(np.asarray(around, np.uint8), cv2.warpAffine(exists, upright, strip) > 250):
+                return True
+            upright = np.array([[0, 1], [-1, 0]]) @ upright
+            upright[1, 2] += width + 2 * _REACH - 1
+            width, height = height, width
+        return False
 
     def words(self) -> tuple[str, ...]:
         """Say what was done."""
@@ -80,7 +120,7 @@ class Changes:
         has_colour = own.colour > _WEAKENED * max(_LEAST_COLOUR, of_kept.colour)
         lost = {
             f"{1 - (1 - left - right) * (1 - top - bottom):.0%} of the picture": self.outside_kept > _LEAST_SHARE / 2,
-            f"{self._scale:.2g} {RESOLUTION}": self._scale > 1.03,
+            f"{self._scale:.2g} times the resolution": self._scale > 1.03,
             "colour": has_colour or of_kept.lacks_colours_of(own),
             "tonal range": own.contrast > _WEAKENED * of_kept.contrast,
             "detail in light or dark parts": self._kept_cut_off > _LEAST_SHARE,
@@ -174,3 +214,23 @@ def _content_outside(photo: Keypoints, other: Keypoints, to_other: Affine) -> fl
     mean = cv2.blur(values, (5, 5))
     has_content = cv2.blur(values * values, (5, 5)) - mean * mean > _PLAIN**2
     return float(np.mean(has_content & outside))
+
+
+def _has_seam(around: Pixels, exists: Mask) -> bool:
+    """Look at the upper edge, between the rows ``_REACH - 1`` and ``_REACH`` of RGB (rows, columns, 3)."""
+    ends = slice(_REACH + _ROUNDED, -_REACH - _ROUNDED)
+    around, exists = around[:, ends], exists[:, ends]
+    beyond = exists[_REACH - _ROUNDED :].all(axis=0)
+    if np.count_nonzero(beyond) < max(_FEWEST, 0.05 * len(beyond)):
+        return False
+    around, exists = around[:, beyond], exists[:, beyond]
+    red, green, blue = cv2.split(cv2.absdiff(around[2:], around[:-2]))
+    steps = cv2.max(cv2.max(red, green), blue)
+    full = exists[:-2].all(axis=1)
+    means = steps[full].mean(axis=1)
+    inwards = np.flatnonzero(full) - (_REACH - 1.5)  # pixels from the edge, less than 0 outside
+    near = np.abs(inwards) <= _NEAR
+    if means[near].max() > _SEAM * (means[~near & (np.abs(inwards) > _NEAR + 1)].max() + 1):
+        return True
+    inside, outside = means[(inwards > 3) & (inwards < 10)], means[inwards < -7]
+    return bool(len(outside)) and bool(np.median(inside) > _FLAT[0] * np.median(outside) + _FLAT[1])

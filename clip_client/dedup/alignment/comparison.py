@@ -16,10 +16,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from clip_client.dedup.alignment.geometry import Affine
-    from clip_client.dedup.alignment.keypoints import Pixels
+    from clip_client.dedup.types import Floats, Mask, Pixels
 
-    Floats = NDArray[np.float32]
-    Mask = NDArray[np.bool_]
 
 _SMOOTHING: Final = 1.0
 """Pixels, standard deviation: hides how encoders and resizing differ in the finest detail."""

@@ -7,7 +7,6 @@ alike, so the pair itself says what is normal: a changed digit is an outlier amo
 from __future__ import annotations
 
 import math
-from itertools import product
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import cv2
@@ -17,22 +16,18 @@ from clip_client.dedup.alignment.grading import Grading, grading_of, regrading
 from clip_client.dedup.alignment.overlay import Box
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
     from numpy.typing import NDArray
 
-    from clip_client.dedup.alignment.keypoints import Pixels
     from clip_client.dedup.alignment.overlay import Overlay
+    from clip_client.dedup.types import Floats, Mask, Pixels
 
-    Floats = NDArray[np.float32]
-    Mask = NDArray[np.bool_]
     Map = Callable[[Callable[[Box], "_Tile"], Iterable[Box]], Iterable["_Tile"]]
     Region = tuple[tuple[float, float, float, float], float]
     """Left, top, width and height of the box around what differs, and its area without the gaps, as shares of the kept
     photo."""
 
-TILE: Final = 512
-"""Pixels of the duplicate, side of a tile."""
 _MARGIN: Final = 64
 """Pixels around a tile that smoothing looks at, at an eighth of the size."""
 _MOST: Final = (7.0, 4.5, 2.8, 2.2)
@@ -112,7 +107,7 @@ class Differences:
 
     def outliers(self, each: Map = map) -> Region | None:
         """Return what compression and resizing do not explain; None if they explain all. ``each`` maps over tiles."""
-        boxes = list(tiles(self.overlay.inside()))
+        boxes = list(self.overlay.tiles())
         compared = list(each(self._compare, boxes))
         limits = [
             _expected(*(np.concatenate([values.ravel() for values in part]) for part in zip(*level, strict=True)))
@@ -135,7 +130,7 @@ class Differences:
     def differing_pixels(self) -> Region | None:
         """Return the box around all pixels that differ at all; None if none does. Both photos have the same size."""
         places = []
-        for box in tiles(self.overlay.inside()):
+        for box in self.overlay.tiles():
             places += _boxes((self.overlay.laid(box)[0] != self.overlay.part(box)).any(axis=2), 1, box)
         return self._around(places)
 
@@ -191,12 +186,6 @@ class Differences:
 
 _LEVELS: Final = ((0, 0), (0, 1), (0, 2), (0, 3), (1, 1), (1, 2), (2, 1), (2, 2))
 """Plane (luma, then chroma), and how many times it was halved."""
-
-
-def tiles(inside: Box, side: int = TILE) -> Iterator[Box]:
-    """Divide a box into tiles of ``side`` pixels, or less at the right and at the bottom."""
-    for top, left in product(range(inside.top, inside.bottom, side), range(inside.left, inside.right, side)):
-        yield Box(left, top, min(left + side, inside.right), min(top + side, inside.bottom))
 
 
 def _planes(picture: Pixels) -> list[Floats]:

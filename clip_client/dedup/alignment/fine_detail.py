@@ -8,16 +8,13 @@ from typing import TYPE_CHECKING, Final
 import cv2
 import numpy as np
 
-from clip_client.dedup.alignment.differences import tiles
-
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from clip_client.dedup.alignment.differences import Differences
-    from clip_client.dedup.alignment.keypoints import Pixels
     from clip_client.dedup.alignment.overlay import Overlay
+    from clip_client.dedup.types import Floats, Pixels
 
-    Floats = NDArray[np.float32]
 
 _WEIGHTS: Final = np.array([[0.299, 0.587, 0.114]], np.float32)
 _CELL: Final = 32
@@ -48,7 +45,7 @@ def luma_of(picture: Pixels) -> Floats:
 def holds_all_detail(seen: Differences, *, is_reduced: bool) -> bool:
     """Tell whether the kept photo has at least as much of the finest detail as the busier places of the duplicate, and
     no more contrast."""
-    parts = [_energies(seen.laid(box), seen.overlay.part(box)) for box in tiles(seen.overlay.inside())]
+    parts = [_energies(seen.laid(box), seen.overlay.part(box)) for box in seen.overlay.tiles()]
     own, theirs, both = np.concatenate(parts, axis=1, dtype=np.float64)
     if not len(theirs):
         return False

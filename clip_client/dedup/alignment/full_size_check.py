@@ -18,13 +18,10 @@ from clip_client.dedup.alignment.overlay import Overlay
 from clip_client.dedup.types import ALTERED, RE_ENCODED
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from clip_client.dedup.aligned import Alignment
     from clip_client.dedup.alignment.differences import Map
-    from clip_client.dedup.alignment.keypoints import Pixels
+    from clip_client.dedup.types import Floats, Pixels
 
-    Floats = NDArray[np.float32]
 
 _LOSSY: Final = frozenset({"JPEG", "MPO", "WEBP", "AVIF", "HEIF", "JXL"})
 _ON_STEPS_OF_KEPT: Final = 0.8
@@ -63,9 +60,10 @@ def full_photo(data: bytes) -> FullPhoto | None:
     from preprocess_ensemble.imaging.formats import open_image
 
     try:
-        pixels = np.asarray(decode(data).convert("RGB"))
+        picture = decode(data)
     except DecodeError:
         return None
+    pixels = np.asarray(picture.convert("RGB"))
     try:
         with open_image(data) as image:
             steps = getattr(image, "quantization", None)
@@ -75,7 +73,8 @@ def full_photo(data: bytes) -> FullPhoto | None:
                 is_lossless=image.format not in _LOSSY or b"VP8L" in data[:64],
                 table=np.array(steps[0], np.float32).reshape(BLOCK, BLOCK) if steps else None,
                 orientation=orientation if orientation in range(1, 9) else 1,
-                profile=image.info.get("icc_profile") or b"",
+                # JPEG XL has it among the pixels.
+                profile=image.info.get("icc_profile") or picture.info.get("icc_profile") or b"",
             )
     except Exception:  # Pillow may raise anything for a damaged file
         return FullPhoto(pixels=pixels)

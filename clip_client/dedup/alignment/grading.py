@@ -13,10 +13,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from clip_client.dedup.alignment.keypoints import Pixels
+    from clip_client.dedup.types import Floats, Mask, Pixels
 
-    Floats = NDArray[np.float32]
-    Mask = NDArray[np.bool_]
 
 _CELL: Final = 16
 """Pixels, side of the squares whose mean colours are compared."""

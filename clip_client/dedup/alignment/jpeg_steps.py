@@ -14,19 +14,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 import cv2
 import numpy as np
 
-from clip_client.dedup.alignment.differences import tiles
 from clip_client.dedup.alignment.fine_detail import luma_of
 from clip_client.dedup.alignment.overlay import Box
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from numpy.typing import NDArray
-
     from clip_client.dedup.alignment.differences import Differences
+    from clip_client.dedup.types import Floats, Mask
 
-    Floats = NDArray[np.float32]
-    Mask = NDArray[np.bool_]
     Values = TypeVar("Values", Floats, Mask)
 
 BLOCK: Final = 8
@@ -128,7 +124,7 @@ def fit(seen: Differences, steps: Steps | None, *, source_is_kept: bool) -> Fit 
         return None
     if steps.table.max() > 1:
         seen.overlay.choose_filter(lambda: _fit(seen.overlay.samples, seen, steps, source_is_kept=source_is_kept).far)
-    return _fit(tiles(seen.overlay.inside()), seen, steps, source_is_kept=source_is_kept)
+    return _fit(seen.overlay.tiles(), seen, steps, source_is_kept=source_is_kept)
 
 
 def _fit(boxes: Iterable[Box], seen: Differences, steps: Steps, *, source_is_kept: bool) -> Fit:

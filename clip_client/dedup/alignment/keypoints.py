@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL import Image
 
-    Pixels = NDArray[np.uint8]
+    from clip_client.dedup.types import Pixels
+
 
 ALGORITHM: Final = "sift-6"
 """Version of :class:`Keypoints`, and its name in a store: change it with anything that changes their values."""

@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from clip_client.dedup.alignment.geometry import Affine
+    from clip_client.dedup.types import Floats, Mask
 
-    Floats = NDArray[np.float32]
-    Mask = NDArray[np.bool_]
     Values = TypeVar("Values", Floats, Mask, NDArray[np.uint8])
 
 STEP: Final = 4

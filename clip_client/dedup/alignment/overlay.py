@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import cv2
@@ -11,17 +12,16 @@ from PIL import Image
 from clip_client.dedup.alignment.geometry import after, between_middles, corners_of, inverse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
     from clip_client.dedup.aligned import Transform
     from clip_client.dedup.alignment.geometry import Affine
-    from clip_client.dedup.alignment.keypoints import Pixels
+    from clip_client.dedup.types import Floats, Mask, Pixels
 
-    Floats = NDArray[np.float32]
-    Mask = NDArray[np.bool_]
-
+TILE: Final = 512
+"""Pixels of the duplicate, side of a tile."""
 _SAMPLES: Final = 5
 """Samples across and down, of which the transform and all that holds for the whole picture are fitted."""
 _SAMPLE_SIDE: Final = 160
@@ -78,11 +78,9 @@ class Overlay:
         self._image = Image.fromarray(self._kept)
         self._filter = Image.Resampling.BICUBIC
         self._affine = affine
-        self._aligned = self._is_aligned(affine)
         self.samples = self._choose_samples()
         self._refine()
-        if self.is_reduced:
-            self._filter = min(_FILTERS, key=self._error_with)
+        self.choose_filter(self._error)
 
     @property
     def scale(self) -> float:
@@ -90,16 +88,16 @@ class Overlay:
         return float(np.sqrt(abs(np.linalg.det(self._affine[:, :2]))))
 
     @property
-    def is_reduced(self) -> bool:
-        """True if the kept photo is larger, and its rows are rows of the duplicate, as after resizing."""
-        return self._aligned and self.scale > 1 + 1e-6
+    def _is_upright(self) -> bool:
+        """Rows of one photo are rows of the other."""
+        return bool(self._affine[0, 1] == 0 == self._affine[1, 0])
 
     def choose_filter(self, cost: Callable[[], float]) -> None:
-        """Make the kept photo smaller in the way for which ``cost`` is least, if it is made smaller.
+        """Make the kept photo smaller in the way for which ``cost`` is least, if it is resized at all.
 
         The way with the least difference, which is used until then, is often too soft: compression smooths, too.
         """
-        if self.is_reduced:
+        if self._is_upright and self.scale > 1 + 1e-6:
             costs = {}
             for self._filter in _FILTERS:
                 costs[self._filter] = cost()
@@ -113,7 +111,7 @@ class Overlay:
     @property
     def shift(self) -> tuple[int, int] | None:
         """Pixels from the duplicate's to the kept photo's if both have the same pixels, else None."""
-        if not self._aligned or (self._affine[:, :2] != np.eye(2)).any():
+        if not self._is_upright or (self._affine[:, :2] != np.eye(2)).any():
             return None
         across, down = self._affine[:, 2].tolist()
         return (int(across), int(down)) if across.is_integer() and down.is_integer() else None
@@ -121,7 +119,7 @@ class Overlay:
     @property
     def is_turned(self) -> bool:
         """True if the photos are turned by a right angle, mirrored or rotated against each other."""
-        return self.is_swapped or any(self.flips) or not self._aligned
+        return self.is_swapped or any(self.flips) or not self._is_upright
 
     @property
     def is_whole(self) -> bool:
@@ -135,25 +133,25 @@ class Overlay:
         (left, top), (right, bottom) = np.ceil(corners.min(axis=0) - 0.01), np.floor(corners.max(axis=0) + 0.01)
         return Box(max(0, int(left)), max(0, int(top)), min(width, int(right)), min(height, int(bottom)))
 
+    def tiles(self) -> Iterator[Box]:
+        """Divide what both show into tiles of :data:`TILE` pixels, or less at the right and at the bottom."""
+        left, top, right, bottom = self.inside()
+        for at_y, at_x in product(range(top, bottom, TILE), range(left, right, TILE)):
+            yield Box(at_x, at_y, min(at_x + TILE, right), min(at_y + TILE, bottom))
+
     def laid(self, box: Box) -> tuple[Pixels, Mask | None]:
         """Return what the kept photo shows in ``box``, RGB (h, w, 3), and which pixels it covers; None for all."""
-        if self._aligned:
+        if self._is_upright:
             start, end = self._on_kept(box)
             (left, top), (right, bottom) = np.maximum(start, 0), np.minimum(end, self.kept_size)
             return np.asarray(self._image.resize(box.size, self._filter, (left, top, right, bottom))), None
         width, height = box.size
-        to_kept = _from(box[:2], self._affine)
-        corners = corners_of(to_kept, box.size)
-        margin = 4 + 2 * self.scale
-        low = np.maximum(np.floor(corners.min(axis=0) - margin), 0).astype(int)
-        high = np.minimum(np.ceil(corners.max(axis=0) + margin), self.kept_size).astype(int)
-        part = self._kept[low[1] : high[1], low[0] : high[0]]
+        part, to_kept = _part(self._kept, _from(box[:2], self._affine), box.size, 4 + 2 * self.scale)
         if not part.size:
             return np.zeros((height, width, 3), np.uint8), np.zeros((height, width), np.bool_)
         exists = np.full(part.shape[:2], 255, np.uint8)
         if self.scale > 1.02:
             part = np.asarray(cv2.GaussianBlur(part, (0, 0), 0.5 * np.sqrt(self.scale**2 - 1)), np.uint8)
-        to_kept[:, 2] -= low
         moved = _read(part, to_kept, box.size, cv2.INTER_CUBIC)
         covered = cv2.warpAffine(
             exists, between_middles(to_kept), box.size, flags=cv2.INTER_NEAREST | cv2.WARP_INVERSE_MAP
@@ -170,10 +168,7 @@ class Overlay:
         corners = corners_of(to_duplicate, (side, side))
         if (corners < -1).any() or (corners > np.array(self.duplicate.shape[1::-1]) + 1).any():
             return []
-        low = np.maximum(np.floor(corners.min(axis=0)).astype(int) - 3, 0)
-        high = np.ceil(corners.max(axis=0)).astype(int) + 3
-        to_duplicate[:, 2] -= low
-        part = self.duplicate[low[1] : high[1], low[0] : high[0]]
+        part, to_duplicate = _part(self.duplicate, to_duplicate, (side, side), 3)
         enlarged = [_read(part, to_duplicate, (side, side), way) for way in (cv2.INTER_LINEAR, cv2.INTER_CUBIC)]
         return [self._kept[top : top + side, left : left + side], *enlarged]
 
@@ -221,20 +216,19 @@ class Overlay:
         )
         return one, other, covered
 
-    def _error_with(self, resampling: Image.Resampling) -> float:
-        self._filter = resampling
+    def _error(self) -> float:
         return sum(float(cv2.norm(one, other, cv2.NORM_L2SQR)) for one, other, _ in map(self._lumas, self.samples))
 
     def _refine(self) -> None:
         """Improve the transform, and see whether whole pixels or an upright scale explain it."""
         first = self._affine
-        if self._aligned:  # the whole of one on the whole of the other
+        if self._is_upright:  # the whole of one on the whole of the other
             self._move(self._step(_SMOOTHINGS[-1]))
-            is_exact = self._off(self._affine, first) < _EXACT
-            self._affine, self._aligned = first, True
+            is_exact = self._off(first) < _EXACT
+            self._affine = first
             if is_exact:
                 return
-        before = self._error_with(self._filter)
+        before = self._error()
         shifts = [_shift(*self._lumas(box)[:2]) for box in self.samples]
         found = np.array([shift for shift in shifts if shift is not None])
         if len(found) and np.hypot(*np.median(found, axis=0)) > _FAR:
@@ -245,16 +239,15 @@ class Overlay:
         whole = np.column_stack([np.eye(2), np.rint(refined[:, 2])])
         upright = np.column_stack([np.diag(refined.diagonal()), refined[:, 2]])
         for simple in (whole, upright):
-            if self._off(simple, refined) < _EXACT:
-                self._affine, self._aligned = simple, self._is_aligned(simple)
+            if self._off(simple) < _EXACT:
+                self._affine = simple
                 break
-        if self._error_with(self._filter) > 0.98 * before:
-            self._affine, self._aligned = first, self._is_aligned(first)
+        if self._error() > 0.98 * before:
+            self._affine = first
 
     def _move(self, by: Affine) -> None:
         """Let each pixel of the duplicate lie where the one displaced ``by`` did."""
         self._affine = after(self._affine, by + np.eye(2, 3))
-        self._aligned = self._is_aligned(self._affine)
 
     def _step(self, smoothing: float) -> Affine:
         """Explain the difference by the slopes (Lucas and Kanade 1981); return the displacement (2, 3)."""
@@ -287,18 +280,22 @@ class Overlay:
         found[:, 2] -= found[:, :2] @ middle
         return np.asarray(found)
 
-    def _off(self, one: Affine, other: Affine) -> float:
-        """Return by how many pixels of the duplicate two transforms differ at its corners, at most."""
-        return float(np.abs(corners_of(one - other, self.duplicate.shape[1::-1])).max() / self.scale)
-
-    def _is_aligned(self, affine: Affine) -> bool:
-        """Tell whether rows of one photo are rows of the other."""
-        return bool(affine[0, 1] == 0 == affine[1, 0])
+    def _off(self, other: Affine) -> float:
+        """Return by how many pixels of the duplicate another transform differs at its corners, at most."""
+        return float(np.abs(corners_of(self._affine - other, self.duplicate.shape[1::-1])).max() / self.scale)
 
 
 def _from(start: tuple[int, ...], affine: Affine) -> Affine:
     """Return a transform for pixels that are counted from ``start``."""
     return np.column_stack([affine[:, :2], affine[:, :2] @ start + affine[:, 2]])
+
+
+def _part(picture: Pixels, affine: Affine, size: tuple[int, int], margin: float) -> tuple[Pixels, Affine]:
+    """Return the part of ``picture`` in which ``affine`` arrives, and a margin; and the transform to that part."""
+    corners = corners_of(affine, size)
+    low = np.maximum(np.floor(corners.min(axis=0) - margin), 0).astype(int)
+    high = np.minimum(np.ceil(corners.max(axis=0) + margin), picture.shape[1::-1]).astype(int)
+    return picture[low[1] : high[1], low[0] : high[0]], affine - np.array([[0, 0, low[0]], [0, 0, low[1]]])
 
 
 def _read(picture: Pixels, affine: Affine, size: tuple[int, int], way: int) -> Pixels:

@@ -1,1 +1,1 @@
-"""Which photos show the same and which one to keep: arithmetic on features. Nothing here reads or writes a file."""
+"""Which photos show the same, which one is proved to be a copy of which, which one to keep, and the groups."""

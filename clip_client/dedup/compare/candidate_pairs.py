@@ -6,29 +6,26 @@ A filter only has to find the pairs: what they show is decided by their alignmen
 
 from __future__ import annotations
 
-from collections import defaultdict
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from clip_client.dedup.alignment.proofs import THRESHOLDS
 from clip_client.dedup.compare.hamming import HashIndex
-from clip_client.dedup.compare.similarity_join import usable_rows
-from clip_client.dedup.compare.union_find import equal_runs
+from clip_client.dedup.compare.similarity_join import equal_runs, usable_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
-    Indices = NDArray[np.intp]
-    Vectors = NDArray[np.float32]
-    Hashes = NDArray[np.uint64]
+    from clip_client.dedup.compare.star_groups import Evidence
+    from clip_client.dedup.types import Hashes, Indices, Vectors
 
 VECTORS: Final = "vectors"
 HASHES: Final = "perceptual hashes"
 CAPTURE_TIMES: Final = "capture times"
+THRESHOLDS: Final = "thresholds"
+"""The source of a pair of a photo and the kept one of its group, if no filter paired them."""
 SOURCES: Final = (VECTORS, HASHES, CAPTURE_TIMES, THRESHOLDS)
 """A pair that several filters find counts for the first of them."""
 
@@ -50,59 +47,28 @@ _OWN: Final = np.arange(8) % 2 == 1
 """The odd ones of the eight frequencies of a direction: they change their sign if the picture is mirrored."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class CandidatePairs:
-    """Pairs of rows, each once; element i of each array is about one pair."""
-
-    first: Indices
-    second: Indices
-    """Greater than ``first``."""
-    source: NDArray[np.uint8]
-    """Which of :data:`SOURCES` found it first."""
-
-    def of(self, chosen: NDArray[np.bool_]) -> CandidatePairs:
-        """Return only the ``chosen`` pairs."""
-        return CandidatePairs(first=self.first[chosen], second=self.second[chosen], source=self.source[chosen])
-
-    @property
-    def rows(self) -> Indices:
-        """The rows of all pairs, in ascending order."""
-        rows: Indices = np.unique(np.concatenate([self.first, self.second]))
-        return rows
-
-    def by_row(self) -> dict[int, dict[int, str]]:
-        """Return row -> the rows that it is paired with -> what found the pair."""
-        paired: defaultdict[int, dict[int, str]] = defaultdict(dict)
-        columns = (self.first.tolist(), self.second.tolist(), self.source.tolist())
-        for first, second, source in zip(*columns, strict=True):
-            paired[first][second] = paired[second][first] = SOURCES[source]
-        return paired
-
-
 def candidate_pairs(
+    evidence: Evidence,
     *,
-    vectors: Vectors,
     least_cosine: float,
-    hashes: Hashes,
     inner_hashes: Hashes,
-    has_hash: NDArray[np.bool_],
     cameras: NDArray[np.object_],
     taken_ms: NDArray[np.float64],
     representatives: Indices,
     exact_rows: int = _EXACT_ROWS,
-) -> CandidatePairs:
-    """Return the pairs of rows that may show the same.
+) -> tuple[Indices, NDArray[np.uint8]]:
+    """Return the pairs of rows that may show the same, (P, 2), each once and the lower row first; and which of
+    :data:`SOURCES` found each, (P,).
 
-    These are the nearest neighbours by ``vectors`` (N, D) of at least ``least_cosine``; the nearest ones of those whose
-    perceptual ``hashes`` (N,) or ``inner_hashes`` (N,), which are 0 for photos without a border, differ in at most
-    :data:`WIDE_BITS` bits, turned and mirrored in all ways; and photos of one camera that were taken at the same time,
-    which is NaN if it is not known. A row without ``has_hash`` is in no pair of the first two kinds.
-    ``representatives`` (N,) holds the row that is paired in place of each: itself, or one of the same pixels. Up to
-    ``exact_rows`` vectors, each is compared with each.
+    They are the nearest neighbours by vector of at least ``least_cosine``; the nearest ones of those whose perceptual
+    hashes or ``inner_hashes`` (N,), which are 0 for photos without a border, differ in at most :data:`WIDE_BITS` bits,
+    turned and mirrored in all ways; and photos of one of the ``cameras`` (N,) that were taken at the same time, NaN if
+    it is not known. ``representatives`` (N,) holds the row that is paired in place of each: itself, or one of the same
+    pixels. Up to ``exact_rows`` vectors, each is compared with each.
     """
     found = (
-        near_by_vectors(vectors, least_cosine, exact_rows),
-        near_by_hashes(*with_inner_hashes(np.flatnonzero(has_hash), hashes, inner_hashes)),
+        near_by_vectors(evidence.vectors, least_cosine, exact_rows),
+        near_by_hashes(*with_inner_hashes(np.flatnonzero(evidence.has_hash), evidence.hashes, inner_hashes)),
         _by_capture_time(cameras, taken_ms),
     )
     pairs, sources = [np.empty((0, 2), dtype=np.intp)], [np.empty(0, dtype=np.uint8)]
@@ -113,7 +79,7 @@ def candidate_pairs(
             pairs.append(both)
             sources.append(np.full(len(both), source, dtype=np.uint8))
     distinct, at = np.unique(np.concatenate(pairs), axis=0, return_index=True)
-    return CandidatePairs(first=distinct[:, 0], second=distinct[:, 1], source=np.concatenate(sources)[at])
+    return distinct, np.concatenate(sources)[at]
 
 
 def orientations(hashes: Hashes) -> Iterator[Hashes]:

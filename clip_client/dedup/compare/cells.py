@@ -1,4 +1,7 @@
-"""Divides vectors into cells, so that only those that have a cell in common need to be compared.
+"""Joins alike vectors when there are too many to compare each with each: only those that have a cell in common.
+
+Two alike vectors are missed only if they have no cell in common. Each run measures how often that happens, by an exact
+search on a sample, and tries more cells per vector until it is rare.
 
 Vectors of a trained model lie close together: two that have nothing in common have a cosine of about 0.6, and topics
 have very uneven sizes. k-means would leave a large topic in a few cells that hold most of the pairs, because the middle
@@ -14,21 +17,78 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from clip_client.dedup.compare.similarity_join import alike_links, usable_rows
-from clip_client.dedup.compare.union_find import UnionFind
+from clip_client.dedup.compare.similarity_join import UnionFind, alike_links, alike_pairs, fit_projection, usable_rows
+from clip_client.dedup.types import RecallEstimate
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
-    Vectors = NDArray[np.float32]
-    Indices = NDArray[np.intp]
+    from clip_client.dedup.types import Indices, Vectors
 
-CELLS_PER_VECTOR: Final = (4, 6, 8)
-"""To be tried in this order. With 2 or 3, too few alike vectors have a cell in common."""
 
+EXACT_ROWS: Final = 50_000
+"""Up to this many rows, each is compared with each, which takes about 4 seconds on two cores."""
+ALL_COMPARED: Final = RecallEstimate(method="exact", recall=1.0, recall_95=(1.0, 1.0), pairs=0)
+
+LEAST_RECALL: Final = 0.995
+"""Share of alike pairs that must have a cell in common."""
+_CELLS_PER_VECTOR: Final = (4, 6, 8)
+"""Tried in this order. With 2 or 3, too few alike vectors have a cell in common."""
 _POINTS_PER_PART: Final = 32
 """Vectors per part that k-means learns from; more change little and take most of the time."""
 _ITERATIONS: Final = 8
+
+_SAMPLE: Final = 5000
+"""Rows whose alike rows are found exactly, to measure the recall: little of the work with a million rows. If a tenth of
+them have an alike row, 2 missed are 0.4 %."""
+_PAIRS_PER_ROW: Final = 16
+"""Alike rows of a sampled row that are looked up in the cells; a scene of a thousand photos has many more."""
+_MIX: Final = np.uint64(0x9E3779B97F4A7C15)
+"""2**64 divided by the golden ratio: products with it order the rows as if at random (Knuth, volume 3, 6.4)."""
+_COMPARED_AT_ONCE: Final = 4096
+_ASSIGNED_AT_ONCE: Final = 16_384
+Z_95: Final = 1.959964
+"""The 97.5th percentile of the normal distribution."""
+
+
+def join_vectors(
+    union_find: UnionFind, vectors: Vectors, threshold: float, *, exact_rows: int = EXACT_ROWS
+) -> RecallEstimate:
+    """Join the rows of ``vectors`` whose cosine similarity is at least ``threshold``.
+
+    ``vectors`` is (N, D) float32 of unit rows, or NaN for a row that is joined with none. Up to ``exact_rows`` rows
+    each is compared with each.
+    """
+    rows = usable_rows(vectors)
+    projection = fit_projection(vectors, rows, threshold)
+    projected = None if projection is None else projection(vectors)
+    if len(rows) <= exact_rows:
+        union_find.join(*alike_links(rows, vectors, threshold, projected=projected))
+        return ALL_COMPARED
+    sample = np.sort(np.random.default_rng(0).choice(rows, sample_size(len(rows)), replace=False))
+    cells = fit_cells(vectors[sample], len(rows), threshold)
+    sampled = np.random.default_rng(2).permutation(rows)[:_SAMPLE]
+    estimate, count = RecallSample.find(vectors, rows, sampled, threshold, projected=projected).choose_count(cells)
+    links = [
+        alike_links(rows[members], vectors, threshold, projected=projected)
+        for members in _members(vectors, rows, cells, count)
+    ]
+    # All at once, because each call of join passes over the labels of all rows.
+    union_find.join(*(np.concatenate(side) for side in zip(*links, strict=True)))
+    return estimate
+
+
+def _members(vectors: Vectors, rows: Indices, cells: Cells, count: int) -> list[Indices]:
+    """Return the positions in ``rows`` of those in each cell."""
+    found = []
+    for start in range(0, len(rows), _ASSIGNED_AT_ONCE):
+        positions, numbers = cells.assign(vectors[rows[start : start + _ASSIGNED_AT_ONCE]], count)
+        found.append((positions + start, numbers))
+    positions, numbers = (np.concatenate(side) for side in zip(*found, strict=True))
+    order = np.argsort(numbers, kind="stable")
+    return np.split(positions[order], np.flatnonzero(np.diff(numbers[order])) + 1)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -57,7 +117,7 @@ def sample_size(rows: int) -> int:
     return min(rows, _parts(rows) * _POINTS_PER_PART)
 
 
-def fit_cells(sample: Vectors, rows: int, threshold: float, *, seed: int = 0) -> Cells:
+def fit_cells(sample: Vectors, rows: int, threshold: float) -> Cells:
     """Divide the space for ``rows`` unit vectors, of which ``sample`` (N, D) is a random part.
 
     Vectors of cosine similarity >= ``threshold`` are alike.
@@ -68,7 +128,7 @@ def fit_cells(sample: Vectors, rows: int, threshold: float, *, seed: int = 0) ->
     centre = sample.mean(axis=0)
     seen = _seen_from(centre, sample)
     points = {"min_points_per_centroid": 1, "max_points_per_centroid": len(seen)}
-    kmeans = faiss.Kmeans(seen.shape[1], parts, niter=_ITERATIONS, seed=seed + 1, spherical=True, **points)
+    kmeans = faiss.Kmeans(seen.shape[1], parts, niter=_ITERATIONS, seed=1, spherical=True, **points)
     kmeans.train(seen)
     directions = np.ascontiguousarray(kmeans.centroids)
     nearest = _nearest(seen, directions, 1)[:, 0]
@@ -113,3 +173,137 @@ def _nearest(seen: Vectors, directions: Vectors, count: int) -> Indices:
     _, nearest = faiss.knn(seen, directions, min(count, len(directions)), metric=faiss.METRIC_INNER_PRODUCT)
     found: Indices = nearest
     return found
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RecallSample:
+    """Sampled rows, and some of the rows that are alike to them."""
+
+    vectors: Vectors
+    """(S, D) sampled rows."""
+    counts: NDArray[np.int64]
+    """(S,), how many rows are alike to each."""
+    sampled: Indices
+    """(P,), the sampled row of each pair that was kept."""
+    others: Vectors
+    """(P, D), the alike row of each pair."""
+    priorities: NDArray[np.uint64]
+    """(P,); the lowest of a sampled row are kept."""
+
+    @classmethod
+    def find(
+        cls,
+        vectors: Vectors,
+        rows: Indices,
+        sampled: Indices,
+        threshold: float,
+        *,
+        ids: NDArray[np.int64] | None = None,
+        projected: Vectors | None = None,
+    ) -> RecallSample:
+        """Compare the ``sampled`` rows of ``vectors`` with ``rows``.
+
+        ``ids`` tell the rows of all vectors apart if these are only some; ``projected`` is what a
+        :class:`.Projection` returned.
+        """
+        names = np.arange(len(vectors)) if ids is None else ids
+        counts = np.zeros(len(sampled), dtype=np.int64)
+        kept = (rows[:0], rows[:0])
+        for start in range(0, len(rows), _COMPARED_AT_ONCE):
+            some = rows[start : start + _COMPARED_AT_ONCE]
+            shorts = None if projected is None else (projected[some], projected[sampled])
+            others, which = alike_pairs(vectors, some, sampled, threshold, shorts)
+            is_other = names[some[others]] != names[sampled[which]]
+            others, which = some[others[is_other]], which[is_other]
+            counts += np.bincount(which, minlength=len(sampled))
+            which, others = np.concatenate([kept[0], which]), np.concatenate([kept[1], others])
+            lowest = _lowest(which, _priorities(names[others]))
+            kept = which[lowest], others[lowest]
+        return cls(
+            vectors=vectors[sampled],
+            counts=counts,
+            sampled=kept[0],
+            others=vectors[kept[1]],
+            priorities=_priorities(names[kept[1]]),
+        )
+
+    @classmethod
+    def combine(cls, parts: Sequence[RecallSample]) -> RecallSample:
+        """Return what comparing the same sampled rows with the rows of all ``parts`` would have returned."""
+        sampled = np.concatenate([part.sampled for part in parts])
+        priorities = np.concatenate([part.priorities for part in parts])
+        kept = _lowest(sampled, priorities)
+        return cls(
+            vectors=parts[0].vectors,
+            counts=np.sum([part.counts for part in parts], axis=0),
+            sampled=sampled[kept],
+            others=np.concatenate([part.others for part in parts])[kept],
+            priorities=priorities[kept],
+        )
+
+    @property
+    def telling(self) -> int:
+        """Number of sampled rows that have an alike row."""
+        return int(np.count_nonzero(self.counts))
+
+    def choose_count(self, cells: Cells) -> tuple[RecallEstimate, int]:
+        """Return the recall with the fewest cells per vector that suffice, and how many these are."""
+        for count in _CELLS_PER_VECTOR:
+            estimate = self.estimate(cells, count)
+            if estimate.recall >= LEAST_RECALL:
+                break
+        return estimate, count
+
+    def estimate(self, cells: Cells, count: int) -> RecallEstimate:
+        """Return the recall if each vector goes into its ``count`` nearest of ``cells``.
+
+        It is the smaller of two figures: the share of all pairs, and the mean share over the sampled rows. In the
+        second a scene of a thousand photos weighs no more than any other photo.
+        """
+        if not self.telling:
+            return RecallEstimate(method="cells", recall=1.0, recall_95=(0.0, 1.0), pairs=0)
+        is_found = self._share_a_cell(cells, count)
+        telling = self.counts > 0
+        looked_up = np.bincount(self.sampled, minlength=len(self.counts))[telling]
+        shares = np.bincount(self.sampled, weights=is_found, minlength=len(self.counts))[telling] / looked_up
+        recall = min(float(shares.mean()), float(np.average(shares, weights=self.counts[telling])))
+        # The draws are the rows: the pairs of one scene are found or missed together.
+        interval = wilson_interval(recall * self.telling, self.telling)
+        return RecallEstimate(method="cells", recall=recall, recall_95=interval, pairs=int(self.counts.sum()))
+
+    def _share_a_cell(self, cells: Cells, count: int) -> NDArray[np.bool_]:
+        parts = len(cells.numbers)
+        rows, theirs = cells.assign(self.vectors, count)
+        pairs, others = cells.assign(self.others, count)
+        is_shared = np.isin(self.sampled[pairs] * parts + others, rows * parts + theirs)
+        found = np.zeros(len(self.sampled), dtype=bool)
+        found[pairs[is_shared]] = True
+        return found
+
+
+def _priorities(names: NDArray[np.int64]) -> NDArray[np.uint64]:
+    return names.astype(np.uint64) * _MIX
+
+
+def _lowest(sampled: Indices, priorities: NDArray[np.uint64]) -> Indices:
+    """Return the positions of the pairs to keep: of each sampled row, those of the lowest priorities."""
+    order = np.lexsort((priorities, sampled))
+    firsts = np.searchsorted(sampled[order], sampled[order])
+    kept: Indices = order[np.arange(len(order)) - firsts < _PAIRS_PER_ROW]
+    return kept
+
+
+def wilson_interval(successes: float, trials: int) -> tuple[float, float]:
+    """Return the 95 % interval of a share by Wilson's score (JASA 22, 1927); (0, 1) without trials.
+
+    It holds its 95 % for few trials and for shares near 1, where the usual normal interval is far too narrow (Brown,
+    Cai and DasGupta, Statistical Science 16, 2001). The trials count as independent. ``successes`` is no whole number
+    if each trial counts with a share.
+    """
+    if not trials:
+        return 0.0, 1.0
+    share, z2 = successes / trials, Z_95**2
+    centre = (share + z2 / (2 * trials)) / (1 + z2 / trials)
+    half = Z_95 / (1 + z2 / trials) * math.sqrt(share * (1 - share) / trials + z2 / (4 * trials**2))
+    # If nothing was missed, the upper end is 1, which rounding may hide.
+    return max(0.0, centre - half), min(1.0, max(share, centre + half))

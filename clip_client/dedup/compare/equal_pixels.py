@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from clip_client.dedup.compare.hamming import HashIndex
-from clip_client.dedup.compare.union_find import equal_runs
+from clip_client.dedup.compare.similarity_join import equal_runs
 from clip_client.dedup.features.pixel_hash import pixel_hashes
 
 if TYPE_CHECKING:
@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from clip_client.dedup.features.collect import CollectedFeatures
     from clip_client.dedup.files.reading import PhotoReader
     from clip_client.dedup.store.store import Store
+    from clip_client.dedup.types import Hashes, Indices
 
-    Indices = NDArray[np.intp]
-    Hashes = NDArray[np.uint64]
 
 _MOST_BITS: Final = 8
 """Bits of 64 by which the hash of a JPEG decoded at a fraction of its size may differ from that of its pixels in

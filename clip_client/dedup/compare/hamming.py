@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from clip_client.dedup.compare.union_find import UnionFind, equal_runs
+from clip_client.dedup.compare.similarity_join import UnionFind, equal_runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
-    Indices = NDArray[np.intp]
-    Hashes = NDArray[np.uint64]
+    from clip_client.dedup.types import Hashes, Indices
+
 
 _BANDS: Final = 4
 _BAND_BITS: Final = 64 // _BANDS

@@ -22,9 +22,6 @@ DEFAULT_RULES: Final = (
 )  # fmt: skip
 """No rule prefers the file with more bytes: a copy that was saved at a higher quality is larger, and no better."""
 
-_UNDOUBTED: Final = "undoubted"
-_LOSSY: Final = "lossy"
-
 _TIE_BREAKS: Final = ("oldest", "name")
 """Always the last rules: an original is older than its copy, or its name has no copy mark."""
 
@@ -78,18 +75,8 @@ class KeepRules:
         """
         self.names = tuple(names)
         self._converted = converted
-        ties = (name for name in _TIE_BREAKS if name not in self.names)
-        self._rules = {name: _rule(name) for name in (*self.names, *ties)}
-        if _UNDOUBTED in self._rules:
-            of = doubts or {}
-            self._rules[_UNDOUBTED] = Rule(
-                lambda one: one.sha256 in of, lambda kept, other: f"another may be made from it: {of[other.sha256]}"
-            )
-        if _LOSSY in self._rules:
-            self._rules[_LOSSY] = Rule(
-                lambda one: one.sha256 in converted,
-                lambda kept, other: f"the {other.features.format} file was converted from it",
-            )
+        known = {"undoubted": _undoubted(doubts or {}), "lossy": _lossy(converted)}
+        self._rules = [known.get(name) or _rule(name) for name in dict.fromkeys((*self.names, *_TIE_BREAKS))]
 
     def with_doubts(self, doubts: Mapping[str, str]) -> KeepRules:
         """Return the same rules with other doubts: content (SHA-256) -> why it is probably made from another photo."""
@@ -97,7 +84,7 @@ class KeepRules:
 
     def rank(self, photo: Photo) -> tuple[Any, ...]:
         """Return a key that sorts the best candidate first."""
-        ranks = (rule.rank(photo) for rule in self._rules.values())
+        ranks = (rule.rank(photo) for rule in self._rules)
         return (photo.is_by_link, *ranks, os.fsencode(photo.path))
 
     def reason(self, kept: Photo, *others: Photo) -> str:
@@ -111,7 +98,7 @@ class KeepRules:
             return "a better one was proved to be a copy of it"
         if kept.is_by_link != other.is_by_link:
             return "the other is a link to a file that was not searched"
-        rule = next((rule for rule in self._rules.values() if rule.rank(kept) != rule.rank(other)), None)
+        rule = next((rule for rule in self._rules if rule.rank(kept) != rule.rank(other)), None)
         if rule is None:
             return "first in order of the paths"
         reason, rank = rule.reason(kept, other), rule.rank(kept)
@@ -174,6 +161,19 @@ def _rule(text: str) -> Rule:
     raise ValueError(f"there is no keep rule {text!r}; the rules are {', '.join(_PLAIN)}, {', '.join(_WITH_ARGUMENT)}")
 
 
+def _undoubted(doubts: Mapping[str, str]) -> Rule:
+    return Rule(
+        lambda one: one.sha256 in doubts, lambda kept, other: f"another may be made from it: {doubts[other.sha256]}"
+    )
+
+
+def _lossy(converted: Collection[str]) -> Rule:
+    return Rule(
+        lambda one: one.sha256 in converted,
+        lambda kept, other: f"the {other.features.format} file was converted from it",
+    )
+
+
 def _suffix(path: str) -> str:
     return os.path.splitext(path)[1][1:].lower()
 
@@ -209,8 +209,11 @@ def _why_pixels(kept: Photo, other: Photo) -> str:
     return f"most pixels: {sizes[0]}, next {sizes[1]}"
 
 
-def _why_size(which: str) -> Callable[[Photo, Photo], str]:
-    return lambda kept, other: f"{which} file: {human_bytes(kept.size_bytes)}, next {human_bytes(other.size_bytes)}"
+def _by_bytes(which: str, sign: int) -> Rule:
+    return Rule(
+        lambda one: sign * one.size_bytes,
+        lambda kept, other: f"{which} file: {human_bytes(kept.size_bytes)}, next {human_bytes(other.size_bytes)}",
+    )
 
 
 def _why_metadata(kept: Photo, other: Photo) -> str:
@@ -229,12 +232,12 @@ _PLAIN: Final = {
         lambda one: -len({*(each.kind for each in one.companions), *filter(None, one.features.embedded.split(", "))}),
         _why_companions,
     ),
-    _UNDOUBTED: Rule(lambda one: False, lambda kept, other: ""),
+    "undoubted": _undoubted({}),
     "pixels": Rule(lambda one: -one.features.width * one.features.height, _why_pixels),
-    _LOSSY: Rule(lambda one: False, lambda kept, other: ""),
+    "lossy": _lossy(()),
     "siblings": Rule(lambda one: -one.files, lambda kept, other: f"{counted(kept.files, 'file')} with its bytes"),
-    "bytes": Rule(lambda one: -one.size_bytes, _why_size("largest")),
-    "smallest": Rule(lambda one: one.size_bytes, _why_size("smallest")),
+    "bytes": _by_bytes("largest", -1),
+    "smallest": _by_bytes("smallest", 1),
     "metadata": Rule(lambda one: -one.features.capture_time.fields, _why_metadata),
     "oldest": _by_age("oldest", "older", 1),
     "newest": _by_age("newest", "newer", -1),

@@ -7,21 +7,19 @@ Each pair takes at most the time of one dot product, and no memory.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from itertools import combinations_with_replacement
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-
-from clip_client.dedup.compare.union_find import UnionFind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
-    Vectors = NDArray[np.float32]
-    Indices = NDArray[np.intp]
+    from clip_client.dedup.types import Indices, Vectors
 
-BLOCK_ROWS: Final = 1024
+_BLOCK_ROWS: Final = 1024
 """Rows per block: the products of two blocks take 4 MB, their pairs at most 40 MB."""
 
 _SLACK: Final = 1e-5
@@ -39,7 +37,6 @@ _DENSE_ROWS: Final = 64
 _PAIR_COST: Final = 128
 """The product of one pair, fetched alone, takes as long as this many in a product of whole blocks."""
 
-
 _PROJECTED_ROWS: Final = 4096
 """With fewer rows, finding the directions takes longer than they save."""
 
@@ -52,6 +49,48 @@ _MOST_LEFT: Final = 1e-4
 _ORDINARY: Final = 0.75
 """Share of the rows that have to meet this; the others may be frames of one scene."""
 _PROJECTED_AT_ONCE: Final = 65_536
+
+
+class UnionFind:
+    """Connected components of rows; rows with the same number in ``labels`` are in one."""
+
+    def __init__(self, rows: int) -> None:
+        self.labels: Indices = np.arange(rows)
+
+    def join(self, left: Indices, right: Indices) -> None:
+        """Join the pairs (``left``, ``right``), both (N,).
+
+        Each round hooks every label to the smallest one that it is paired with and then follows the hooks to their
+        ends, so the number of rounds grows with the logarithm of the component, without a Python loop over pairs.
+        """
+        while True:
+            a, b = self.labels[left], self.labels[right]
+            unequal = a != b
+            if not unequal.any():
+                return
+            left, right, a, b = left[unequal], right[unequal], a[unequal], b[unequal]
+            hooks = np.arange(len(self.labels))
+            np.minimum.at(hooks, np.maximum(a, b), np.minimum(a, b))
+            while not np.array_equal(hooks, followed := hooks[hooks]):
+                hooks = followed
+            self.labels = hooks[self.labels]
+
+    def components(self) -> list[Indices]:
+        """Return the rows of each component of two or more, in ascending order, sorted by their first rows."""
+        return equal_runs(self.labels)
+
+
+def equal_runs(values: NDArray[Any]) -> list[Indices]:
+    """Return the positions, in ascending order, of each value that occurs more than once; sorted by value."""
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])) if len(order) else order
+    sizes = np.diff(starts, append=len(order))
+    # Most values occur once and must not cost a step in Python.
+    many = sizes > 1
+    return [
+        order[start : start + size] for start, size in zip(starts[many].tolist(), sizes[many].tolist(), strict=True)
+    ]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -83,11 +122,11 @@ class Projection:
         return projected
 
 
-def fit_projection(vectors: Vectors, rows: Indices, threshold: float, *, seed: int = 0) -> Projection | None:
+def fit_projection(vectors: Vectors, rows: Indices, threshold: float) -> Projection | None:
     """Find a projection for vectors such as ``rows`` of ``vectors``, (N, D); None if it would save no time."""
     if len(rows) < _PROJECTED_ROWS:
         return None
-    chosen = np.random.default_rng(seed).choice(rows, 2 * _SAMPLE, replace=False)
+    chosen = np.random.default_rng(0).choice(rows, 2 * _SAMPLE, replace=False)
     sample, others = vectors[chosen[:_SAMPLE]], vectors[chosen[_SAMPLE:]]
     # The directions in which the rows are longest on average, longest first.
     _, directions = np.linalg.eigh(sample.T.astype(np.float64) @ sample)
@@ -104,17 +143,6 @@ def fit_projection(vectors: Vectors, rows: Indices, threshold: float, *, seed: i
     return None
 
 
-def components(vectors: Vectors, threshold: float, *, block_rows: int = BLOCK_ROWS) -> list[Indices]:
-    """Return the connected components of rows whose cosine similarity is at least ``threshold``, of two rows or more.
-
-    ``vectors`` is (N, D) float32 with unit rows; a row with NaN is in no component. A component may include pairs that
-    miss the threshold by less than the error of float32.
-    """
-    union_find = UnionFind(len(vectors))
-    union_find.join(*alike_links(usable_rows(vectors), vectors, threshold, block_rows=block_rows))
-    return union_find.components()
-
-
 def usable_rows(vectors: Vectors) -> Indices:
     """Return the rows without NaN."""
     # A sum is NaN where any element is, and takes no memory of the size of all vectors.
@@ -122,12 +150,7 @@ def usable_rows(vectors: Vectors) -> Indices:
 
 
 def alike_links(
-    rows: Indices,
-    vectors: Vectors,
-    threshold: float,
-    *,
-    projected: Vectors | None = None,
-    block_rows: int = BLOCK_ROWS,
+    rows: Indices, vectors: Vectors, threshold: float, *, projected: Vectors | None = None
 ) -> tuple[Indices, Indices]:
     """Compare all of ``rows`` of ``vectors`` with each other; return pairs that connect each component.
 
@@ -145,7 +168,7 @@ def alike_links(
         starts = np.flatnonzero(np.diff(clusters[order], prepend=-1))
         inside.labels = np.repeat(starts, np.diff(starts, append=len(rows)))
     short = None if projected is None else projected[rows]
-    for first, second in block_pairs(len(rows), block_rows):
+    for first, second in block_pairs(len(rows)):
         if _is_one_cluster(inside.labels[first], inside.labels[second]):
             continue
         shorts = None if short is None else (short[first], short[second])
@@ -173,12 +196,10 @@ def alike_pairs(
     return where(one @ other.T >= threshold)
 
 
-def block_pairs(rows: int, block_rows: int = BLOCK_ROWS) -> Iterator[tuple[slice, slice]]:
+def block_pairs(rows: int) -> Iterator[tuple[slice, slice]]:
     """Yield each pair of blocks of rows once, including each block with itself."""
-    starts = range(0, rows, block_rows)
-    for first in starts:
-        for second in starts[first // block_rows :]:
-            yield slice(first, min(first + block_rows, rows)), slice(second, min(second + block_rows, rows))
+    blocks = [slice(start, min(start + _BLOCK_ROWS, rows)) for start in range(0, rows, _BLOCK_ROWS)]
+    yield from combinations_with_replacement(blocks, 2)
 
 
 def where(true: NDArray[np.bool_]) -> tuple[Indices, Indices]:

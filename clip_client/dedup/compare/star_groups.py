@@ -9,22 +9,23 @@ No pairs are stored: 20,000 pictures of one scene take the time of 2e8 dot produ
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from clip_client.dedup.compare.cannot_link import CannotLink
 from clip_client.dedup.compare.hamming import bits_that_differ
-from clip_client.dedup.compare.similarity_join import BLOCK_ROWS, block_pairs
+from clip_client.dedup.compare.similarity_join import block_pairs
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
-    Vectors = NDArray[np.float32]
-    Indices = NDArray[np.intp]
+    from clip_client.dedup.store.decisions import Decision
+    from clip_client.dedup.types import Hashes, Indices, Mask, Vectors
+
 
 _DECIMALS: Final = 6
 """Similarities are rounded to this. The last bits of a float sum depend on how many rows are multiplied at once; they
@@ -34,93 +35,100 @@ _BLOCK_ROWS: Final = 64
 """Rows that one product compares with all rows after them."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Star:
-    """One group, as row numbers."""
+class CannotLink:
+    """Sets of rows; no two rows of one set may share a group."""
 
-    keep: int
-    members: tuple[int, ...]
-    """Without ``keep``, by descending similarity, then by row number."""
-    similarities: tuple[float, ...]
-    """Of each member to ``keep``; NaN if one of them has no vector."""
+    def __init__(self, sets: Iterable[Indices] = ()) -> None:
+        """Take sets of rows, each in ascending order."""
+        self._sets = [rows for rows in sets if len(rows) > 1]
+        self._sets_of: defaultdict[int, list[int]] = defaultdict(list)
+        for number, rows in enumerate(self._sets):
+            for row in rows.tolist():
+                self._sets_of[row].append(number)
+
+    @classmethod
+    def from_decisions(cls, contents: Sequence[str], decisions: Sequence[Decision]) -> CannotLink:
+        """Take the SHA-256 of each row, and what a person declared to be different, or wants to keep all."""
+        decided = frozenset[str]().union(*(decision.contents for decision in decisions))
+        rows = {sha256: row for row, sha256 in enumerate(contents) if sha256 in decided}
+        present = (sorted(rows[sha256] for sha256 in decision.contents & rows.keys()) for decision in decisions)
+        return cls(np.array(some, dtype=np.intp) for some in present)
+
+    def sets_of(self, row: int) -> list[int]:
+        """Return the numbers of the sets of ``row``; two rows may share a group if they have no set in common."""
+        return self._sets_of.get(row, [])
+
+    def may_share(self, first: int, second: int) -> bool:
+        """Tell whether two rows may be in one group."""
+        return set(self.sets_of(first)).isdisjoint(self.sets_of(second))
+
+    def after(self, row: int) -> Iterable[Indices]:
+        """Yield the rows after ``row`` that must not share a group with it, one set at a time."""
+        for number in self.sets_of(row):
+            rows = self._sets[number]
+            yield rows[np.searchsorted(rows, row, side="right") :]
+
+    def among(self, rows: Indices) -> CannotLink:
+        """Return the sets reduced to ``rows``, as positions in ``rows``."""
+        if not self._sets:
+            return self
+        sets: defaultdict[int, list[int]] = defaultdict(list)
+        for position, row in enumerate(rows.tolist()):
+            for number in self.sets_of(row):
+                sets[number].append(position)
+        return CannotLink(np.array(positions) for positions in sets.values())
 
 
+@dataclass(frozen=True, eq=False)
 class Evidence:
     """What rows are compared by; element i of each array is about row i."""
 
-    def __init__(
-        self,
-        vectors: Vectors,
-        *,
-        pixels: Indices | None = None,
-        hashes: NDArray[np.uint64] | None = None,
-        has_hash: NDArray[np.bool_] | None = None,
-    ) -> None:
-        """Take unit rows ``vectors`` (N, D), NaN for a row without a usable vector, and what else is known.
-
-        ``pixels`` (N,) are equal for rows of equal pixels. ``hashes`` (N,) are perceptual hashes, and ``has_hash`` is
-        False for a row without a usable one.
-        """
-        self.vectors = vectors
-        self.pixels = np.arange(len(vectors)) if pixels is None else pixels
-        self.hashes = np.zeros(len(vectors), dtype=np.uint64) if hashes is None else hashes
-        self.has_hash = np.zeros(len(vectors), dtype=bool) if has_hash is None else has_hash
+    vectors: Vectors
+    """(N, D), unit rows; NaN for a row without a usable vector."""
+    pixels: Indices
+    """(N,), equal for rows of equal pixels."""
+    hashes: Hashes
+    """(N,), perceptual hashes."""
+    has_hash: Mask
+    """(N,), False for a row without a usable hash."""
 
     def of(self, rows: Indices) -> Evidence:
         """Return the evidence for ``rows`` only."""
-        own = {name: array[rows] for name, array in vars(self).items()}
-        return Evidence(**own)
+        return Evidence(self.vectors[rows], self.pixels[rows], self.hashes[rows], self.has_hash[rows])
 
 
 def star_groups(
-    evidence: Evidence | Vectors,
-    threshold: float,
-    *,
-    most_bits: int = -1,
-    cannot_link: Mapping[int, Indices] | CannotLink | None = None,
-    block_rows: int = _BLOCK_ROWS,
-) -> list[Star]:
-    """Group rows that come best first; each member is alike to the kept row of its group.
+    evidence: Evidence, threshold: float, *, most_bits: int, cannot_link: CannotLink
+) -> dict[int, list[int]]:
+    """Group rows that come best first: return kept row -> the other rows of its group, in order.
 
-    Alike are rows of cosine similarity >= ``threshold``, of equal pixels, or of hashes that differ in at most
-    ``most_bits`` bits. From the first row to the last, a row that is alike to no kept row is kept. Each other
-    row joins the kept row that it is most similar to; equal pixels count as most similar. So the kept row is better
-    than its members. ``cannot_link`` holds the rows that must not share a group: sets of them, or a mapping of each row
-    to the others, in both directions. ``block_rows`` rows at a time are multiplied with those after them. Returns the
-    groups of two or more, by their kept row.
+    Each member is alike to the kept row: their cosine is at least ``threshold``, their pixels are equal, or their
+    hashes differ in at most ``most_bits`` bits. From the first row to the last, a row that is alike to no kept row is
+    kept. Each other row joins the kept row that it is most similar to; equal pixels count as most similar. So the kept
+    row is better than its members.
     """
-    if not isinstance(evidence, Evidence):
-        evidence = Evidence(evidence)
-    if not isinstance(cannot_link, CannotLink):
-        cannot_link = CannotLink.from_pairs(cannot_link or {})
-    nearest, best = _choose(evidence, threshold, most_bits, cannot_link, block_rows)
+    nearest = _nearest_kept(evidence, threshold, most_bits, cannot_link)
     kept, sizes = np.unique(nearest, return_counts=True)
-    stars, rejected = [], []
+    stars: dict[int, list[int]] = {}
+    rejected: list[int] = []
     for keep in kept[sizes > 1].tolist():
-        members = [row for row in np.flatnonzero(nearest == keep).tolist() if row != keep]
-        if cannot_link:
-            members, excluded = _split(members, cannot_link)
-            rejected += excluded
+        claimed = (row for row in np.flatnonzero(nearest == keep).tolist() if row != keep)
+        members, excluded = _split(claimed, cannot_link)
+        rejected += excluded
         if members:
-            ordered = np.array(members)[np.argsort(-best[members], kind="stable")]
-            similarities = tuple(best[ordered].tolist())
-            stars.append(Star(keep=keep, members=tuple(ordered.tolist()), similarities=similarities))
+            stars[keep] = members
     if rejected:
         # They may join no group that they are alike to, but they may be alike to each other.
         rows = np.array(sorted(rejected))
-        among = cannot_link.among(rows)
-        again = star_groups(evidence.of(rows), threshold, most_bits=most_bits, cannot_link=among, block_rows=block_rows)
-        for star in again:
-            members = rows[list(star.members)].tolist()
-            stars.append(replace(star, keep=int(rows[star.keep]), members=tuple(members)))
-    return sorted(stars, key=lambda star: star.keep)
+        again = star_groups(evidence.of(rows), threshold, most_bits=most_bits, cannot_link=cannot_link.among(rows))
+        stars |= {int(rows[keep]): rows[members].tolist() for keep, members in again.items()}
+    return stars
 
 
-def minimum_similarity(vectors: Vectors, *, block_rows: int = BLOCK_ROWS) -> float:
+def minimum_similarity(vectors: Vectors) -> float:
     """Return the smallest cosine similarity of any two of the finite unit rows ``vectors`` (N, D); 1 for one row."""
     exact = vectors.astype(np.float64)
-    blocks = block_pairs(len(exact), block_rows)
-    return min((float(_similarities(exact[a], exact[b].T).min()) for a, b in blocks), default=1.0)
+    return min((float(_similarities(exact[a], exact[b].T).min()) for a, b in block_pairs(len(exact))), default=1.0)
 
 
 def similarities_to(vectors: Vectors, row: int, others: Indices) -> NDArray[np.float64]:
@@ -128,32 +136,27 @@ def similarities_to(vectors: Vectors, row: int, others: Indices) -> NDArray[np.f
     return _similarities(vectors[others].astype(np.float64), vectors[row].astype(np.float64))
 
 
-def _choose(
-    evidence: Evidence, threshold: float, most_bits: int, cannot_link: CannotLink, block_rows: int
-) -> tuple[Indices, NDArray[np.float64]]:
-    """Return the kept row that each row belongs to, itself for a kept one, and its similarity to that."""
+def _nearest_kept(evidence: Evidence, threshold: float, most_bits: int, cannot_link: CannotLink) -> Indices:
+    """Return the kept row that each row belongs to, itself for a kept one."""
     exact = evidence.vectors.astype(np.float64)
     count = len(exact)
     rank = np.full(count, -np.inf)  # how close the nearest kept row is: the similarity, 2 for equal pixels
-    best = np.full(count, np.nan)
     nearest = np.arange(count)
     start = 0
     # Only rows that are alike to no kept row so far may be kept themselves; the others need no products.
-    while len(open_rows := start + np.flatnonzero(np.isneginf(rank[start:]))[:block_rows]):
+    while len(open_rows := start + np.flatnonzero(np.isneginf(rank[start:]))[:_BLOCK_ROWS]):
         similarities = _similarities(exact[open_rows], exact[start:].T)  # (open rows, count - start)
         for row, similarity in zip(open_rows.tolist(), similarities, strict=True):
             if not np.isneginf(rank[row]):
                 continue
-            after = similarity[row - start + 1 :]
-            closeness = _closeness(evidence, row, after, threshold, most_bits)
+            closeness = _closeness(evidence, row, similarity[row - start + 1 :], threshold, most_bits)
             for others in cannot_link.after(row):
                 closeness[others - row - 1] = -np.inf
             closer = np.flatnonzero(closeness > rank[row + 1 :])
             rank[row + 1 + closer] = closeness[closer]
-            best[row + 1 + closer] = after[closer]
             nearest[row + 1 + closer] = row
         start = int(open_rows[-1]) + 1
-    return nearest, best
+    return nearest
 
 
 def _closeness(
@@ -170,7 +173,7 @@ def _closeness(
     return closeness
 
 
-def _split(members: list[int], cannot_link: CannotLink) -> tuple[list[int], list[int]]:
+def _split(members: Iterable[int], cannot_link: CannotLink) -> tuple[list[int], list[int]]:
     """Take members in order; reject each that must not share a group with one taken before. Return both lists."""
     taken: list[int] = []
     rejected: list[int] = []

@@ -21,8 +21,9 @@ import pytest
 from PIL import Image, ImageOps
 
 from clip_client import ClipClient
-from clip_client.dedup import Store, components, star_groups
+from clip_client.dedup import Store
 from clip_client.dedup import find_duplicates as find_on_this_machine
+from clip_client.dedup.compare.star_groups import CannotLink, Evidence, star_groups
 from clip_client.dedup.store.decisions import DIFFERENT
 from clip_client.dedup.types import EDITED, EXACT, RE_ENCODED, SAME_PIXELS
 from clip_client.distributed import DistributedError, embed_partitions, find_duplicates, images_below
@@ -79,11 +80,10 @@ def embedded(vectors: NDArray[np.float32], tmp_path_factory: pytest.TempPathFact
 @pytest.fixture(scope="module")
 def groups(vectors: NDArray[np.float32]) -> set[frozenset[int]]:
     """The groups that one machine finds."""
-    found = set()
-    for rows in components(vectors, THRESHOLD):
-        for star in star_groups(vectors[rows], THRESHOLD):
-            found.add(frozenset(rows[[star.keep, *star.members]].tolist()))
-    return found
+    rows = np.arange(len(vectors))
+    evidence = Evidence(vectors, rows, np.zeros(len(rows), np.uint64), np.zeros(len(rows), np.bool_))
+    stars = star_groups(evidence, THRESHOLD, most_bits=-1, cannot_link=CannotLink())
+    return {frozenset([keep, *members]) for keep, members in stars.items()}
 
 
 def groups_in(output: Path) -> set[frozenset[int]]:

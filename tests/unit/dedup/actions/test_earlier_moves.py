@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import sys
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -14,9 +13,8 @@ from PIL import Image
 from clip_client.cli.main import main
 from clip_client.dedup import Store
 from clip_client.dedup.actions.apply import apply
-from clip_client.dedup.alignment import aligner
-from clip_client.dedup.proving_again import prove_again
-from clip_client.dedup.types import EDITED, EXACT, RE_ENCODED, SAME_PIXELS, SIMILAR
+from clip_client.dedup.compare.proofs import prove_again
+from clip_client.dedup.types import EXACT, RE_ENCODED, SAME_PIXELS, SIMILAR
 from tests.fixtures.albums import member, planned, report
 
 if TYPE_CHECKING:
@@ -91,25 +89,9 @@ def test_suspects_are_not_chosen_by_path(tmp_path: Path, capsys: pytest.CaptureF
     assert "leave out the PATH" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("tier", [RE_ENCODED, EDITED, ""])
-def test_files_are_aligned_if_neither_bytes_nor_pixels_prove_anything(
-    tier: str, photos: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[tuple[str, ...]] = []
-
-    def prove_files(*paths: str) -> str:
-        asked.append(paths)
-        return tier
-
-    monkeypatch.setattr(aligner, "prove_files", prove_files)
+def test_bytes_and_pixels_prove_a_copy_and_files_without_them_nothing(photos: Path) -> None:
     kept, *copies = (str(photos / name) for name in ("kept.png", *COPIES))
-    assert [prove_again(kept, copy) for copy in copies] == [EXACT, SAME_PIXELS, tier]
-    assert asked == [(kept, copies[2])]
-    monkeypatch.setitem(sys.modules, "clip_client.dedup.alignment.aligner", None)
-    assert prove_again(kept, copies[2]) == "", "without OpenCV"
-
-
-def test_files_without_pixels_or_bytes_prove_nothing(photos: Path) -> None:
+    assert [prove_again(kept, copy) for copy in copies] == [EXACT, SAME_PIXELS, ""]
     for name in ("text.jpg", "other.jpg", "empty.jpg"):
         (photos / name).write_bytes(b"" if name == "empty.jpg" else name.encode())
     for pair in (("text.jpg", "other.jpg"), ("empty.jpg", "empty.jpg"), ("gone.jpg", "kept.png")):

@@ -14,6 +14,7 @@ from clip_client.dedup import find_duplicates
 from clip_client.dedup.alignment.aligner import Aligner, keep_small_picture, keypoints_in
 from clip_client.dedup.alignment.keypoints import Keypoints, extract_keypoints, opencv_for_many
 from clip_client.dedup.features.preview import DecodedPhoto
+from clip_client.dedup.photo import Photo
 from clip_client.dedup.store.blob_table import Spool
 from clip_client.dedup.store.store import Store
 from clip_client.dedup.types import EDITED, RE_ENCODED
@@ -21,23 +22,29 @@ from preprocess_ensemble.imaging import decode as decoding
 from tests.fixtures.images.scenes import resized, scene
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from PIL import Image
 
 
-def test_a_file_that_is_away_for_one_search_is_not_doubted_in_the_next(tmp_path: Path) -> None:
+def photo(path: Path) -> Photo:
+    return Photo(path=str(path), sha256="", size_bytes=0)
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_file_that_is_away_for_one_search_is_not_doubted_in_the_next(is_replaced: bool, tmp_path: Path) -> None:
     kept, copy, away = (tmp_path / name for name in ("kept.png", "copy.jpg", "away"))
     scene(0, (1200, 900)).save(kept)
     scene(0, (1200, 900)).save(copy, quality=90)
     contents = [hashlib.sha256(path.read_bytes()).hexdigest() for path in (kept, copy)]
-    paths = dict(zip(contents, map(str, (kept, copy)), strict=True))
-    with Store(tmp_path / "store") as store, Aligner(paths, store) as aligner:
+    photos = {sha256: photo(path) for sha256, path in zip(contents, (kept, copy), strict=True)}
+    with Store(tmp_path / "store") as store, Aligner(photos, store) as aligner:
         aligner.prepare([(contents[0], contents[1])], lambda done, total: None)
         copy.rename(away)
+        if is_replaced:
+            scene(0, (1200, 900)).save(copy, quality=91)
         (absent,) = aligner.align(contents[0], contents[1:])
-        away.rename(copy)
+        away.replace(copy)
         (present,) = aligner.align(contents[0], contents[1:])
     assert absent is not None
     assert absent.doubts == ("one of the two files could not be read again",)
@@ -64,12 +71,13 @@ async def test_a_large_photo_is_decoded_once_before_it_is_proved(
     assert [size is None for size in sizes] == [False, False, True, True]
 
 
-def test_the_small_picture_is_the_same_from_whichever_decode(tmp_path: Path) -> None:
+def test_the_small_picture_is_the_same_from_whichever_decode_and_kept_of_large_photos_only(tmp_path: Path) -> None:
     photos = {}
     for name, size, profile in (
         ("plain", (2000, 1504), b""),
         ("profile", (1200, 1032), b"not one"),
         ("small", (500, 400), b""),
+        ("too small for the alignment once it is scaled", (2000, 960), b""),
     ):
         file = io.BytesIO()
         scene(0, size).save(file, "JPEG", quality=80, icc_profile=profile)
@@ -87,15 +95,6 @@ def test_the_small_picture_is_the_same_from_whichever_decode(tmp_path: Path) -> 
             assert own.to_bytes() == row
 
 
-def test_nothing_is_kept_of_a_picture_that_is_too_small_for_the_alignment(tmp_path: Path) -> None:
-    file = io.BytesIO()
-    scene(0, (2000, 960)).save(file, "JPEG", quality=80)
-    with Spool(tmp_path) as spool:
-        picture = decoding.decode(file.getvalue(), at_least=(471, 471))
-        keep_small_picture(spool, "a", DecodedPhoto(file.getvalue(), picture, (471, 471)))
-        assert not spool
-
-
 def test_what_other_versions_made_is_removed_and_refusals_are_kept(tmp_path: Path) -> None:
     pictures = {name: tmp_path / f"{name}.png" for name in ("kept", "turned", "other", "tiny")}
     scene(0, (600, 400)).save(pictures["kept"])
@@ -103,17 +102,17 @@ def test_what_other_versions_made_is_removed_and_refusals_are_kept(tmp_path: Pat
     scene(1, (600, 400)).save(pictures["other"])
     scene(0, (60, 40)).save(pictures["tiny"])
     contents = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in pictures.items()}
-    paths = {contents[name]: str(path) for name, path in pictures.items()}
+    photos = {contents[name]: photo(path) for name, path in pictures.items()}
     kept, *others = contents.values()
     for earlier in ("sift-4.sqlite", "sift-4.sqlite-wal", "full-size-1.sqlite"):
         (tmp_path / "store" / "keypoints").mkdir(parents=True, exist_ok=True)
         (tmp_path / "store" / "keypoints" / earlier).touch()
     counts, found, reasons = [], [], []
     for _ in range(2):
-        with Store(tmp_path / "store") as store, Aligner(paths, store) as aligner:
+        with Store(tmp_path / "store") as store, Aligner(photos, store) as aligner:
             aligner.prepare([(kept, other) for other in others], lambda done, total: None)
             found.append(aligner.align(kept, others))
-            counts.append((aligner.made, aligner.aligned))
+            counts.append((aligner.work.keypoints, aligner.work.aligned))
             reasons.append(aligner.reasons)
     assert [one and one.tier for one in found[0]] == [EDITED, None, None]
     assert found[0] == found[1]
@@ -138,20 +137,12 @@ def test_bytes_hold_everything() -> None:
     assert len(data) < 200_000
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda data: b"PK\x03\x04 but not really",
-        lambda data: data[:-1],
-        lambda data: data[:5000] + bytes([data[5000] ^ 1]) + data[5001:],
-        lambda data: b"",
-    ],
-    ids=["others", "cut off", "one bit", "none"],
-)
-def test_other_bytes_are_refused(damage: Callable[[bytes], bytes]) -> None:
+def test_other_bytes_are_refused() -> None:
     data = extract_keypoints(scene(1), (300, 200)).to_bytes()
-    with pytest.raises(ValueError, match="no keypoints"):
-        Keypoints.from_bytes(damage(data))
+    one_bit = data[:5000] + bytes([data[5000] ^ 1]) + data[5001:]
+    for damaged in (b"PK\x03\x04 but not really", data[:-1], one_bit, b""):
+        with pytest.raises(ValueError, match="no keypoints"):
+            Keypoints.from_bytes(damaged)
 
 
 def test_opencv_uses_one_thread_inside_and_its_own_number_outside() -> None:

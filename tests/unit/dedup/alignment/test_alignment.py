@@ -1,7 +1,8 @@
-"""Which photos are copies of each other, by alignment: on generated pictures and one photo."""
+"""Which photos are copies of each other by alignment, and what each lacks: on generated pictures and photos."""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,18 +11,49 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageOps
 
+from clip_client.dedup.aligned import PUT_INTO
 from clip_client.dedup.alignment.align import align
 from clip_client.dedup.alignment.comparison import compare
+from clip_client.dedup.alignment.keypoints import extract_keypoints
 from clip_client.dedup.types import ALTERED, EDITED, RE_ENCODED
 from tests.fixtures.images.scenes import SIZE, cropped, encoded, noisy, resized, scene
-from tests.unit.dedup.alignment.pictures import aligned, keypoints, photo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from clip_client.dedup.aligned import Alignment
+    from clip_client.dedup.alignment.keypoints import Keypoints
 
     Change = Callable[[Image.Image], Image.Image]
+
+
+@pytest.fixture(scope="module")
+def sample_photos(photos: Path) -> dict[str, Image.Image]:
+    """Name -> photo, in RGB."""
+    return {path.stem: Image.open(path).convert("RGB") for path in photos.iterdir()}
+
+
+@cache
+def photo(seed: int) -> Keypoints:
+    return keypoints(scene(seed))
+
+
+def keypoints(picture: Image.Image) -> Keypoints:
+    return extract_keypoints(picture, picture.size)
+
+
+def both_ways(changed: Image.Image, original: Image.Image | None = None) -> tuple[Alignment, Alignment]:
+    """Align a changed picture with its original, by default the first scene, and the other way round."""
+    one, other = keypoints(changed), photo(0) if original is None else keypoints(original)
+    there, back = align(one, other), align(other, one)
+    assert there is not None
+    assert back is not None
+    return there, back
+
+
+def aligned(changed: Image.Image, original: Image.Image | None = None) -> Alignment:
+    return both_ways(changed, original)[0]
 
 
 def is_copy(found: Alignment | None) -> bool:
@@ -46,39 +78,54 @@ def test_another_file_of_the_same_picture_is_re_encoded(change: Change, words: t
     assert found.residual < 0.1
 
 
-EDITS: dict[str, tuple[Change, str]] = {
-    "crop": (lambda picture: cropped(picture, 0, 0.12, 0, 0), "cropped to 88%, 12% off the top"),
-    "narrow crop": (lambda picture: cropped(picture, 0.008, 0.008, 0.008, 0.008), "cropped to 97%"),
-    "large crop": (lambda picture: cropped(picture, 0.15, 0.15, 0.15, 0.15), "cropped to 49%, 15% off the left"),
-    "right": (lambda picture: picture.rotate(-90, expand=True), "rotated by 90 degrees to the right"),
-    "left": (lambda picture: picture.rotate(90, expand=True), "rotated by 90 degrees to the left"),
-    "half": (lambda picture: picture.rotate(180), "rotated by 180 degrees"),
-    "mirror": (ImageOps.mirror, "mirrored"),
-    "flip": (ImageOps.flip, "mirrored top to bottom"),
-    "mirrored crop": (lambda picture: ImageOps.mirror(cropped(picture, 0.1, 0, 0, 0)), "mirrored"),
-    "brighter": (lambda picture: ImageEnhance.Brightness(picture).enhance(1.25), "brighter"),
-    "darker": (lambda picture: ImageEnhance.Brightness(picture).enhance(0.75), "darker"),
-    "contrast": (lambda picture: ImageEnhance.Contrast(picture).enhance(1.25), "with more contrast"),
-    "grey": (lambda picture: ImageOps.grayscale(picture).convert("RGB"), "black and white"),
-    "blur": (lambda picture: picture.filter(ImageFilter.GaussianBlur(2)), "blurred"),
-    "border": (lambda picture: ImageOps.expand(picture, 24, "white"), "with a border"),
-    "squash": (lambda picture: picture.resize((400, 255)), "squashed to 85% of its height"),
-}
+BRIGHT = "detail in light or dark parts"
+EDITS: dict[str, tuple[Change, str, str]] = {
+    "crop": (lambda picture: cropped(picture, 0, 0.12, 0, 0), "cropped to 88%, 12% off the top", "12% of the picture"),
+    "large crop": (
+        lambda picture: cropped(picture, 0.15, 0.15, 0.15, 0.15), "cropped to 49%, 15% off the left",
+        "51% of the picture",
+    ),
+    "right": (lambda picture: picture.rotate(-90, expand=True), "rotated by 90 degrees to the right", ""),
+    "left": (lambda picture: picture.rotate(90, expand=True), "rotated by 90 degrees to the left", ""),
+    "half": (lambda picture: picture.rotate(180), "rotated by 180 degrees", ""),
+    "mirror": (ImageOps.mirror, "mirrored", ""),
+    "flip": (ImageOps.flip, "mirrored top to bottom", ""),
+    "mirrored crop": (
+        lambda picture: ImageOps.mirror(cropped(picture, 0.1, 0, 0, 0)), "mirrored", "10% of the picture",
+    ),
+    "brighter": (lambda picture: ImageEnhance.Brightness(picture).enhance(1.25), "brighter", BRIGHT),
+    "darker": (lambda picture: ImageEnhance.Brightness(picture).enhance(0.75), "darker", ""),
+    "contrast": (lambda picture: ImageEnhance.Contrast(picture).enhance(1.25), "with more contrast", ""),
+    "grey": (lambda picture: ImageOps.grayscale(picture).convert("RGB"), "black and white", "colour"),
+    "blur": (lambda picture: picture.filter(ImageFilter.GaussianBlur(2)), "blurred", "sharpness"),
+    "border": (lambda picture: ImageOps.expand(picture, 24, "white"), "with a border", ""),
+    "squash": (lambda picture: picture.resize((400, 255)), "squashed to 85% of its height", "1.1 times the resolution"),
+}  # fmt: skip
+"""A change, what is said of it, and what only the original has."""
 
 
 @pytest.mark.parametrize("edit", EDITS)
-def test_a_change_of_the_whole_picture_is_an_edit(edit: str) -> None:
-    change, words = EDITS[edit]
-    found = aligned(change(scene(0)))
-    assert found.tier == EDITED
+def test_a_change_of_the_whole_picture_is_an_edit_and_loses_what_is_named(edit: str) -> None:
+    change, words, lost = EDITS[edit]
+    found, back = both_ways(change(scene(0)))
+    assert (found.tier, found.region, found.lost) == (EDITED, None, ())
     assert words in ", ".join(found.changes)
-    assert found.region is None
+    assert lost in back.lost if lost else back.lost == ()
+
+
+def test_a_photo_is_no_copy_of_a_crop_by_a_few_pixels() -> None:
+    """What lies outside is too little to be called more of the scene, and would be lost."""
+    crop = keypoints(cropped(scene(0), 0.008, 0.008, 0.008, 0.008))
+    there = align(crop, photo(0))
+    assert there is not None
+    assert (there.tier, there.changes) == (EDITED, ("cropped to 97%",))
+    assert align(photo(0), crop) is None
 
 
 @pytest.mark.parametrize("factor", [0.7, 1.3])
 @pytest.mark.parametrize("edit", ["right", "left", "half", "mirror", "flip"])
 def test_a_turned_copy_in_another_size_is_an_edit(edit: str, factor: float) -> None:
-    change, words = EDITS[edit]
+    change, words, _ = EDITS[edit]
     found = aligned(resized(change(scene(0)), factor))
     assert (found.tier, found.changes) == (EDITED, (words, f"{factor:.0%} of the size"))
     assert found.residual < 0.1
@@ -104,13 +151,17 @@ def recoloured(picture: Image.Image) -> Image.Image:
     return picture
 
 
-@pytest.mark.parametrize("change", [removed, lettered, recoloured])
 @pytest.mark.parametrize(
     "after",
-    [lambda picture: picture, lambda picture: encoded(picture, "JPEG", quality=75)],
-    ids=["lossless", "JPEG"],
+    [
+        lambda picture: picture,
+        lambda picture: encoded(picture, "JPEG", quality=75),
+        lambda picture: cropped(picture, 0.3, 0.3, 0, 0),
+    ],
+    ids=["lossless", "JPEG", "crop"],
 )
-def test_a_changed_region_is_altered_and_found(change: Change, after: Change) -> None:
+@pytest.mark.parametrize("change", [removed, lettered, recoloured])
+def test_a_changed_region_is_altered_and_found_in_the_kept_photo(change: Change, after: Change) -> None:
     found = aligned(after(change(scene(0))))
     assert found.tier == ALTERED
     assert found.region is not None
@@ -126,9 +177,7 @@ def test_a_coloured_date_on_a_grey_photo_is_altered(factor: float, sample_photos
     dated = grey.copy()
     place = (grey.width * 0.55, grey.height * 0.8)
     ImageDraw.Draw(dated).text(place, "12:00 05/01", fill=(255, 160, 0), font_size=27)
-    found = align(keypoints(ImageEnhance.Brightness(dated).enhance(factor)), keypoints(grey))
-    assert found is not None
-    assert found.tier == ALTERED
+    assert aligned(ImageEnhance.Brightness(dated).enhance(factor), grey).tier == ALTERED
 
 
 def with_bar(picture: Image.Image) -> Image.Image:
@@ -155,15 +204,6 @@ def test_a_bar_along_a_common_edge_is_seen(change: Change, sample_photos: dict[s
     assert not is_copy(align(keypoints(change(clock)), keypoints(with_bar(clock))))
 
 
-def test_the_region_lies_in_the_kept_photo_even_if_the_duplicate_is_a_crop() -> None:
-    found = aligned(cropped(lettered(scene(0)), 0.3, 0.3, 0, 0))
-    assert found.tier == ALTERED
-    assert found.region is not None
-    left, top, width, height = found.region
-    assert left < 315 / SIZE[0] < left + width
-    assert top < 215 / SIZE[1] < top + height
-
-
 def test_a_part_that_moved_by_a_third_of_a_pixel_is_another_moment() -> None:
     still = scene(0)
     shifted = still.transform(SIZE, Image.Transform.AFFINE, (1, 0, 0.34, 0, 1, 0), Image.Resampling.BICUBIC)
@@ -179,10 +219,11 @@ def test_two_exposures_of_a_still_scene_are_no_copies() -> None:
     assert is_copy(align(keypoints(encoded(first, "JPEG", quality=80)), keypoints(first)))
 
 
-def test_two_views_that_overlap_are_no_copies() -> None:
-    wide = scene(0, (600, 300))
-    assert align(keypoints(cropped(wide, 0.2, 0, 0, 0)), keypoints(cropped(wide, 0, 0, 0.2, 0))) is None
-    assert align(keypoints(cropped(wide, 0.5, 0, 0, 0)), keypoints(cropped(wide, 0, 0, 0.5, 0))) is None
+def test_two_views_that_overlap_are_no_copies_however_plain_what_they_do_not_share_is() -> None:
+    scenery, plain = scene(0, (600, 300)), Image.new("RGB", (600, 300), (120, 130, 140))
+    plain.paste(scene(0, (340, 300)), (130, 0))
+    for wide, off in ((scenery, 0.2), (scenery, 0.5), (plain, 0.2)):
+        assert align(keypoints(cropped(wide, off, 0, 0, 0)), keypoints(cropped(wide, 0, 0, off, 0))) is None
 
 
 @pytest.mark.parametrize("size", [(384, 512), (512, 384), (512, 90)])
@@ -195,12 +236,6 @@ def test_a_strip_along_an_edge_is_too_little(size: tuple[int, int]) -> None:
     # The narrowest strips hold no window; NumPy would warn of an empty mean.
     assert not any(can_be_compared(pixels) for pixels in range(1, 14))
     assert can_be_compared(24)
-
-
-def test_two_views_are_no_copies_however_plain_what_they_do_not_share_is() -> None:
-    wide = Image.new("RGB", (600, 300), (120, 130, 140))
-    wide.paste(scene(0, (340, 300)), (130, 0))
-    assert align(keypoints(cropped(wide, 0.2, 0, 0, 0)), keypoints(cropped(wide, 0, 0, 0.2, 0))) is None
 
 
 def test_a_rotated_and_padded_copy_is_aligned_although_it_lacks_the_corners() -> None:
@@ -265,8 +300,7 @@ def test_the_order_of_two_photos_changes_nothing_but_the_words(seed: int, edit: 
 def test_the_transform_leads_from_the_duplicate_to_the_kept_photo_at_full_size() -> None:
     picture = scene(0, (1200, 900))
     copy = resized(picture.crop((300, 90, 1200, 900)), 0.5)
-    found = align(keypoints(copy), keypoints(picture))
-    assert found is not None
+    found = aligned(copy, picture)
     np.testing.assert_allclose(np.reshape(found.transform, (2, 3)), [[2, 0, 300], [0, 2, 90]], atol=1)
 
 
@@ -296,6 +330,62 @@ PHOTO_EDITS: dict[str, tuple[str, Change]] = {
 @pytest.mark.parametrize("edit", PHOTO_EDITS)
 def test_an_edit_of_a_photo_is_recognised(edit: str, sample_photos: dict[str, Image.Image]) -> None:
     name, change = PHOTO_EDITS[edit]
-    found = align(keypoints(change(sample_photos[name])), keypoints(sample_photos[name]))
-    assert found is not None
-    assert found.tier == EDITED
+    assert aligned(change(sample_photos[name]), sample_photos[name]).tier == EDITED
+
+
+@pytest.mark.parametrize(
+    ("weaken", "lost"),
+    [
+        (lambda picture: ImageEnhance.Color(picture).enhance(0.05), "colour"),
+        (lambda picture: ImageEnhance.Brightness(picture).enhance(0.25), "tonal range"),
+    ],
+    ids=["colour", "brightness"],
+)
+def test_what_is_weakened_is_lost(weaken: Change, lost: str) -> None:
+    found, back = both_ways(weaken(scene(0)))
+    assert (lost in back.lost, found.lost) == (True, ())
+
+
+def test_a_blurred_scene_beyond_the_kept_photo_is_lost() -> None:
+    wide = Image.fromarray(np.random.default_rng(1).integers(40, 220, (3, 4, 3), dtype=np.uint8))
+    wide = wide.resize((600, 450), Image.Resampling.BICUBIC)
+    wide.paste(scene(0), (100, 75))
+    assert [lost.endswith("of the picture") for lost in aligned(wide).lost] == [True]
+
+
+@pytest.mark.parametrize(
+    ("factor", "lost"), [(1.02, ()), (1.05, ("1.1 times the resolution",)), (2, ("2 times the resolution",))]
+)
+def test_sizes_that_differ_by_rounding_lose_nothing(factor: float, lost: tuple[str, ...]) -> None:
+    assert aligned(resized(scene(0), factor)).lost == lost
+
+
+@pytest.mark.parametrize("side", range(4))
+def test_a_bar_on_one_side_shows_that_the_picture_was_put_into_something(side: int) -> None:
+    border = tuple(24 if number == side else 0 for number in range(4))
+    assert both_ways(ImageOps.expand(scene(0), border, "white"))[1].doubts == (PUT_INTO,)
+
+
+def test_what_a_brighter_grey_copy_has_cut_off_is_lost(sample_photos: dict[str, Image.Image]) -> None:
+    grey = ImageOps.grayscale(sample_photos["astronaut"]).convert("RGB")
+    found = aligned(grey, ImageEnhance.Brightness(grey).enhance(2))
+    assert (found.tier, found.lost) == (EDITED, (BRIGHT,))
+
+
+def test_a_faint_colour_in_a_small_part_is_lost(sample_photos: dict[str, Image.Image]) -> None:
+    grey = ImageOps.grayscale(sample_photos["coffee"]).convert("RGB")
+    tinted = np.array(grey.convert("YCbCr"))
+    height, width = tinted.shape[:2]
+    tinted[height // 3 : height * 19 // 30, width // 3 : width * 19 // 30, 2] += 5
+    assert aligned(Image.fromarray(tinted, "YCbCr").convert("RGB"), grey).lost == ("colour",)
+
+
+def test_the_colours_of_a_photo_are_lost_in_a_grey_copy_with_a_little_colour(
+    sample_photos: dict[str, Image.Image],
+) -> None:
+    photo = sample_photos["chelsea"]
+    grey, faint = (ImageEnhance.Color(photo).enhance(strength) for strength in (0, 0.1))
+    left, top = photo.width // 3, photo.height // 3
+    grey.paste(faint.crop((left, top, left + photo.width // 4, top + photo.height // 4)), (left, top))
+    found = aligned(photo, grey)
+    assert (found.changes, found.lost) == (("in colour",), ("colour",))

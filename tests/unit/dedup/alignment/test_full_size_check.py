@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +13,8 @@ import pytest
 from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageFont, ImageOps
 
 from clip_client.dedup.aligned import ENLARGED, MADE_LATER, UNTOLD, Alignment
-from clip_client.dedup.alignment.aligner import prove_files
 from clip_client.dedup.alignment.full_size_check import check_at_full_size, full_photo
+from clip_client.dedup.compare.proofs import prove_again
 from clip_client.dedup.types import ALTERED, EDITED, RE_ENCODED
 from tests.fixtures.images.scenes import cropped, noisy, resized, scene
 
@@ -296,14 +297,22 @@ def test_the_blocks_of_a_file_are_found_whatever_its_orientation(orientation: in
     assert checked(jpeg(upright, 95), original).doubts in [(UNTOLD,), (MADE_LATER,)]
 
 
-def test_files_are_proved_from_their_paths(tmp_path: Path) -> None:
-    paths = {name: str(tmp_path / name) for name in ("original.jpg", "copy.jpg", "crop.jpg", "digit.jpg", "page.jpg")}
-    (tmp_path / "original.jpg").write_bytes(camera_file())
-    read(camera_file()).save(paths["copy.jpg"], quality=70)
-    cropped(read(camera_file()), 0.1, 0.1, 0, 0.05).save(paths["crop.jpg"], quality=85)
-    page().save(paths["page.jpg"], quality=92)
-    page(1).save(paths["digit.jpg"], quality=85)
-    proved = {name: prove_files(paths["original.jpg"], path) for name, path in paths.items()}
-    assert [proved[name] for name in ("copy.jpg", "crop.jpg", "page.jpg")] == [RE_ENCODED, EDITED, ""]
+def test_files_are_proved_from_their_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {
+        "original": camera_file(),
+        "copy": jpeg(read(camera_file()), 70),
+        "crop": jpeg(cropped(read(camera_file()), 0.1, 0.1, 0, 0.05), 85),
+        "page": jpeg(page(), 92),
+        "digit": jpeg(page(1), 85),
+    }
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+
+    def proved(kept: str, moved: str) -> str:
+        return prove_again(str(tmp_path / kept), str(tmp_path / moved))
+
+    assert [proved("original", name) for name in ("copy", "crop", "page")] == [RE_ENCODED, EDITED, ""]
     for kept, unproved in (("copy", "original"), ("page", "digit"), ("page", "gone"), ("gone", "page")):
-        assert prove_files(str(tmp_path / f"{kept}.jpg"), str(tmp_path / f"{unproved}.jpg")) == ""
+        assert proved(kept, unproved) == ""
+    monkeypatch.setitem(sys.modules, "clip_client.dedup.alignment.aligner", None)
+    assert proved("original", "copy") == "", "without OpenCV"

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from clip_client.dedup import Evidence, Thresholds
-from clip_client.dedup.alignment.proofs import Proofs
-from clip_client.dedup.compare.cannot_link import CannotLink
+from clip_client.dedup import Thresholds
 from clip_client.dedup.compare.groups import Compared, make_groups, stars
+from clip_client.dedup.compare.proofs import Proofs
+from clip_client.dedup.compare.star_groups import CannotLink, Evidence
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,39 +18,44 @@ if TYPE_CHECKING:
     from clip_client.dedup.compare.keep_rules import KeepRules
 
 
+def evidence_of(
+    vectors: Any, *, pixels: Sequence[int] | None = None, hashes: Sequence[int | None] | None = None
+) -> Evidence:
+    """Make evidence; without ``pixels`` no two rows have the same ones, and a hash of None says nothing."""
+    count = len(vectors)
+    bits: Sequence[int | None] = [None] * count if hashes is None else hashes
+    return Evidence(
+        np.array(vectors, dtype=np.float32),
+        np.arange(count) if pixels is None else np.array(pixels),
+        np.array([one or 0 for one in bits], dtype=np.uint64),
+        np.array([one is not None for one in bits]),
+    )
+
+
 def grouped(
     files: Sequence[Sequence[Photo]],
     vectors: Any,
     rules: KeepRules,
     *,
     similar: float,
-    pixels: Sequence[int] | None = None,
-    hashes: Sequence[int | None] | None = None,
     hash_bits: int = -1,
     components: Sequence[Sequence[int]] | None = None,
     cannot_link: Sequence[Sequence[int]] = (),
     align: Callable[[int, int], Alignment | None] = lambda kept, row: None,
+    **evidence: Any,
 ) -> tuple[DuplicateGroup, ...]:
     """Make the groups of contents whose ``files`` come best first; by default all of them hang together.
 
-    ``align(kept, row)`` returns the alignment of each pair.
+    ``align(kept, row)`` returns the alignment of each pair; ``evidence`` is that of :func:`evidence_of`.
     """
     count = len(files)
     sets = CannotLink(np.array(rows) for rows in cannot_link)
-    proofs = Proofs(
-        lambda kept, rows: [align(kept, row) for row in rows],
-        lambda first, second: set(sets.sets_of(first)).isdisjoint(sets.sets_of(second)),
-    )
+    proofs = Proofs(lambda kept, rows: [align(kept, row) for row in rows], sets.may_share)
     paired = {row: dict.fromkeys(set(range(count)) - {row}, "vectors") for row in range(count)}
     proofs.prove(paired, range(count))
-    comparison = Compared(
+    compared = Compared(
         candidates=dict(enumerate(files)),
-        evidence=Evidence(
-            np.array(vectors, dtype=np.float32),
-            pixels=None if pixels is None else np.array(pixels),
-            hashes=None if hashes is None else np.array([one or 0 for one in hashes], dtype=np.uint64),
-            has_hash=None if hashes is None else np.array([one is not None for one in hashes]),
-        ),
+        evidence=evidence_of(vectors, **evidence),
         thresholds=Thresholds(similar=similar, source="", recommended=True),
         hash_bits=hash_bits,
         components=[np.array(rows) for rows in ([range(count)] if components is None else components)],
@@ -58,4 +63,4 @@ def grouped(
         rules=rules,
         proofs=proofs,
     )
-    return make_groups(comparison, stars(comparison))
+    return make_groups(compared, stars(compared))

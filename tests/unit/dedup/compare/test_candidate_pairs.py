@@ -13,32 +13,27 @@ from clip_client.dedup.compare.candidate_pairs import (
     NEIGHBOURS,
     SOURCES,
     WIDE_BITS,
-    CandidatePairs,
     candidate_pairs,
     near_by_hashes,
     orientations,
 )
 from clip_client.dedup.features.perceptual_hash import inner_hash, perceptual_hash
 from tests.fixtures.images.scenes import scene
+from tests.unit.dedup.compare.comparisons import evidence_of
 
 
-def pairs(count: int, **given: Any) -> CandidatePairs:
+def pairs(count: int, *, vectors: Any = None, hashes: Any = None, **given: Any) -> list[tuple[int, int, str]]:
+    """Return the pairs of ``count`` rows, each with what found it; a hash of None says nothing."""
+    evidence = evidence_of(np.eye(max(count, 2))[:count] if vectors is None else vectors, hashes=hashes)
     defaults: dict[str, Any] = {
-        "vectors": np.eye(max(count, 2), dtype=np.float32)[:count],
         "least_cosine": 0.5,
-        "hashes": np.zeros(count, dtype=np.uint64),
         "inner_hashes": np.zeros(count, dtype=np.uint64),
-        "has_hash": np.zeros(count, dtype=bool),
         "cameras": np.full(count, "", dtype=object),
         "taken_ms": np.full(count, np.nan),
         "representatives": np.arange(count),
     }
-    return candidate_pairs(**{**defaults, **given})
-
-
-def as_list(found: CandidatePairs) -> list[tuple[int, int, str]]:
-    columns = (found.first.tolist(), found.second.tolist(), found.source.tolist())
-    return [(first, second, SOURCES[source]) for first, second, source in zip(*columns, strict=True)]
+    found, sources = candidate_pairs(evidence, **{**defaults, **given})
+    return [(first, second, SOURCES[source]) for (first, second), source in zip(found.tolist(), sources, strict=True)]
 
 
 @pytest.mark.parametrize("turn", [None, *Transpose])
@@ -53,8 +48,8 @@ def test_the_hash_of_a_turned_picture_follows_from_its_own(turn: Transpose | Non
 
 def test_neighbours_by_vector_are_paired_from_the_threshold_and_without_those_that_have_none() -> None:
     vectors = np.array([[1, 0], [0.6, 0.8], [0, 1], [np.nan, np.nan]], dtype=np.float32)
-    assert as_list(pairs(4, vectors=vectors, least_cosine=0.7)) == [(1, 2, "vectors")]
-    assert as_list(pairs(4, vectors=vectors, least_cosine=0.5)) == [(0, 1, "vectors"), (1, 2, "vectors")]
+    assert pairs(4, vectors=vectors, least_cosine=0.7) == [(1, 2, "vectors")]
+    assert pairs(4, vectors=vectors, least_cosine=0.5) == [(0, 1, "vectors"), (1, 2, "vectors")]
 
 
 def test_many_vectors_are_looked_up_in_cells() -> None:
@@ -62,27 +57,22 @@ def test_many_vectors_are_looked_up_in_cells() -> None:
     vectors = random.standard_normal((400, 16)).astype(np.float32)
     vectors[200:] = vectors[:200] + 0.05 * random.standard_normal((200, 16))
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    found = {
-        (first, second) for first, second, _ in as_list(pairs(400, vectors=vectors, least_cosine=0.9, exact_rows=9))
-    }
+    found = {(first, second) for first, second, _ in pairs(400, vectors=vectors, least_cosine=0.9, exact_rows=9)}
     assert found >= {(row, row + 200) for row in range(200)}
 
 
 def test_hashes_pair_their_nearest_in_any_orientation() -> None:
     hashes = [perceptual_hash(picture) for picture in (scene(0), scene(1), scene(0).transpose(Transpose.ROTATE_90))]
-    found = pairs(3, hashes=np.array(hashes, dtype=np.uint64), has_hash=np.array([True, True, True]))
-    assert as_list(found) == [(0, 2, "perceptual hashes")]
-    assert as_list(pairs(3, hashes=np.array(hashes, dtype=np.uint64), has_hash=np.array([True, True, False]))) == []
+    assert pairs(3, hashes=hashes) == [(0, 2, "perceptual hashes")]
+    assert pairs(3, hashes=[*hashes[:2], None]) == []
 
 
 def test_a_picture_with_a_border_is_paired_by_what_lies_within_it() -> None:
     pictures = [scene(0), scene(1), ImageOps.expand(ImageOps.mirror(scene(0)), 60, "white")]
-    hashes, inner_hashes = (
-        np.array([make(picture) for picture in pictures], dtype=np.uint64) for make in (perceptual_hash, inner_hash)
-    )
-    assert as_list(pairs(3, hashes=hashes, has_hash=np.ones(3, dtype=bool))) == []
-    found = pairs(3, hashes=hashes, inner_hashes=inner_hashes, has_hash=np.ones(3, dtype=bool))
-    assert as_list(found) == [(0, 2, "perceptual hashes")]
+    hashes = [perceptual_hash(picture) for picture in pictures]
+    assert pairs(3, hashes=hashes) == []
+    inner_hashes = np.array(list(map(inner_hash, pictures)), dtype=np.uint64)
+    assert pairs(3, hashes=hashes, inner_hashes=inner_hashes) == [(0, 2, "perceptual hashes")]
 
 
 def test_parts_of_a_search_by_hash_find_what_the_whole_does() -> None:
@@ -98,21 +88,20 @@ def test_parts_of_a_search_by_hash_find_what_the_whole_does() -> None:
 
 
 def test_equal_hashes_are_paired_with_the_first_of_them() -> None:
-    found = pairs(50, hashes=np.full(50, perceptual_hash(scene(0)), dtype=np.uint64), has_hash=np.ones(50, dtype=bool))
-    assert as_list(found) == [(0, row, "perceptual hashes") for row in range(1, 50)]
+    found = pairs(50, hashes=[perceptual_hash(scene(0))] * 50)
+    assert found == [(0, row, "perceptual hashes") for row in range(1, 50)]
 
 
 def test_equal_times_of_one_camera_are_paired_up_to_a_cap() -> None:
     cameras = np.array(["a", "a", "b", "", ""], dtype=object)
     times = np.array([5.0, 5.0, 5.0, np.nan, np.nan])
-    assert as_list(pairs(5, cameras=cameras, taken_ms=times)) == [(0, 1, "capture times")]
+    assert pairs(5, cameras=cameras, taken_ms=times) == [(0, 1, "capture times")]
     many = pairs(100, cameras=np.full(100, "a", dtype=object), taken_ms=np.full(100, 5.0))
-    assert len(many.first) < 100 * NEIGHBOURS
+    assert len(many) < 100 * NEIGHBOURS
 
 
 def test_rows_of_one_picture_are_paired_once_and_never_with_each_other() -> None:
     vectors = np.array([[1, 0]] * 4, dtype=np.float32)
     found = pairs(4, vectors=vectors, representatives=np.array([0, 0, 2, 2]))
-    assert as_list(found) == [(0, 2, "vectors")]
-    assert found.by_row() == {0: {2: "vectors"}, 2: {0: "vectors"}}
-    assert as_list(pairs(0)) == as_list(pairs(1)) == []
+    assert found == [(0, 2, "vectors")]
+    assert pairs(0) == pairs(1) == []

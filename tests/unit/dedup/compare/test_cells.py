@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from clip_client.dedup.compare.cells import fit_cells, sample_size
-from clip_client.dedup.compare.recall_sample import LEAST_RECALL, RecallSample
+from clip_client.dedup.compare.cells import LEAST_RECALL, RecallSample, fit_cells, sample_size
 from tests.fixtures.vectors import clusters
 
 if TYPE_CHECKING:

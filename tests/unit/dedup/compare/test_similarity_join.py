@@ -10,11 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clip_client.dedup.compare.cells import LEAST_RECALL, join_vectors
 from clip_client.dedup.compare.hamming import bits_that_differ, join_hashes
-from clip_client.dedup.compare.partitioned_join import join_vectors
-from clip_client.dedup.compare.recall_sample import LEAST_RECALL
-from clip_client.dedup.compare.similarity_join import Projection, alike_links, components, fit_projection
-from clip_client.dedup.compare.union_find import UnionFind
+from clip_client.dedup.compare.similarity_join import Projection, UnionFind, alike_links, fit_projection, usable_rows
 from tests.fixtures.vectors import at_degrees, clusters
 
 if TYPE_CHECKING:
@@ -48,39 +46,45 @@ def all_pairs(vectors: NDArray[np.float32], threshold: float) -> set[frozenset[i
     return as_sets(union_find.components())
 
 
+def components(vectors: NDArray[np.float32], threshold: float, **options: Any) -> set[frozenset[int]]:
+    joined = UnionFind(len(vectors))
+    joined.join(*alike_links(usable_rows(vectors), vectors, threshold, **options))
+    return as_sets(joined.components())
+
+
 def test_dense_clusters_change_no_component() -> None:
     """A scene taken all night, among other photos, and enough rows for the search of dense clusters."""
     random = np.random.default_rng(0)
     scene = unit(np.ones((400, 32)) + 0.02 * random.standard_normal((400, 32)))
     others, _ = families(4000, 600)
     vectors = np.concatenate([scene, unit(others[:, :32])])[random.permutation(4400)]
-    found = as_sets(components(vectors, 0.98))
+    found = components(vectors, 0.98)
     assert found == all_pairs(vectors, 0.98)
     assert max(map(len, found)) >= 400
 
 
 def test_cells_find_what_an_exact_search_finds_and_say_how_sure_that_is() -> None:
     vectors, pairs = families(3000, 300)
+    without = np.setdiff1d(np.arange(3000), pairs)[:5]
+    vectors[without] = np.nan
     exact, in_cells = UnionFind(3000), UnionFind(3000)
     assert join_vectors(exact, vectors, 0.95).method == "exact"
     estimate = join_vectors(in_cells, vectors, 0.95, exact_rows=100)
     assert estimate.method == "cells"
     assert estimate.pairs > 0
+    low, high = estimate.recall_95
+    assert 0.97 < low <= estimate.recall <= high <= 1
     assert estimate.recall >= LEAST_RECALL
     assert (exact.labels[pairs[0]] == exact.labels[pairs[1]]).all()
+    assert in_cells.labels[without].tolist() == exact.labels[without].tolist() == without.tolist()
     missed = (in_cells.labels[pairs[0]] != in_cells.labels[pairs[1]]).mean()
     assert missed <= 0.01
     # Nothing is joined that is not alike.
     for rows in in_cells.components():
         assert len(np.unique(exact.labels[rows])) == 1
-
-
-def test_rows_without_a_vector_are_in_no_component() -> None:
-    vectors, _ = families(50, 10)
-    vectors[:5] = np.nan
-    joined = UnionFind(50)
-    join_vectors(joined, vectors, -1.0)
-    assert as_sets(joined.components()) == {frozenset(range(5, 50))}
+    alone = unit(np.random.default_rng(0).standard_normal((300, 64)))
+    nothing = join_vectors(UnionFind(300), alone, 0.95, exact_rows=9)
+    assert (nothing.pairs, nothing.recall_95) == (0, (0.0, 1.0))
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -145,9 +149,7 @@ def test_a_projection_changes_no_component(family_size: int) -> None:
     vectors = unit(near)[random.permutation(4200)]
     projection = fit_projection(vectors, np.arange(4200), 0.95)
     assert projection is not None
-    joined = UnionFind(4200)
-    joined.join(*alike_links(np.arange(4200), vectors, 0.95, projected=projection(vectors)))
-    assert as_sets(joined.components()) == all_pairs(vectors, 0.95)
+    assert components(vectors, 0.95, projected=projection(vectors)) == all_pairs(vectors, 0.95)
 
 
 def test_no_projection_if_it_would_leave_most_pairs() -> None:
@@ -165,57 +167,22 @@ def test_the_width_of_a_projection_suits_rows_that_it_was_not_learnt_from() -> N
     assert projection.width == 64
 
 
-def test_the_recall_is_stated_with_its_interval() -> None:
-    vectors, _ = families(3000, 300)
-    joined = UnionFind(3000)
-    estimate = join_vectors(joined, vectors, 0.95, exact_rows=100)
-    low, high = estimate.recall_95
-    assert 0.97 < low <= estimate.recall <= high <= 1
-    alone = unit(np.random.default_rng(0).standard_normal((300, 64)))
-    nothing = join_vectors(UnionFind(300), alone, 0.95, exact_rows=100)
-    assert (nothing.pairs, nothing.recall_95) == (0, (0.0, 1.0))
-
-
-def components_by_search(vectors: NDArray[np.float32], threshold: float) -> list[list[int]]:
-    """The slow way: all pairs, then a walk from each row."""
-    near = vectors.astype(np.float64) @ vectors.astype(np.float64).T >= threshold
-    left, found = set(range(len(vectors))), []
-    while left:
-        reached, frontier = set[int](), {min(left)}
-        while frontier:
-            reached |= frontier
-            frontier = {int(to) for row in frontier for to in np.flatnonzero(near[row])} - reached
-        left -= reached
-        found.append(sorted(reached))
-    return [rows for rows in found if len(rows) > 1]
-
-
-@pytest.mark.parametrize("block_rows", [1, 3, 7, 1000])
 @pytest.mark.parametrize("spread", [0.02, 0.15, 0.4])
-def test_components_equal_an_exhaustive_search(spread: float, block_rows: int) -> None:
-    vectors = clusters(seed=1, count=12, size=5, spread=spread)
-    found = [rows.tolist() for rows in components(vectors, 0.9, block_rows=block_rows)]
-    assert found == components_by_search(vectors, 0.9)
+def test_components_equal_an_exhaustive_search(spread: float) -> None:
+    vectors = clusters(seed=1, count=500, size=5, spread=spread)  # in three blocks
+    assert components(vectors, 0.9) == all_pairs(vectors, 0.9)
 
 
 def test_a_chain_is_one_component_however_its_rows_are_ordered() -> None:
-    chain = at_degrees(*range(0, 90, 3))
+    chain = at_degrees(*np.arange(0, 300, 0.2))
     shuffled = chain[np.random.default_rng(5).permutation(len(chain))]
-    for block_rows in (2, 5, 100):
-        assert [len(rows) for rows in components(shuffled, np.cos(np.radians(3.5)), block_rows=block_rows)] == [30]
+    assert components(shuffled, np.cos(np.radians(0.25))) == {frozenset(range(1500))}
 
 
-def test_rows_that_failed_are_in_no_component() -> None:
-    vectors = at_degrees(0, 0, 0, 0)
+def test_equal_vectors_meet_a_threshold_of_one_and_failed_ones_none() -> None:
+    vectors = np.repeat(clusters(seed=4, count=1, size=1, spread=0), 4, axis=0)
     vectors[1] = np.nan
     vectors[2, 0] = np.nan
-    assert [rows.tolist() for rows in components(vectors, 0.5)] == [[0, 3]]
-    assert components(np.full((3, 2), np.nan, dtype=np.float32), 0.0) == []
-    assert components(np.empty((0, 2), dtype=np.float32), 0.5) == []
-
-
-def test_a_dense_cluster_is_one_component() -> None:
-    vectors = np.concatenate([clusters(seed=2, count=1, size=4000, spread=0.01), clusters(3, 50, 2, 0.01)])
-    found = components(vectors, 0.95)
-    assert len(found[0]) == 4000
-    assert len(found) == 51
+    assert components(vectors, 1.0) == components(vectors, -1.0) == {frozenset({0, 3})}
+    assert components(np.full((3, 2), np.nan, dtype=np.float32), 0.0) == set()
+    assert components(np.empty((0, 2), dtype=np.float32), 0.5) == set()

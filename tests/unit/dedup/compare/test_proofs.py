@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clip_client.dedup.aligned import Alignment
-from clip_client.dedup.alignment.proofs import Proofs
+from clip_client.dedup.aligned import Alignment, PairSource
+from clip_client.dedup.compare.proofs import Proofs
 from clip_client.dedup.types import ALTERED, EDITED, RE_ENCODED
 
 if TYPE_CHECKING:
@@ -57,10 +57,13 @@ def test_a_large_cluster_of_copies_is_aligned_with_the_best_photo_only() -> None
     pictures = Pictures({(0, row): RE_ENCODED for row in range(1, count)})
     proofs = Proofs(pictures.align)
     ring = [(row, (row + step) % count) for row in range(count) for step in (1, 2, 3, 4)]  # 8 neighbours each
-    proofs.prove(paired(ring), range(count))
+    pairs = paired(ring)
+    proofs.prove(pairs, range(count))
     assert len(pictures.asked) == count - 1
-    assert all(proof is not None and proof.kept == 0 for proof in map(proofs.best, range(1, count)))
-    assert (proofs.aligned["vectors"], proofs.proved["vectors"]) == (count - 1, count - 1)
+    assert {proofs.best(row) for row in range(1, count)} == {0}
+    assert proofs.pair_sources(pairs)[0] == PairSource(
+        name="vectors", pairs=4 * count, aligned=count - 1, proved=count - 1
+    )
 
 
 def test_photos_that_are_no_copies_are_aligned_once_with_each_neighbour() -> None:
@@ -75,9 +78,9 @@ def test_a_copy_of_a_copy_is_found_through_it_and_a_stranger_is_not() -> None:
     pictures = Pictures({(0, 1): EDITED, (0, 2): EDITED, (1, 2): RE_ENCODED, (2, 3): EDITED})
     proofs = Proofs(pictures.align)
     proofs.prove(paired([(0, 1), (1, 2), (2, 3)]), range(4))
-    closer = proofs.best(2)
+    closer = proofs.between(2, 1)
     assert closer is not None
-    assert (closer.kept, closer.alignment.tier) == (1, RE_ENCODED)
+    assert (proofs.best(2), closer.tier) == (1, RE_ENCODED)
     assert proofs.between(2, 0) is not None
     # Row 2 is in all respects what row 1 is, so only row 1 was left to try.
     assert proofs.best(3) is None
@@ -88,9 +91,7 @@ def test_an_altered_picture_has_copies_of_its_own() -> None:
     pictures = Pictures({(0, 1): ALTERED, (0, 2): ALTERED, (1, 2): RE_ENCODED})
     proofs = Proofs(pictures.align)
     proofs.prove(paired([(0, 1), (1, 2)]), range(3))
-    best = proofs.best(2)
-    assert best is not None
-    assert best.kept == 1
+    assert proofs.best(2) == 1
 
 
 def test_a_better_row_without_a_doubt_comes_first() -> None:
@@ -98,8 +99,7 @@ def test_a_better_row_without_a_doubt_comes_first() -> None:
         pictures = Pictures({(0, 1): DOUBTFUL + tier, (0, 2): DOUBTFUL + EDITED, (1, 2): EDITED})
         proofs = Proofs(pictures.align)
         proofs.prove(paired([(0, 1), (0, 2), (1, 2)]), range(3))
-        best = [proofs.best(row) for row in (1, 2)]
-        assert [proof and proof.kept for proof in best] == [0, 1]
+        assert [proofs.best(row) for row in (1, 2)] == [0, 1]
 
 
 def test_the_row_that_others_are_made_from_is_aligned_with_all_and_replaces_the_doubted_one() -> None:
@@ -112,12 +112,12 @@ def test_the_row_that_others_are_made_from_is_aligned_with_all_and_replaces_the_
     proofs = Proofs(pictures.align)
     chain = paired([(row, row + 1) for row in range(count - 1)])
     proofs.prove(chain, range(count))
-    assert {proof and proof.kept for proof in map(proofs.best, range(2, count))} == {1}
+    assert set(map(proofs.best, range(2, count))) == {1}
     assert proofs.doubted() == {0: "it is enlarged"}
     asked = list(pictures.asked)
     proofs.prove(chain, [*range(1, count), 0])
     assert (pictures.asked, proofs.doubted()) == (asked, {})
-    assert [proof and proof.kept for proof in map(proofs.best, range(3))] == [1, None, 1]
+    assert [proofs.best(row) for row in range(3)] == [1, None, 1]
 
 
 def test_a_doubt_alone_does_not_replace_a_row() -> None:
@@ -126,6 +126,13 @@ def test_a_doubt_alone_does_not_replace_a_row() -> None:
     proofs = Proofs(pictures.align)
     proofs.prove(paired([(0, 1)]), range(2))
     assert proofs.doubted() == {}
+
+
+def test_a_row_that_moves_itself_is_not_in_doubt() -> None:
+    pictures = Pictures({(0, 1): EDITED, (1, 2): DOUBTFUL + EDITED, (2, 1): EDITED})
+    proofs = Proofs(pictures.align)
+    proofs.prove(paired([(0, 1), (1, 2)]), range(3))
+    assert (proofs.between(2, 1) is not None, proofs.doubted()) == (True, {})
 
 
 def test_rows_that_can_move_for_none_are_aligned_a_limited_number_of_times() -> None:
@@ -165,5 +172,5 @@ def test_proofs_do_not_depend_on_the_order_of_pairs_and_never_point_to_a_worse_p
         proofs.prove(paired(some), order)
         found.append([proofs.best(row) for row in range(8)])
     assert found[0] == found[1]
-    for row, proof in enumerate(found[0]):
-        assert proof is None or order.index(proof.kept) < order.index(row)
+    for row, kept in enumerate(found[0]):
+        assert kept is None or order.index(kept) < order.index(row)

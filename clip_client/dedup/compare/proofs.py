@@ -1,0 +1,200 @@
+"""Aligns what may show the same, and keeps of which better photo each photo is a copy.
+
+The best photo comes first, and everything that may show the same is aligned with it: the photos that it is paired with,
+those that its proved copies are paired with, and so on. So a cluster of 20,000 copies takes 20,000 alignments. If the
+best file is probably made from another photo, such as a bordered copy, that one is in turn aligned with everything.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, Final
+
+from clip_client.dedup.aligned import LACKS_DETAIL, PairSource
+from clip_client.dedup.compare.candidate_pairs import SOURCES
+from clip_client.dedup.features.pixel_hash import pixel_hash
+from clip_client.dedup.files.reading import read_file, sha256_of
+from clip_client.dedup.photo import Photo
+from clip_client.dedup.store.store import Store
+from clip_client.dedup.types import EXACT, RE_ENCODED, SAME_PIXELS, TIERS, FailedFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from types import ModuleType
+
+    from clip_client.dedup.aligned import Alignment
+
+    AlignRows = Callable[[int, Sequence[int]], Sequence[Alignment | None]]
+    """``align(kept, duplicates)`` returns the alignment of each of the rows with the row ``kept``, None for no copy."""
+    Paired = Mapping[int, Mapping[int, str]]
+    """Row -> the rows that may show the same -> what found the pair; each pair in both directions."""
+
+_NO_OPENCV: Final = "No copy was verified, because OpenCV cannot be imported ({}): pip install 'clip-triton[dedup]'"
+_MOST_PROOFS: Final = 16
+"""A row that cannot move by as many proofs is aligned with no more rows than it is paired with."""
+
+
+class Proofs:
+    """Rows that show the same as a better one."""
+
+    def __init__(
+        self,
+        align: AlignRows = lambda kept, duplicates: [None] * len(duplicates),
+        may_be_copies: Callable[[int, int], bool] = lambda first, second: True,
+        cannot_verify: Mapping[str, str] | None = None,
+    ) -> None:
+        """Without ``align`` nothing is ever proved. Rows for which ``may_be_copies`` is False are never aligned."""
+        self._align = align
+        self._may_be_copies = may_be_copies
+        self._place: dict[int, int] = {}
+        """Row -> its place in the order of the last :meth:`prove`."""
+        self._of: defaultdict[int, dict[int, Alignment]] = defaultdict(dict)
+        """Row -> another one that shows the same -> how the row lies on that."""
+        self._found_by: dict[tuple[int, int], str] = {}
+        """Kept row and row of each alignment -> what found the pair."""
+        self._tried: set[tuple[int, int]] = set()
+        self._aligned: Counter[str] = Counter()
+        self.cannot_verify = {} if cannot_verify is None else cannot_verify
+        """Content (SHA-256) -> why it could not be aligned with any other."""
+
+    def best(self, row: int) -> int | None:
+        """Return a better row that is proved to show the same: one for which ``row`` can move, if there is one; of
+        several, that of the most certain proof, and of these the best photo."""
+
+        def rank(kept: int) -> tuple[bool, int, int]:
+            proof = self._of[row][kept]
+            return not proof.loses_nothing, TIERS.index(proof.tier), self._place.get(kept, len(self._place))
+
+        return min(self._better(row), key=rank, default=None)
+
+    def between(self, row: int, kept: int) -> Alignment | None:
+        """Return the alignment of a row with ``kept``, if they were aligned and show the same."""
+        return self._of.get(row, {}).get(kept)
+
+    def align(self, kept: int, sources: Mapping[int, str]) -> list[int]:
+        """Align rows with ``kept``, each once; return those that are copies of it.
+
+        ``sources`` maps each row to the source of the pair that led to it.
+        """
+        rows = [row for row in sources if (kept, row) not in self._tried and self._may_be_copies(kept, row)]
+        self._tried.update((kept, row) for row in rows)
+        for row, alignment in zip(rows, self._align(kept, rows), strict=True):
+            self._aligned[sources[row]] += 1
+            if alignment is not None:
+                self._of[row][kept], self._found_by[kept, row] = alignment, sources[row]
+        return [row for row in sources if self.between(row, kept) is not None]
+
+    def prove(
+        self,
+        paired: Paired,
+        best_first: Sequence[int],
+        on_progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> None:
+        """Align each row with the better ones that it is paired with; ``best_first`` has all of them.
+
+        A second call with another order of the same rows goes on from what the first one proved.
+
+        A row that is a re-encoded copy of a better one is aligned with no further row. One that is an edited copy may
+        have copies of its own, so it is aligned with the rows that it is paired with. One that can move for no better
+        one stays, so everything else that stays is aligned with it, too, if it may show the same.
+        """
+        self._place = {row: number for number, row in enumerate(best_first)}
+        for done, kept in enumerate(best_first):
+            on_progress(done, len(best_first))
+            if self._is_re_encoded(kept):
+                continue
+            stays = self._stays(kept)
+            seen, frontier = {kept}, [kept]
+            while frontier:
+                found: dict[int, str] = {}
+                for row in frontier:
+                    for other, source in paired[row].items():
+                        if other not in seen and self._may_follow(other, kept, is_paired=row == kept):
+                            found.setdefault(other, source)
+                seen.update(found)
+                copies = self.align(kept, {row: found[row] for row in sorted(found, key=self._place.__getitem__)})
+                frontier = copies if stays else []
+        on_progress(len(best_first), len(best_first))
+
+    def doubted(self) -> dict[int, str]:
+        """Return the rows that can move for one that comes after them and that cannot move for them -> why."""
+        doubts: dict[int, str] = {}
+        for row in sorted(self._of, key=lambda row: self._place.get(row, -1)):
+            if not self._stays(row):
+                continue
+            for kept in self._better(row):
+                if kept in doubts or not self._stays(kept):
+                    continue
+                self.align(row, {kept: self._found_by[kept, row]})
+                back = self.between(kept, row)
+                if back is not None and back.loses_nothing:
+                    proof = self._of[row][kept]
+                    named = [f"it lacks {', '.join(proof.lost)}"] if proof.lost else proof.doubts
+                    doubts[kept] = named[0] if named else LACKS_DETAIL
+        return doubts
+
+    def pair_sources(self, paired: Paired) -> tuple[PairSource, ...]:
+        """Return what each source of ``paired`` rows has contributed."""
+        pairs = Counter(source for row, others in paired.items() for other, source in others.items() if row < other)
+        proved = Counter(self._found_by[better[0], row] for row in self._of if (better := self._better(row)))
+        return tuple(
+            PairSource(name=name, pairs=pairs[name], aligned=self._aligned[name], proved=proved[name])
+            for name in SOURCES
+        )
+
+    def _better(self, row: int) -> list[int]:
+        """Return the better rows that show the same, in the order in which they were found."""
+        return [kept for kept in self._of.get(row, ()) if self._is_before(kept, row)]
+
+    def _is_before(self, kept: int, row: int) -> bool:
+        """Tell whether ``kept`` is the better one. A row that no filter paired is only aligned with better ones."""
+        return self._place.get(kept, -1) < self._place.get(row, len(self._place))
+
+    def _may_follow(self, row: int, kept: int, *, is_paired: bool) -> bool:
+        if not self._is_before(kept, row):
+            return False
+        if is_paired:
+            return not self._is_re_encoded(row)
+        return self._stays(row) and len(self._of.get(row, ())) < _MOST_PROOFS
+
+    def _stays(self, row: int) -> bool:
+        """Tell whether there is no better row that ``row`` could move for."""
+        return not any(self._of[row][kept].loses_nothing for kept in self._better(row))
+
+    def _is_re_encoded(self, row: int) -> bool:
+        kept = self.best(row)
+        return kept is not None and self._of[row][kept].tier == RE_ENCODED and self._of[row][kept].loses_nothing
+
+
+def import_aligner() -> tuple[ModuleType | None, str]:
+    """Return the module that aligns photos; or, without OpenCV, None and why no copy is verified."""
+    try:
+        import clip_client.dedup.alignment.aligner as aligner
+    except ImportError as error:
+        return None, _NO_OPENCV.format(error)
+    return aligner, ""
+
+
+def prove_again(kept: str, moved: str) -> str:
+    """Return the tier by which the file at ``kept`` shows all of the picture at ``moved``; empty if nothing proves it.
+
+    Bytes are compared first, then pixels, and then the pictures at full size. An alignment proves nothing if only the
+    moved photo has something, or if there are signs that the kept photo was made from it, whatever camera wrote it.
+    """
+    bytes_of = [sha256_of(path) for path in (kept, moved)]
+    if not all(bytes_of):
+        return ""
+    if bytes_of[0] == bytes_of[1]:
+        return EXACT
+    read = [read_file(path) for path in (kept, moved)]
+    pixels_of = ["" if isinstance(found, FailedFile) else pixel_hash(found[1]) for found in read]
+    if all(pixels_of) and pixels_of[0] == pixels_of[1]:
+        return SAME_PIXELS
+    aligner, _ = import_aligner()
+    if aligner is None:
+        return ""
+    files = zip(bytes_of, (kept, moved), strict=True)
+    photos = {sha256: Photo(path=path, sha256=sha256, size_bytes=0) for sha256, path in files}
+    with Store() as store, aligner.Aligner(photos, store) as opened:
+        (found,) = opened.align(bytes_of[0], bytes_of[1:])
+    return found.tier if found is not None and found.loses_nothing else ""
