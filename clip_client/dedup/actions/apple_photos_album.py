@@ -16,7 +16,7 @@ from preprocess_ensemble.errors import ReportedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from clip_client.dedup.actions.plan import AlbumEntry
+    from clip_client.dedup.actions.plan import Move
 
 ALBUM: Final = "Duplicates (clip-client)"
 """Name of the album at the top level; it is made if it does not exist."""
@@ -43,7 +43,7 @@ def check_photos() -> None:
 
 
 def fill_album(
-    entries: Sequence[AlbumEntry], *, on_progress: Callable[[str, int, int], None] | None = None
+    entries: Sequence[Move], *, on_progress: Callable[[str, int, int], None] | None = None
 ) -> tuple[Outcome, ...]:
     """Put each photo into the album and return one outcome for each; a photo that is in it already stays in it.
 
@@ -68,7 +68,7 @@ def fill_album(
     return tuple(outcomes)
 
 
-def _add(entry: AlbumEntry, album: Any, photoscript: Any) -> str:
+def _add(entry: Move, album: Any, photoscript: Any) -> str:
     """Add a photo to the album; return why it could not be added, or an empty text."""
     for what, member in (("It", entry.duplicate), ("The kept photo", entry.kept)):
         if not has_sha256(member.path, member.sha256):

@@ -14,9 +14,8 @@ from clip_client.dedup.actions.apple_photos_album import ALBUM, NoAlbum, fill_al
 from clip_client.dedup.actions.apply import Outcome, apply
 from clip_client.dedup.actions.chosen_runs import record, settle, take_back
 from clip_client.dedup.actions.plan import plan_moves
-from clip_client.dedup.actions.verdicts import MoveOptions, with_companions_now
+from clip_client.dedup.actions.verdicts import MoveOptions
 from clip_client.dedup.compare.chosen_groups import choose
-from clip_client.dedup.files.hashing import sha256_of
 from clip_client.dedup.store.choices import DONE, KEEP, WAITING, moving_tiers
 from clip_client.dedup.store.store import Store
 from clip_client.dedup.text import printable
@@ -25,7 +24,7 @@ from clip_client.review.state.session import Busy
 from preprocess_ensemble.errors import ReportedError
 
 if TYPE_CHECKING:
-    from clip_client.dedup.actions.plan import AlbumEntry, Plan
+    from clip_client.dedup.actions.plan import Move, Plan
     from clip_client.dedup.group import DuplicateGroup
     from clip_client.dedup.photo import Photo
     from clip_client.review.state.found_groups import FoundGroup
@@ -219,15 +218,12 @@ class Worker:
                 marked |= dict.fromkeys(moving, found.id)
                 tiers |= dict.fromkeys(moving, moving_tiers(found.choice.rules))
 
-        def hash_of(path: str) -> str:
-            return store.files.sha256_of(path, sha256_of)
-
-        now = self._session.judged(with_companions_now(groups), hash_of, merges=job.merge_metadata)
         options = MoveOptions(merge_metadata=job.merge_metadata)
+        now = self._session.judged(*groups, options=options, files=store.files)
         return plan_moves(now, self._session.roots, options=options, chosen=tiers), marked
 
 
-def _fill_album(entries: Sequence[AlbumEntry]) -> tuple[Outcome, ...]:
+def _fill_album(entries: Sequence[Move]) -> tuple[Outcome, ...]:
     """Put photos into the album of Apple Photos; the outcomes name them by their paths."""
     if not entries:
         return ()

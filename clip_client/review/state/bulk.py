@@ -124,7 +124,7 @@ class Bulk:
         if rules is None:
             return found.group
         group = rerank(found.group, rules)
-        return group if group.keep == found.group.keep else self._session.judged([group]).groups[0]
+        return group if group.keep == found.group.keep else self._session.judged(group, looks_again=False).groups[0]
 
     def _checked(self, wanted: Filter, names: Sequence[str], also: Sequence[str]) -> KeepRules | None:
         """Return the rules, None for those of the search."""

@@ -173,7 +173,7 @@ class FoundGroups:
         """Return the paths of the members with this content."""
         return self._paths.get(sha256, [])
 
-    def has_path(self, path: str) -> bool:
+    def __contains__(self, path: object) -> bool:
         """Tell whether the file at an absolute path is a member of a group."""
         return path in self._group_and_content
 

@@ -8,16 +8,15 @@ import traceback
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from anyio import to_thread
 
 from clip_client.dedup.actions.apply import recover
 from clip_client.dedup.actions.chosen_runs import settle
-from clip_client.dedup.actions.verdicts import Judge, MoveOptions, with_companions_now
+from clip_client.dedup.actions.verdicts import MoveOptions, judged
 from clip_client.dedup.compare.chosen_groups import chosen_photos, keep_instead
 from clip_client.dedup.compare.keep_rules import KeepRules
-from clip_client.dedup.files.hashing import sha256_of
 from clip_client.dedup.reporting.words import found_in_words
 from clip_client.dedup.store.choices import BEGUN, CHOICES, KEEP
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
@@ -270,14 +269,10 @@ class Session:
             self.groups.set_state(choices, state)
             self._choices_changed()
 
-    def judged(
-        self, groups: Iterable[DuplicateGroup], hash_of: Callable[[str], str] = sha256_of, *, merges: bool = False
-    ) -> DuplicateReport:
-        """Return a report of ``groups`` with new verdicts; with ``merges``, kept photos get the metadata they lack."""
+    def judged(self, *groups: DuplicateGroup, options: MoveOptions | None = None, **how: Any) -> DuplicateReport:
+        """Return a report of ``groups`` with new verdicts; see :func:`~.verdicts.judged` for ``how``."""
         assert self.report is not None, "there is nothing to judge before the search has ended"
-        options = MoveOptions(merge_metadata=merges)
-        judge = Judge(self.report, self.roots, options, is_compared=self.groups.has_path, hash_of=hash_of)
-        return replace(self.report, groups=tuple(map(judge.judge, groups)))
+        return judged(replace(self.report, groups=groups), self.roots, options, compared=self.groups, **how)
 
     def refusals(self, found: FoundGroup, keep: int, move: Iterable[int]) -> dict[int, dict[str, str]]:
         """Return why members of a group would stay: position -> ``chosen`` and ``apply``, both sentences or empty.
@@ -290,7 +285,7 @@ class Session:
         if not {keep, *moving} <= set(range(len(members))):
             raise CannotChoose(f"group {found.id} has {len(members)} photos")
         wanted = keep_instead(found.group, members[keep].path, {members[place].path for place in moving})
-        (group,) = self.judged(with_companions_now([wanted])).groups
+        (group,) = self.judged(wanted).groups
         never = {member.path: member.verdict.reason for member in group.members if member.verdict.moves == NEVER}
         return {
             place: {

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clip_client.dedup import Member
-    from clip_client.dedup.actions.plan import AlbumEntry
+    from clip_client.dedup.actions.plan import Move
 
 
 @pytest.fixture
@@ -147,14 +147,14 @@ def test_a_copy_with_an_edited_version_stays_although_the_kept_photo_has_one_too
     assert plan.skipped[0].reason.startswith("It has an edited version, and")
 
 
-def entries(library: PhotosLibrary, tmp_path: Path, count: int = 2) -> tuple[AlbumEntry, ...]:
+def entries(library: PhotosLibrary, tmp_path: Path, count: int = 2) -> tuple[Move, ...]:
     copies = [library.add(b"x", f"IMG_{number}.JPG") for number in range(1, count + 1)]
     kept = write(tmp_path / "kept.jpg", b"x")
     members = (member(kept), *(in_library(path, library) for path in copies))
     return planned(report(members), [tmp_path]).for_album
 
 
-def uuid_of(entry: AlbumEntry) -> str:
+def uuid_of(entry: Move) -> str:
     assert entry.duplicate.in_library is not None
     return entry.duplicate.in_library.uuid
 
