@@ -13,10 +13,12 @@ import asyncio
 import gc
 import json
 import queue
+import re
 import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
+from html import unescape
 from http.client import HTTPConnection
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -122,12 +124,13 @@ class Browser:
 
     def count_s(self, rule: str) -> tuple[float, float]:
         """Count what a rule would choose; return the seconds until the first figures, and until all are there."""
-        started = time.perf_counter()
-        goes_on = b"data-goes-on" in self.answer(f"/rules/count?rule={rule}")
-        first_s = time.perf_counter() - started
-        while goes_on:
-            goes_on = b"data-goes-on" in self.answer(f"/rules/count?rule={rule}")
-        return first_s, time.perf_counter() - started
+        started, first_s, before = time.perf_counter(), 0.0, ""
+        while True:
+            answer = self.answer(f"/rules/count?rule={rule}&{before}").decode()
+            first_s = first_s or time.perf_counter() - started
+            if (goes_on := re.search(r'data-goes-on="([^"]*)"', answer)) is None:
+                return first_s, time.perf_counter() - started
+            before = unescape(goes_on[1])
 
 
 def memory_mb() -> float:

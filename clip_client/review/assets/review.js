@@ -364,14 +364,16 @@ async function count(form) {
   const query = new URLSearchParams([["tier", tier.value], ["text", text.value],
     ...rulesOf(form).map((rule) => ["rule", rule]), ...alsoOf(form).map((tier) => ["also", tier])]);
   const box = one(".counts", form);
-  // Each answer comes soon and goes on from the one before, so a person sees the figures grow.
+  // Each answer comes soon, and the next one goes on from its figures, so a person sees them grow.
+  let before = "";
   do {
-    const response = await fetch(`${form.dataset.count}?${query}`).catch(() => null);
+    const response = await fetch(`${form.dataset.count}?${query}&${before}`).catch(() => null);
     const text = await response?.text();
     if (!text || request !== counts || !form.isConnected) return;
     box.innerHTML = text;
-    box.ariaBusy = String(Boolean(one("[data-goes-on]", box)));
-  } while (box.ariaBusy === "true");
+    before = one("[data-goes-on]", box)?.dataset.goesOn ?? "";
+    box.ariaBusy = String(Boolean(before));
+  } while (before);
 }
 
 async function saveRules(name, rules) {
