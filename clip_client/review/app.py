@@ -158,10 +158,9 @@ class _Handlers:
         )
 
     def refusals(self, request: Request) -> Response:
-        """Why photos of a group would stay, as JSON: position -> ``chosen`` and ``apply``.
+        """Why photos that a person chose to move would stay, as JSON: position -> sentence.
 
-        ``chosen`` is about a photo that a person chose to move, ``apply`` about ``dedup --apply``. The query
-        ``keep=0&move=1&move=2`` describes a choice that is not recorded yet; ``seen`` is as in a choice.
+        The query ``keep=0&move=1&move=2`` describes a choice that is not recorded yet; ``seen`` is as in a choice.
         """
         found = self._found(request)
         keep, moving = found.keep_and_moving

@@ -13,6 +13,7 @@ from clip_client.dedup.reporting.previews import fit
 from clip_client.dedup.reporting.words import TIER_NAMES
 from clip_client.dedup.store.choices import KEEP, OPEN
 from clip_client.dedup.text import folder_above, printable
+from clip_client.dedup.types import SAFE_TIERS
 from clip_client.review.requests import STATE_NAMES, query_of
 from clip_client.review.state.found_groups import APPLIED, STAGED_STATES
 
@@ -40,7 +41,7 @@ def environment(roots: Sequence[str]) -> jinja2.Environment:
     loader = jinja2.ChoiceLoader([jinja2.PackageLoader("clip_client.review"), shared])
     made = page_environment(loader, folder_above(roots))
     made.filters.update(ending=_ending, fitted=_fitted, preferred=_preferred, run_time=_run_time)
-    made.globals.update(overview=_overview, query_of=query_of, state_names=STATE_NAMES)
+    made.globals.update(overview=_overview, query_of=query_of, safe_tiers=SAFE_TIERS, state_names=STATE_NAMES)
     return made
 
 

@@ -24,7 +24,7 @@ from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.store.journal import State
 from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.text import counted
-from clip_client.dedup.types import NEVER, ON_REQUEST, SAFE_TIERS
+from clip_client.dedup.types import NEVER, ON_REQUEST
 from clip_client.review.state.found_groups import APPLIED, FoundGroups
 from preprocess_ensemble.errors import ReportedError
 
@@ -201,24 +201,17 @@ class Session:
         assert self.report is not None, "there is nothing to judge before the search has ended"
         return judged(replace(self.report, groups=groups), self.roots, options, compared=self.groups, **how)
 
-    def refusals(self, found: FoundGroup, keep: int, move: Iterable[int]) -> dict[int, dict[str, str]]:
-        """Return why members of a group would stay: position -> ``chosen`` and ``apply``, both sentences or empty.
+    def refusals(self, found: FoundGroup, keep: int, move: Iterable[int]) -> dict[int, str]:
+        """Return why those of the chosen photos that never move would stay: position -> sentence.
 
-        ``chosen`` is about a choice, of which ``move`` would move; ``apply`` about ``dedup --apply`` without a choice.
         Raises CannotChoose for members that do not exist.
         """
         members, moving = found.group.members, set(move)
         _check_places(found, {keep, *moving})
         wanted = keep_instead(found.group, members[keep].path, {members[place].path for place in moving})
         (group,) = self.judged(wanted).groups
-        never = {member.path: member.verdict.reason for member in group.members if member.verdict.moves == NEVER}
-        return {
-            place: {
-                "chosen": never.get(member.path, "") if place in moving else "",
-                "apply": member.verdict.why_it_stays(SAFE_TIERS),
-            }
-            for place, member in enumerate(members)
-        }
+        never = {one.path: one.verdict.reason for one in group.members if one.verdict.moves == NEVER}
+        return {place: never[members[place].path] for place in moving if never.get(members[place].path)}
 
     # Choices.
 
