@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from clip_client.cli.commands.undo import print_failures
 from clip_client.cli.output.progress import progress_bars
-from clip_client.dedup.actions.apple_photos_album import ALBUM, NoAlbum, fill_album
+from clip_client.dedup.actions.apple_photos_album import ALBUM, fill_album
 from clip_client.dedup.actions.apply import apply
 from clip_client.dedup.actions.chosen_runs import settle
 from clip_client.dedup.actions.plan import Plan, plan_moves
@@ -121,12 +121,9 @@ def _apply_plan(
         say("0 photos moved")
     failures = print_failures(outcomes)
     if plan.for_album:
-        try:
-            with progress_bars() as show:
-                listed = fill_album(plan.for_album, on_progress=show)
-        except NoAlbum as error:
-            print(f"clip-client: {error}", file=sys.stderr)
-            return 1
+        with progress_bars() as show:
+            listed = fill_album(plan.for_album, on_progress=show)
         say(f"{counted(sum(outcome.done for outcome in listed), 'photo')} in the album {ALBUM!r} of Apple Photos")
-        failures += print_failures(listed)
+        names = {move.duplicate.path: move.duplicate.label for move in plan.for_album}
+        failures += print_failures(tuple(replace(outcome, path=names[outcome.path]) for outcome in listed))
     return 0 if failures == 0 else 1

@@ -6,11 +6,11 @@ import os
 import threading
 import traceback
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from clip_client.dedup.actions.apple_photos_album import NoAlbum, fill_album
+from clip_client.dedup.actions.apple_photos_album import fill_album
 from clip_client.dedup.actions.apply import Outcome, apply
 from clip_client.dedup.actions.chosen_runs import record, settle, take_back
 from clip_client.dedup.actions.plan import plan_moves
@@ -151,7 +151,7 @@ class Worker:
                 try:
                     record(store.decisions, [(one.state, one.chosen) for one in batch if one.state != KEEP])
                     plan = self._planned(batch, store, job)
-                    outcomes = apply(plan, store.journal, run=job.run) + _fill_album(plan.for_album)
+                    outcomes = apply(plan, store.journal, run=job.run) + fill_album(plan.for_album)
                     job.outcomes.update((outcome.path, outcome) for outcome in outcomes)
                     done = {os.path.abspath(outcome.path) for outcome in outcomes if outcome.done}
                 finally:
@@ -182,17 +182,6 @@ class Worker:
         job.planned.update((move.duplicate.path, move) for move in (*plan.moves, *plan.for_album))
         job.planned.update((skip.photo.path, skip) for skip in plan.skipped)
         return plan
-
-
-def _fill_album(entries: Sequence[Move]) -> tuple[Outcome, ...]:
-    """Put photos into the album of Apple Photos; the outcomes name them by their paths."""
-    if not entries:
-        return ()
-    try:
-        outcomes = fill_album(entries)
-    except NoAlbum as error:
-        return tuple(Outcome(path=entry.duplicate.path, done=False, message=f"{error}.") for entry in entries)
-    return tuple(replace(one, path=entry.duplicate.path) for entry, one in zip(entries, outcomes, strict=True))
 
 
 def _is_begun(found: FoundGroup, done: set[str]) -> bool:
