@@ -20,9 +20,9 @@ __all__ = ("pytest_sessionfinish", "pytest_terminal_summary")
 TESTS = Path(__file__).parent
 
 FORKING_FILES = (
-    "unit/dedup/actions/apply/test_apply_crashes.py",
+    "unit/dedup/actions/test_crashes.py",
     "unit/dedup/actions/test_merging.py",
-    "unit/dedup/actions/test_chosen_runs.py",
+    "unit/dedup/actions/test_chosen.py",
 )
 """They fork hundreds of times: 6 ms each in a process of 100 MB, 45 ms in one of 900 MB, as others make it."""
 

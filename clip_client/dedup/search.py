@@ -28,7 +28,7 @@ from clip_client.dedup.features.collect import collect_features
 from clip_client.dedup.features.image_features import BYTES_ONLY
 from clip_client.dedup.files.directories import DirectorySet
 from clip_client.dedup.files.file_types import companions
-from clip_client.dedup.files.reading import PLAIN_READER, sha256_of
+from clip_client.dedup.files.reading import PLAIN_READER
 from clip_client.dedup.files.scanner import Scan, scan
 from clip_client.dedup.photo import Photo
 from clip_client.dedup.report import DuplicateReport
@@ -170,10 +170,7 @@ async def find_duplicates(
             bytes_only=tuple(collected.paths_with_code(BYTES_ONLY)),
         )
 
-        def hash_of(path: str) -> str:
-            return opened.files.sha256_of(path, sha256_of)
-
-        report = await to_thread.run_sync(lambda: judged(report, found.roots, options, hash_of=hash_of))
+        report = await to_thread.run_sync(lambda: judged(report, found.roots, options, files=opened.files))
         await to_thread.run_sync(opened.copies.record, report.groups)
         progress("comparing", len(found.files), len(found.files))
     return report

@@ -10,6 +10,7 @@ sentence"}`` with status 400 or 409.
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from html import escape
 from itertools import islice
@@ -23,10 +24,10 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from clip_client.dedup.actions.plan import Skip
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES
-from clip_client.review.pages import environment
+from clip_client.review.pages import better_ones, environment
 from clip_client.review.requests import (
-    MOST_ROWS,
     checked_filter,
     query_of,
     read_body,
@@ -36,12 +37,10 @@ from clip_client.review.requests import (
     read_wanted,
     used_rules,
 )
-from clip_client.review.state.applying import OUTCOMES
-from clip_client.review.state.bulk import Bulk
+from clip_client.review.state.bulk import Bulk, BulkCount
 from clip_client.review.state.photo_search import MOST_UPLOADED
 from clip_client.review.state.previews import SIZES, PreviewCache
 from clip_client.review.state.session import READY, SCANNING, Busy, CannotChoose
-from clip_client.review.views import MOST_PHOTOS, group_view
 from clip_client.search.filters import Filter
 
 if TYPE_CHECKING:
@@ -49,17 +48,23 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
+    from clip_client.dedup.actions.plan import Move
     from clip_client.review.state.applying import Worker
     from clip_client.review.state.found_groups import FoundGroup
     from clip_client.review.state.photo_search import PhotoSearch
     from clip_client.review.state.session import Session
 
 _ASSETS: Final = ("clip_client.review", "clip_client.dedup.reporting")
-_ROWS: Final = 50
-"""Groups on one page of the list."""
-_OF_A_JOB: Final = ("what", "number", "done", "total", "run", "is_running", "error")
+_GROUPS: Final = 50
+"""On one page of the list."""
+_PHOTOS: Final = 60
+"""Of one group that a page shows unless it is asked for more."""
+_LINES: Final = 200
+"""Photos of a plan on one page."""
+_OF_A_JOB: Final = ("what", "number", "done", "total", "run", "is_running", "error", "merge_metadata")
 _MOST_DECODED: Final = 3
 """Photos at once. They have threads of their own, so that pages never wait for them."""
+_CONTENT: Final = re.compile("[0-9a-f]{64}")
 
 
 def review_app(session: Session, worker: Worker, photos: PhotoSearch | None = None) -> Starlette:
@@ -101,7 +106,6 @@ class _Handlers:
         self._session = session
         self._photos = photos
         self._worker = worker
-        self._bulk = Bulk(session)
         self._templates = environment(session.roots)
         self._previews = PreviewCache(session.store.directory / "previews")
         self._decoding = CapacityLimiter(_MOST_DECODED)
@@ -114,28 +118,38 @@ class _Handlers:
         if state["phase"] != READY:
             return self._page("scanning.html.j2" if state["phase"] == SCANNING else "failed.html.j2", state)
         wanted, groups = read_filter(request), self._session.groups
-        start = read_number(request, "start", default=0, most=10**9)
+        start = read_number(request, "start")
         return self._page(
             "groups.html.j2",
             state,
             wanted=wanted,
             query=query_of(wanted),
             start=start,
-            most=_ROWS,
+            most=_GROUPS,
             count=groups.count(wanted),
-            groups=[group_view(found, most=3) for found in islice(groups.each(wanted), start, start + _ROWS)],
+            groups=list(islice(groups.each(wanted), start, start + _GROUPS)),
         )
 
     def group(self, request: Request) -> Response:
         """One group, with its first ``most`` photos. The query of the list that led here decides which one is next."""
         state = self._state()
         found, wanted = self._found(request), read_filter(request)
-        most = read_number(request, "most", default=MOST_PHOTOS, most=10**6)
+        most = read_number(request, "most", default=_PHOTOS, most=10**6)
         before, after = self._session.groups.neighbours(found.id, wanted)
+        members = found.group.members
+        keep, moving = found.keep_and_moving
+        seen = min(most, len(members))
+        shown = sorted({*range(seen), keep})
         return self._page(
             "group.html.j2",
             state,
-            group=group_view(found, most=most, problem_of=self._session.problem_of),
+            found=found,
+            keep=keep,
+            moving=moving,
+            shown={place: members[place] for place in shown},
+            seen=seen,
+            moving_unseen=len(moving.difference(shown)),
+            better=better_ones([member.photo for member in members]),
             before=before,
             after=after,
             query=query_of(wanted),
@@ -144,20 +158,16 @@ class _Handlers:
         )
 
     def refusals(self, request: Request) -> Response:
-        """Why photos of a group would stay, as JSON: position -> ``chosen`` and ``apply``.
+        """Why photos that a person chose to move would stay, as JSON: position -> sentence.
 
-        ``chosen`` is about a photo that a person chose to move, ``apply`` about ``dedup --apply``. The query
-        ``keep=0&move=1&move=2`` describes a choice that is not recorded yet; ``seen`` is as in a choice.
+        The query ``keep=0&move=1&move=2`` describes a choice that is not recorded yet; ``seen`` is as in a choice.
         """
         found = self._found(request)
         keep, moving = found.keep_and_moving
         if "keep" in request.query_params:
-            seen = read_number(request, "seen", default=len(found.group.members), most=10**6)
-            keep = read_number(request, "keep", default=0, most=10**6)
-            moving = {
-                *read_numbers(request, "move", most=10**6),
-                *(one for one in moving if one >= seen and one != keep),
-            }
+            seen = read_number(request, "seen", default=len(found.group.members))
+            keep = read_number(request, "keep")
+            moving = {*read_numbers(request, "move"), *found.moving_unseen(seen, keep)}
         try:
             return JSONResponse(self._session.refusals(found, keep, moving))
         except CannotChoose as error:
@@ -166,14 +176,16 @@ class _Handlers:
     async def photo(self, request: Request) -> Response:
         """A picture of a photo, ``small``, ``large`` or ``full``: a JPEG, upright, whole, never enlarged."""
         sha256, size = request.path_params["sha256"], request.path_params["size"]
-        paths = self._session.groups.paths(sha256) or (self._photos.paths(sha256) if self._photos else [])
-        if size not in SIZES or not paths:
+        if size not in SIZES or not _CONTENT.fullmatch(sha256):
             raise HTTPException(404, "there is no such picture")
-        jpeg = await to_thread.run_sync(partial(self._previews.jpeg, sha256, paths, size), limiter=self._decoding)
+        jpeg = await to_thread.run_sync(partial(self._jpeg, sha256, size), limiter=self._decoding)
         if jpeg is None:
             raise HTTPException(404, "the photo cannot be shown: it is gone, has changed, or cannot be decoded")
         # The address names the content, so it never shows anything else.
         return Response(jpeg, media_type="image/jpeg", headers={"cache-control": "private, max-age=3600, immutable"})
+
+    def _jpeg(self, sha256: str, size: str) -> bytes | None:
+        return self._previews.jpeg(sha256, self._session.paths_of(sha256), size)
 
     def state(self, _request: Request) -> Response:
         """What changes, as JSON: ``version`` grows with every change, also those of other tabs and processes."""
@@ -240,22 +252,25 @@ class _Handlers:
     def count(self, request: Request) -> Response:
         """How much ``rule=original&rule=folder=/photos`` (in this order) would choose: a part of a page.
 
-        Without a state, open groups are meant; without a rule, the rules of the search hold. An element with
-        ``data-goes-on`` says that not all groups have been counted: ask again.
+        Without a state, open groups are meant; without a rule, the rules of the search hold. If not all groups have
+        been counted, an element has ``data-goes-on``: ask again, and add that to the query.
         """
         self._need_groups()
         names, also = (request.query_params.getlist(name) for name in ("rule", "also"))
+        bulk = Bulk(self._session, read_filter(request), used_rules(names), also)
+        count = BulkCount(**{name: read_number(request, name, most=10**15) for name in vars(BulkCount())})
         try:
-            count = self._bulk.count(read_filter(request), used_rules(names), also)
-        except CannotChoose as error:
-            return self._html("counts.html.j2", count=None, error=str(error))
-        return self._html("counts.html.j2", count=count, error="")
+            goes_on, error = bulk.count(count), ""
+        except CannotChoose as refused:
+            goes_on, error = False, str(refused)
+        total = self._session.groups.count(bulk.filter)
+        return self._html("counts.html.j2", count=count, goes_on=goes_on and vars(count), total=total, error=error)
 
     async def choose_by_rules(self, request: Request) -> Response:
         """Choose for all wanted groups as one step: ``{"rules": [...], "also": [...], "tier": "", "text": ""}``."""
         *of_filter, rules, also = await read_body(request, tier="", state="", text="", rules=str, also=str)
         wanted = checked_filter(**dict(zip(("tier", "state", "text"), of_filter, strict=True)))
-        return await self._write(lambda: self._bulk.choose(wanted, used_rules(rules), also))
+        return await self._write(Bulk(self._session, wanted, used_rules(rules), also).choose)
 
     async def save_rules(self, request: Request) -> Response:
         """Save rules for ``dedup --keep @mine``: ``{"name": "mine", "rules": [...]}``; no rules delete the name."""
@@ -267,10 +282,23 @@ class _Handlers:
     def plan(self, request: Request) -> Response:
         """What the last plan would move and leave, and what came of it; ``start`` chooses the page."""
         self._need_groups()
-        state, job = self._state(), self._worker.job
-        start = read_number(request, "start", default=0, most=10**9)
-        lines = {} if job is None else {outcome: job.lines_with(outcome) for outcome in OUTCOMES}
-        return self._page("plan.html.j2", state, job=job, lines=lines, start=start, most=MOST_ROWS)
+        job, state = self._worker.job, self._state()
+        lines: dict[str, list[Move | Skip]] = {"failed": [], "stays": [], "moves": [], "moved": []}
+        # As the state has it: a job that has just ended would show its end, and none of its lines.
+        if job is not None and not state["job"]["is_running"]:
+            for path, planned in job.planned.items():
+                outcome = job.outcomes.get(path)
+                is_left = "stays" if isinstance(planned, Skip) else "moves"
+                lines[is_left if outcome is None else "moved" if outcome.done else "failed"].append(planned)
+        return self._page(
+            "plan.html.j2",
+            state,
+            lines=lines,
+            sizes={title: sum(_size(one) for one in of_title) for title, of_title in lines.items()},
+            outcomes=job.outcomes if job is not None else {},
+            start=read_number(request, "start"),
+            most=_LINES,
+        )
 
     async def make_plan(self, request: Request) -> Response:
         """Begin to plan all staged choices: ``{"merge_metadata": true}``; ``/state`` has the ``job``."""
@@ -284,7 +312,9 @@ class _Handlers:
 
     def history(self, _request: Request) -> Response:
         """The runs that can be taken back, also those of earlier days and of the command line."""
-        return self._page("history.html.j2", self._state(), job=self._worker.job, items=self._session.history())
+        state, job = self._state(), self._worker.job
+        failed = [] if job is None else [one for one in list(job.outcomes.values()) if not one.done]
+        return self._page("history.html.j2", state, failed=failed, items=self._session.history())
 
     async def restore(self, request: Request) -> Response:
         """Begin to take a run back."""
@@ -341,6 +371,13 @@ class _Handlers:
         if found is None:
             raise HTTPException(404, "there is no such group")
         return found
+
+
+def _size(planned: Move | Skip) -> int:
+    """Return what a line of the plan is about; what goes into an album stays on the disk."""
+    if isinstance(planned, Skip):
+        return planned.photo.size_bytes
+    return planned.duplicate.size_bytes if planned.folder else 0
 
 
 def _refuse(request: Request, error: Exception) -> Response:

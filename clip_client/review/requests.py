@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
 from starlette.exceptions import HTTPException
 
-from clip_client.review.state.found_groups import STAGED, Filter
+from clip_client.dedup.store.choices import KEEP, OPEN, SKIP
+from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
+from clip_client.review.state.found_groups import APPLIED, STAGED, Filter
 from clip_client.review.state.photo_search import Wanted
-from clip_client.review.views import STATE_NAMES
 from clip_client.search.filters import Filter as PhotoFilter
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-MOST_ROWS = 200
-"""Photos of a plan on one page."""
+STATE_NAMES: Final = {
+    OPEN: "undecided",
+    KEEP: "one stays",
+    KEEP_ALL: "keep all",
+    DIFFERENT: "different photos",
+    SKIP: "skipped",
+    APPLIED: "applied",
+}
 
 
 def read_filter(request: Request) -> Filter:
@@ -54,15 +61,15 @@ def used_rules(rules: list[str]) -> list[str]:
     return [rule for rule in rules if rule and not rule.endswith("=")]
 
 
-def read_number(request: Request, name: str, *, default: int, most: int) -> int:
+def read_number(request: Request, name: str, *, default: int = 0, most: int = 10**9) -> int:
     """Read a number of the query."""
     return next(iter(read_numbers(request, name, most=most)), default)
 
 
-def read_numbers(request: Request, name: str, *, most: int) -> list[int]:
+def read_numbers(request: Request, name: str, *, most: int = 10**9) -> list[int]:
     """Read the numbers of this name in the query."""
     texts = request.query_params.getlist(name)
-    if not all(text.isascii() and text.isdigit() and len(text) < 12 and int(text) <= most for text in texts):
+    if not all(text.isascii() and text.isdigit() and len(text) < 16 and int(text) <= most for text in texts):
         raise HTTPException(400, f"{name} is a number from 0 to {most}")
     return list(map(int, texts))
 

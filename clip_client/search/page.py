@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import base64
-import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import IO, TYPE_CHECKING, Any, Final
 
-from clip_client.dedup.reporting.html import asset, page_policy, report_environment
+from clip_client.dedup.reporting.html import report_environment
 from clip_client.dedup.reporting.previews import Picture, fit
-from clip_client.dedup.text import folder_above
 from preprocess_ensemble.cores import usable_cores
 
 if TYPE_CHECKING:
@@ -36,19 +34,8 @@ def write_page(
     """
     with ThreadPoolExecutor(usable_cores()) as pool:
         drawn = list(pool.map(lambda picture: _drawn(picture, thumbnail), pictures))
-    style, script = asset("style.css"), asset("viewer.js") + asset("page.js")
-    top = folder_above([os.path.dirname(picture.path) for picture in pictures])
-    pieces = (
-        report_environment(top)
-        .get_template("search.html.j2")
-        .generate(
-            about=about,
-            results=list(zip(pictures, drawn, strict=True)),
-            style=style,
-            script=script,
-            policy=page_policy(style, script),
-        )
-    )
+    template = report_environment(picture.path for picture in pictures).get_template("search.html.j2")
+    pieces = template.generate(about=about, results=list(zip(pictures, drawn, strict=True)))
     file.writelines(piece.encode() for piece in pieces)
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize
+    from playwright.sync_api import Browser, BrowserContext, Locator, Page, ViewportSize
 
     from tests.fixtures.reviews import Review
 
@@ -70,6 +70,13 @@ def violations(view: Page, *, sizes: Sequence[ViewportSize] = (WIDE, TABLET, PHO
             ]
     view.set_viewport_size(WIDE)
     return found
+
+
+def box(item: Locator) -> tuple[int, ...]:
+    """Return where an element is in the window, and how large: left, top, width and height."""
+    found = item.bounding_box()
+    assert found, "it is not shown"
+    return tuple(round(found[side]) for side in ("x", "y", "width", "height"))
 
 
 @contextmanager

@@ -13,12 +13,11 @@ import pytest
 from PIL import Image
 
 from clip_client.dedup import FailedFile, Match
-from clip_client.dedup.aligned import Alignment
 from clip_client.dedup.features.preview import thumbnail
 from clip_client.dedup.reporting.html import PageCommands, write_page
 from clip_client.dedup.reporting.previews import previews_folder
 from clip_client.dedup.types import ALTERED, BURST, EXACT, SAME_PIXELS, SIMILAR, CaptureTime, Metadata
-from tests.browser.conftest import PHONE, TABLET, WIDE, violations
+from tests.browser.conftest import PHONE, TABLET, WIDE, box, violations
 from tests.fixtures import members
 
 if TYPE_CHECKING:
@@ -100,7 +99,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
             album.member(HOSTILE, seed=9, size_bytes=40_000),
             tier=SAME_PIXELS,
         ),
-        group(album.member("a.jpg", (400, 600)), album.member("Copy of a.jpg", (400, 600)), tier=EXACT),
+        group(*(album.member(name, (400, 600), sha256="a" * 64) for name in ("a.jpg", "Copy of a.jpg")), tier=EXACT),
         group(frames[0], replace(frames[1], other_shot=BURST), *frames[2:]),
         group(album.member("panorama.jpg", (3000, 300)), album.member("panorama 2.jpg", (3000, 300), size_bytes=20)),
         group(album.member("icon.png", (32, 32)), album.member("icon small.png", (16, 16), size_bytes=15)),
@@ -191,8 +190,7 @@ def test_two_photos_are_compared_at_one_zoom_and_place(page: Path, open_page: Op
         images, zoom = view.locator(".stage img.shown"), view.locator(".zoom")
 
         def boxes() -> list[tuple[int, ...]]:
-            found = [item.bounding_box() for item in images.all()]
-            return [tuple(round(box[key]) for key in ("x", "y", "width", "height")) for box in found if box]
+            return [box(item) for item in images.all()]
 
         view.keyboard.press("x")
         assert (len(boxes()), len(set(boxes()))) == (2, 1), "a difference needs both at one place"
@@ -213,7 +211,7 @@ def test_two_photos_are_compared_at_one_zoom_and_place(page: Path, open_page: Op
         view.mouse.down()
         view.mouse.move(300, 430)
         view.mouse.up()
-        assert [box[1] - top for box in boxes()] == [30, 30]
+        assert [one[1] - top for one in boxes()] == [30, 30]
         before_wheel = zoom.inner_text()
         view.mouse.wheel(0, -200)
         expect(zoom).not_to_have_text(before_wheel)
@@ -236,40 +234,24 @@ def test_equal_photos_have_a_black_difference(tmp_path: Path, open_page: OpenPag
 
 def test_an_aligned_crop_is_compared_where_it_lies(tmp_path: Path, open_page: OpenPage) -> None:
     album = Album(tmp_path)
-    alignment = Alignment(
-        tier=ALTERED,
-        changes=("cropped to 25 %",),
-        lost=(),
-        transform=(1.0, 0.0, 150.0, 0.0, 1.0, 100.0),
-        residual=0.01,
-        region=(0.5, 0.5, 0.1, 0.2),
-        region_share=0.02,
-    )
-    why = (Match(test="alignment", value=0.99, threshold=0.8, alignment=alignment),)
+    place = {"transform": (1.0, 0.0, 150.0, 0.0, 1.0, 100.0), "region": (0.5, 0.5, 0.1, 0.2), "region_share": 0.02}
+    why = members.aligned(ALTERED, "cropped to 25 %", **place)
     kept, crop = album.member("kept.jpg"), album.member("crop.jpg", (300, 200), matches=why, tier=ALTERED)
     found = members.group(kept, crop, min_similarity=0.99)
     with open_page(write(tmp_path / "report.html", found), viewport=WIDE) as view:
         view.locator("a.mat").nth(1).click()
         view.keyboard.press("x")
-        pictures = {item.get_attribute("alt"): item.bounding_box() for item in view.locator(".stage img.shown").all()}
-        whole, part = pictures["kept.jpg"], pictures["crop.jpg"]
-        outline = view.locator(".outline:visible").bounding_box()
-        assert whole is not None
-        assert part is not None
-        assert outline is not None
-        assert [round(part[side] - whole[side]) for side in ("x", "y")] == [150, 100]
-        assert [round(part[side]) for side in ("width", "height")] == [300, 200]
-        assert [round(outline[side] - whole[side]) for side in ("x", "y")] == [300, 200]
-        assert [round(outline[side]) for side in ("width", "height")] == [60, 80]
+        pictures = {item.get_attribute("alt"): box(item) for item in view.locator(".stage img.shown").all()}
+        left, top, *_ = pictures["kept.jpg"]
+        assert pictures["crop.jpg"] == (left + 150, top + 100, 300, 200)
+        assert box(view.locator(".outline:visible")) == (left + 300, top + 200, 60, 80)
 
 
 def test_an_enlarged_icon_keeps_its_size_and_a_click_with_ctrl_opens_the_file(page: Path, open_page: OpenPage) -> None:
     with open_page(page, viewport=WIDE) as view:
         icons = view.locator(".group", has_text="icon small.png")
         icons.locator("a.mat").first.click()
-        box = view.locator(".stage img.shown").bounding_box()
-        assert box is not None
-        assert (box["width"], box["height"]) == (32, 32)
+        assert box(view.locator(".stage img.shown"))[2:] == (32, 32)
         view.get_by_role("button", name="Close").click()
         with view.context.expect_page() as opened:
             icons.locator("a.mat").first.click(modifiers=["Control"])
@@ -298,19 +280,10 @@ def test_commands_can_be_copied_and_a_shell_reads_what_was_meant(page: Path, ope
         decide = [b"clip-client", b"decide", b"different"]
         assert bash_reads(copied(first.locator("[data-do=copy]"))) == [*decide, *paths]
         first.locator("a.mat").nth(2).click()
-        pair = copied(view.get_by_role("dialog").locator("[data-do=copy]"))
-        assert bash_reads(pair) == [*decide, paths[2], paths[0]]
-
-
-def test_files_with_the_same_bytes_are_not_offered_as_different(tmp_path: Path, open_page: OpenPage) -> None:
-    album = Album(tmp_path)
-    kept, other = album.member("a.jpg"), album.member("b.jpg")
-    same = album.member("a 2.jpg", sha256=kept.sha256)
-    with open_page(write(tmp_path / "report.html", group(kept, same, other)), viewport=WIDE) as view:
-        view.locator("a.mat").nth(2).click()
-        offer = view.get_by_role("button", name="different photos")
-        expect(offer).to_be_visible()
-        view.keyboard.press("ArrowLeft")
+        offer = view.get_by_role("dialog").locator("[data-do=copy]")
+        assert bash_reads(copied(offer)) == [*decide, paths[2], paths[0]]
+        view.keyboard.press("Escape")
+        view.locator("a.mat").nth(3).click()  # of two files with the same bytes, which are one photo
         expect(offer).to_be_hidden()
 
 

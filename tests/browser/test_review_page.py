@@ -11,7 +11,7 @@ import pytest
 from clip_client.dedup import Store
 from clip_client.dedup.aligned import PUT_INTO
 from clip_client.dedup.types import EDITED
-from tests.browser.conftest import PHONE, opened, press
+from tests.browser.conftest import PHONE, box, opened, press
 from tests.fixtures import members
 from tests.fixtures.albums import member, report, snapshot, without_access, write
 from tests.fixtures.images.scenes import resized, scene
@@ -199,10 +199,10 @@ def group_of(review: Review, number: int) -> tuple[Member, ...]:
 def test_on_a_phone_two_photos_come_before_the_buttons(page: Page) -> None:
     page.set_viewport_size(PHONE)
     open_first(page)
-    buttons = page.locator(".decide").bounding_box()
-    photos = [page.locator("figure").nth(place).bounding_box() for place in (0, 1)]
-    assert buttons
-    assert all(photo and photo["y"] + photo["height"] < buttons["y"] for photo in photos)
+    _, buttons, *_ = box(page.locator(".decide"))
+    for place in (0, 1):
+        _, top, _, height = box(page.locator("figure").nth(place))
+        assert top + height < buttons
 
 
 def test_rules_decide_many_groups_and_one_undo_takes_all_of_it_back(page: Page, review: Review) -> None:

@@ -13,10 +13,12 @@ import asyncio
 import gc
 import json
 import queue
+import re
 import tempfile
 import time
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from html import unescape
 from http.client import HTTPConnection
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -97,10 +99,10 @@ class Browser:
         return answer
 
     def ms(self, path: str, body: Any = None) -> float:
-        """Send a request, and again while its answer says that it goes on; return the milliseconds that this took."""
-        started = time.perf_counter()
-        while b" data-goes-on>" in self.answer(path, body):
-            continue
+        """Send a request, and again while its answer says how to go on; return the milliseconds that this took."""
+        started, query = time.perf_counter(), ""
+        while goes_on := re.search(rb'data-goes-on="([^"]*)"', self.answer(path + query, body)):
+            query = "&" + unescape(goes_on[1].decode())
         return (time.perf_counter() - started) * 1000
 
 

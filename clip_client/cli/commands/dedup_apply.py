@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -13,14 +12,13 @@ from typing import TYPE_CHECKING
 
 from clip_client.cli.commands.undo import print_failures
 from clip_client.cli.output.progress import progress_bars
-from clip_client.dedup.actions.apple_photos_album import ALBUM, NoAlbum, fill_album
+from clip_client.dedup.actions.apple_photos_album import ALBUM, fill_album
 from clip_client.dedup.actions.apply import apply
 from clip_client.dedup.actions.chosen_runs import settle
 from clip_client.dedup.actions.plan import Plan, plan_moves
-from clip_client.dedup.actions.verdicts import Judge
+from clip_client.dedup.actions.verdicts import judged
 from clip_client.dedup.compare.chosen_groups import chosen_groups
 from clip_client.dedup.files.directories import DirectorySet
-from clip_client.dedup.files.reading import sha256_of
 from clip_client.dedup.store.choices import moving_tiers
 from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.text import counted, human_bytes, printable
@@ -44,28 +42,26 @@ def apply_report(
 
     ``paths`` is what was searched; ``say`` prints a line.
     """
-    tiers = options.moving_tiers
     moving: Mapping[str, Choice] = {}
+    staying: Mapping[str, str] = {}
     chosen = None
     if options.is_chosen:
         with suppress(StoreError), store.journal.exclusive():  # another process is carrying choices out
             settle(store)
-        judge = Judge(report, paths, options.moves, hash_of=lambda path: store.files.sha256_of(path, sha256_of))
-        chosen = chosen_groups(report, store.choices.all())
-        report, moving = replace(chosen.report, groups=tuple(map(judge.judge, chosen.report.groups))), chosen.moving
-    plan = plan_moves(
-        report,
-        paths,
-        tiers=tiers,
-        options=options.moves,
-        chosen={path: moving_tiers(choice.rules) for path, choice in moving.items()} if options.is_chosen else None,
-    )
+        compared = {os.path.abspath(member.path) for group in report.groups for member in group.members}
+        found = chosen_groups(report, store.choices.all())
+        moving, staying = found.moving, found.staying
+        chosen = {path: moving_tiers(choice.rules) for path, choice in moving.items()}
+        report = judged(found.report, paths, options.moves, compared=compared, files=store.files)
+    plan = plan_moves(report, paths, tiers=options.moving_tiers, options=options.moves, chosen=chosen)
     refused = [skip for skip in plan.skipped if not skip.tier]
     if options.apply or options.dry_run:
         for skip in refused:
             say(f"stays: {printable(skip.photo.label)}: {printable(skip.reason)}")
-        if chosen is not None:
-            _print_staying(chosen.staying, paths, say)
+        searched = DirectorySet(paths)
+        for path, reason in staying.items():
+            if os.path.lexists(path) and searched.contains(path):
+                say(f"stays: {printable(path)}: {printable(reason)}")
     elif refused:
         stay = "stays" if len(refused) == 1 else "stay"
         say(f"{counted(len(refused), 'other photo')} of the groups {stay}; --dry-run says why")
@@ -74,16 +70,11 @@ def apply_report(
         return _apply_plan(plan, store, options, say, moving)
     if options.dry_run:
         _print_plan(plan, say)
-    _print_totals(plan, say)
+    moved = f"{counted(len(plan.moves), 'photo')} of {human_bytes(plan.size_bytes)}" if plan.moves else "nothing"
+    say(f"--apply would move {moved}")
+    if plan.for_album:
+        say(f"{counted(len(plan.for_album), 'photo')} of Apple Photos would go into its album {ALBUM!r}")
     return 0
-
-
-def _print_staying(staying: Mapping[str, str], paths: Sequence[str], say: Callable[[str], None]) -> None:
-    """Print why chosen photos stay, as far as they are in the searched folders."""
-    searched = DirectorySet(paths)
-    for path, reason in staying.items():
-        if os.path.lexists(path) and searched.contains(path):
-            say(f"stays: {printable(path)}: {printable(reason)}")
 
 
 def _print_skipped_tiers(plan: Plan, options: ActionOptions, say: Callable[[str], None]) -> None:
@@ -104,13 +95,6 @@ def _print_plan(plan: Plan, say: Callable[[str], None]) -> None:
         say(f"would write: {printable(path)}")
     for entry in plan.for_album:
         say(f"for the album: {printable(entry.duplicate.label)}; kept: {printable(entry.kept.label)}")
-
-
-def _print_totals(plan: Plan, say: Callable[[str], None]) -> None:
-    moved = f"{counted(len(plan.moves), 'photo')} of {human_bytes(plan.size_bytes)}" if plan.moves else "nothing"
-    say(f"--apply would move {moved}")
-    if plan.for_album:
-        say(f"{counted(len(plan.for_album), 'photo')} of Apple Photos would go into its album {ALBUM!r}")
 
 
 def _apply_plan(
@@ -137,12 +121,9 @@ def _apply_plan(
         say("0 photos moved")
     failures = print_failures(outcomes)
     if plan.for_album:
-        try:
-            with progress_bars() as show:
-                listed = fill_album(plan.for_album, on_progress=show)
-        except NoAlbum as error:
-            print(f"clip-client: {error}", file=sys.stderr)
-            return 1
+        with progress_bars() as show:
+            listed = fill_album(plan.for_album, on_progress=show)
         say(f"{counted(sum(outcome.done for outcome in listed), 'photo')} in the album {ALBUM!r} of Apple Photos")
-        failures += print_failures(listed)
+        names = {move.duplicate.path: move.duplicate.label for move in plan.for_album}
+        failures += print_failures(tuple(replace(outcome, path=names[outcome.path]) for outcome in listed))
     return 0 if failures == 0 else 1

@@ -16,14 +16,14 @@ from preprocess_ensemble.errors import ReportedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from clip_client.dedup.actions.plan import AlbumEntry
+    from clip_client.dedup.actions.plan import Move
 
 ALBUM: Final = "Duplicates (clip-client)"
 """Name of the album at the top level; it is made if it does not exist."""
 
 
 class NoAlbum(ReportedError):
-    """The album cannot be filled; the message is one sentence for people."""
+    """A photo cannot go into the album, or none can; the message is one sentence for people, without its full stop."""
 
 
 def check_photos() -> None:
@@ -43,43 +43,53 @@ def check_photos() -> None:
 
 
 def fill_album(
-    entries: Sequence[AlbumEntry], *, on_progress: Callable[[str, int, int], None] | None = None
+    entries: Sequence[Move], *, on_progress: Callable[[str, int, int], None] | None = None
 ) -> tuple[Outcome, ...]:
     """Put each photo into the album and return one outcome for each; a photo that is in it already stays in it.
 
-    Both files of an entry are hashed again first; an entry is skipped if one of them changed or disappeared. Raises
-    NoAlbum if :func:`check_photos` does, or if Photos refuses to make the album.
+    Both files of an entry are hashed again first; an entry is skipped if one of them changed or disappeared.
     """
-    check_photos()
-    import photoscript
-
+    outcomes: list[Outcome] = []
     try:
-        library = photoscript.PhotosLibrary()
-        album = library.album(ALBUM, top_level=True) or library.create_album(ALBUM)
-    except Exception as error:  # AppleScript passes on any error of Photos
-        raise NoAlbum(f"Photos cannot make the album: {error}; allow this terminal to control Photos") from error
-    outcomes = []
+        album = _album() if entries else None
+    except NoAlbum as error:
+        return tuple(Outcome(path=entry.duplicate.path, done=False, message=f"{error}.") for entry in entries)
     for done, entry in enumerate(entries, start=1):
-        problem = _add(entry, album, photoscript)
-        message = problem or f"In the album {ALBUM!r}."
-        outcomes.append(Outcome(path=entry.duplicate.label, done=not problem, message=message))
+        try:
+            _add(entry, album)
+        except NoAlbum as error:
+            outcomes.append(Outcome(path=entry.duplicate.path, done=False, message=f"{error}."))
+        else:
+            outcomes.append(Outcome(path=entry.duplicate.path, done=True, message=f"In the album {ALBUM!r}."))
         if on_progress is not None:
             on_progress("filling the album", done, len(entries))
     return tuple(outcomes)
 
 
-def _add(entry: AlbumEntry, album: Any, photoscript: Any) -> str:
-    """Add a photo to the album; return why it could not be added, or an empty text."""
-    for what, member in (("It", entry.duplicate), ("The kept photo", entry.kept)):
-        if not has_sha256(member.path, member.sha256):
-            return f"{what} has changed or disappeared since it was compared."
+def _album() -> Any:
+    check_photos()
+    import photoscript
+
+    try:
+        library = photoscript.PhotosLibrary()
+        return library.album(ALBUM, top_level=True) or library.create_album(ALBUM)
+    except Exception as error:  # AppleScript passes on any error of Photos
+        raise NoAlbum(f"Photos cannot make the album: {error}; allow this terminal to control Photos") from error
+
+
+def _add(entry: Move, album: Any) -> None:
+    """Add a photo to the album. Raises NoAlbum."""
+    import photoscript
+
+    for what, photo in (("It", entry.duplicate), ("The kept photo", entry.kept)):
+        if not has_sha256(photo.path, photo.sha256):
+            raise NoAlbum(f"{what} has changed or disappeared since it was compared")
     known = entry.duplicate.in_library
     if known is None:
-        return "It is in no Apple Photos library."
+        raise NoAlbum("It is in no Apple Photos library")
     try:
         album.add([photoscript.Photo(known.uuid)])
     except ValueError:
-        return f"Photos does not know it: {known.library} is not the library that is open."
+        raise NoAlbum(f"Photos does not know it: {known.library} is not the library that is open") from None
     except Exception as error:
-        return f"Photos refuses: {error}."
-    return ""
+        raise NoAlbum(f"Photos refuses: {error}") from error

@@ -1,19 +1,30 @@
-"""What a duplicate has that the kept photo lacks, so that moving it would lose something: metadata, and its picture."""
+"""What a duplicate has that the kept photo lacks, so that moving it would lose something: metadata, and its picture.
+
+A duplicate stays where it is if its metadata would be lost. With ``--merge-metadata`` date, position, rating, keywords,
+title and caption go into an XMP sidecar beside the kept photo, and the duplicate may move.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import os
+from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
+from clip_client.dedup.actions.quarantine import CannotMove, why_read_only
+from clip_client.dedup.actions.sidecars import SidecarToWrite, sidecar_path, sidecar_with
+from clip_client.dedup.files.apple_photos import is_inside_library
 from clip_client.dedup.files.encoding import Encoding, read_encoding
 from clip_client.dedup.files.field_names import DATES, rank
 from clip_client.dedup.files.fields import Fields, read_attributes, read_fields, read_sidecar_fields
+from clip_client.dedup.files.file_types import SIDECAR, suffix_of
+from clip_client.dedup.files.metadata import read_sidecar
 from clip_client.dedup.files.reading import read_file
 from clip_client.dedup.types import EDITED, EXACT, RAW, SAME_PIXELS, SIMILAR, FailedFile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from clip_client.dedup.files.fields import Value
     from clip_client.dedup.photo import Photo
@@ -25,103 +36,121 @@ _MOST_NAMES: Final = 4
 """Fields that a sentence names; people look into the files for the others."""
 _IN_METADATA: Final = frozenset({"rating", "keywords"})
 """Fields that :class:`~clip_client.dedup.types.Metadata` holds from all places; of others it holds the first."""
+_LARGEST_SIDECAR: Final = 2**20
+"""Bytes."""
+_UNREADABLE: Final = "Its metadata cannot be read, so it cannot be compared with that of the kept photo."
+_LACKS: Final = "It has metadata that the kept photo lacks"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Loss:
-    """Fields that would be lost with a duplicate, by the names that a report gives them."""
-
-    missing: tuple[str, ...] = ()
-    """Fields of :class:`~clip_client.dedup.types.Metadata` that the kept photo does not have, or keywords that it
-    lacks. A sidecar could hold them."""
-    differing: tuple[str, ...] = ()
-    """Fields of it that have other values in the kept photo."""
-    others: tuple[str, ...] = ()
-    """All other fields of the file; the most important one first."""
-
-    def __bool__(self) -> bool:
-        return bool(self.missing or self.differing or self.others)
-
-
-def loss(copy: Metadata, kept: Metadata) -> Loss:
-    """Compare what two photos say about themselves, field by field."""
-    fields: dict[str, tuple[bool, bool]] = {  # name -> (the copy has another value, the kept photo has none)
-        "date": (not kept.taken.startswith(copy.taken), copy.taken.startswith(kept.taken)),
-        "GPS position": (not _is_same_place(copy, kept), kept.latitude is None),
-        "rating": (copy.rating not in (0, kept.rating), not kept.rating),
-        "keywords": (not words(copy) <= words(kept), True),
-        "title": (copy.title not in ("", kept.title), not kept.title),
-        "caption": (copy.caption not in ("", kept.caption), not kept.caption),
+def unsaid(copy: Metadata, kept: Metadata) -> list[str]:
+    """Name the fields in which a copy says what ``kept`` does not say."""
+    is_said = {
+        "date": kept.taken.startswith(copy.taken),
+        "GPS position": _is_same_place(copy, kept),
+        "rating": copy.rating in (0, kept.rating),
+        "keywords": _keywords(copy) <= _keywords(kept),
+        "title": copy.title in ("", kept.title),
+        "caption": copy.caption in ("", kept.caption),
     }
-    return Loss(
-        missing=tuple(name for name, (is_lost, is_free) in fields.items() if is_lost and is_free),
-        differing=tuple(name for name, (is_lost, is_free) in fields.items() if is_lost and not is_free),
+    return [name for name, says_it in is_said.items() if not says_it]
+
+
+def merged(kept: Metadata, copy: Metadata) -> Metadata:
+    """Fill what ``kept`` does not say from ``copy``. What is still unsaid differs, and a photo can have only one."""
+    placed = copy if kept.latitude is None else kept
+    return replace(
+        kept,
+        taken=copy.taken if copy.taken.startswith(kept.taken) else kept.taken,
+        latitude=placed.latitude,
+        longitude=placed.longitude,
+        rating=kept.rating or copy.rating,
+        keywords="\n".join(sorted(_keywords(kept) | _keywords(copy))),
+        title=kept.title or copy.title,
+        caption=kept.caption or copy.caption,
     )
 
 
-def loss_in_files(copy: Photo, kept: Photo, known: Metadata, sidecars: Iterable[bytes] = ()) -> Loss:
-    """Compare all fields of two files but housekeeping (:mod:`~clip_client.dedup.files.field_names`).
+class KeptMetadata:
+    """The metadata of a kept photo and its sidecars, and what copies that move add to it."""
 
-    ``known`` is the metadata of the kept photo with its ``sidecars``, the XMP packets beside it. Of files with the same
-    bytes only the extended attributes can differ. Raises ValueError if the fields of the copy cannot be read.
-    """
-    lost, found = read_attributes(copy.path).lost_in([read_attributes(kept.path)]), Loss()
-    if copy.sha256 != kept.sha256:
-        metadata = copy.metadata
-        found = loss(metadata, known)
-        ours, theirs = _fields_of(copy.path, copy.sha256), _fields_of(kept.path, kept.sha256)
-        if ours.is_unreadable:
-            raise ValueError(f"the fields of {copy.path} cannot be read")
-        # ``found`` is about the first value of each of these fields.
-        compared: dict[str, set[Value]] = {name: {metadata.taken} for name in DATES}
-        compared |= {name: {" ".join(getattr(metadata, name).split())} for name in ("title", "caption")}
-        for name, values in ours.lost_in([theirs, *map(read_sidecar_fields, sidecars)]).items():
-            if name not in _IN_METADATA:
-                lost[name] = values - compared.get(name, set())
-    return replace(found, others=tuple(sorted((name for name, values in lost.items() if values), key=rank)))
+    def __init__(self, kept: Photo) -> None:
+        self.kept = kept
+        self._sidecars: dict[str, bytes] = {}
+        """Absolute path -> content."""
+        known = kept.metadata
+        for companion in kept.companions:
+            if companion.kind == SIDECAR and suffix_of(companion.path) == ".xmp":
+                with suppress(OSError), open(companion.path, "rb") as file:
+                    data = file.read(_LARGEST_SIDECAR + 1)
+                    self._sidecars[os.path.abspath(companion.path)] = data
+                    known = merged(known, read_sidecar(data))
+        self._before = self._merged = known
 
+    def check(self, copy: Photo, *, is_same_picture: bool, can_merge: bool) -> None:
+        """Raise CannotMove if metadata of the copy would be lost with it. If ``can_merge``, a new sidecar can save it.
 
-# A kept photo is compared with each of its copies: what a file says is read once while its content stays.
-@lru_cache(maxsize=256)
-def _fields_of(path: str, sha256: str) -> Fields:
-    data = _data_of(path, sha256)
-    return read_fields(data) if data else Fields(is_unreadable=True)
+        If the copy is not proved to be the same picture, a person looks at it, and only the fields of
+        :class:`~clip_client.dedup.types.Metadata` are compared. Of files with the same bytes only the extended
+        attributes can differ.
+        """
+        kept, metadata = self.kept, copy.metadata
+        has_same_bytes = copy.sha256 == kept.sha256
+        if not has_same_bytes and metadata.is_incomplete:
+            raise CannotMove(_UNREADABLE)
+        lost = [] if has_same_bytes else unsaid(metadata, self._before)
+        differing = unsaid(metadata, merged(self._before, metadata)) if lost else []
+        missing = [name for name in lost if name not in differing]
+        if (is_same_picture or has_same_bytes) and (others := self._others_lost(copy)):
+            raise CannotMove(f"{_LACKS}: {_some([*missing, *others])}.")
+        if not lost:
+            return
+        if differing := unsaid(metadata, merged(self._merged, metadata)):
+            raise CannotMove(f"Its {_joined(differing)} differs from that of the kept photo, which can have only one.")
+        if copy.in_library is not None:  # it does not move, so undo could not remove the sidecar
+            raise CannotMove(f"{_LACKS}: {_joined(missing)}.")
+        if not can_merge:
+            raise CannotMove(f"{_LACKS}, which --merge-metadata can save: {_joined(missing)}.")
+        path = sidecar_path(kept.path)
+        folder = os.path.dirname(path)
+        if self._sidecars or os.path.lexists(path):
+            raise CannotMove("The kept photo already has a sidecar, and sidecars of other programs are never changed.")
+        if kept.is_reference or kept.in_library is not None or is_inside_library(path):
+            raise CannotMove(f"{_LACKS}, and nothing is written to the kept photo's folder.")
+        if problem := why_read_only(folder):
+            raise CannotMove(f"No sidecar can be written beside the kept photo: its {problem}: {folder}.")
 
+    def _others_lost(self, copy: Photo) -> list[str]:
+        """Name the other fields that would be lost, the most important one first; housekeeping does not count.
 
-@lru_cache(maxsize=256)
-def _encoding_of(path: str, sha256: str) -> Encoding | None:
-    return read_encoding(_data_of(path, sha256))
+        Raises CannotMove if the fields of the copy cannot be read.
+        """
+        kept, metadata = self.kept, copy.metadata
+        lost = read_attributes(copy.path).lost_in([read_attributes(kept.path)])
+        if copy.sha256 != kept.sha256:
+            ours = _fields_of(copy.path, copy.sha256)
+            if ours.is_unreadable:
+                raise CannotMove(_UNREADABLE)
+            # ``unsaid`` is about the first value of each of these fields.
+            compared: dict[str, set[Value]] = {name: {metadata.taken} for name in DATES}
+            compared |= {name: {" ".join(getattr(metadata, name).split())} for name in ("title", "caption")}
+            theirs = [_fields_of(kept.path, kept.sha256), *map(read_sidecar_fields, self._sidecars.values())]
+            for name, values in ours.lost_in(theirs).items():
+                if name not in _IN_METADATA:
+                    lost[name] = values - compared.get(name, set())
+        return sorted((name for name, values in lost.items() if values), key=rank)
 
+    def add(self, copy: Photo) -> None:
+        """Add the fields of a copy that moves to what the kept photo's sidecar will contain."""
+        if copy.sha256 != self.kept.sha256:
+            self._merged = merged(self._merged, copy.metadata)
 
-@lru_cache(maxsize=2)
-def _data_of(path: str, sha256: str) -> bytes:
-    """Read a photo, or the one that is kept, once for its fields and its encoding; empty if it cannot be read."""
-    found = read_file(path)
-    return b"" if isinstance(found, FailedFile) else found[1]
-
-
-def words(metadata: Metadata) -> set[str]:
-    """Return the keywords."""
-    return set(filter(None, metadata.keywords.split("\n")))
-
-
-def _is_same_place(copy: Metadata, kept: Metadata) -> bool:
-    if copy.latitude is None or copy.longitude is None:
-        return True
-    if kept.latitude is None or kept.longitude is None:
-        return False
-    return max(abs(copy.latitude - kept.latitude), abs(copy.longitude - kept.longitude)) <= _SAME_PLACE_DEGREES
-
-
-def some(names: Sequence[str]) -> str:
-    """Return ``"a, b, c, d and 3 more"``."""
-    further = len(names) - _MOST_NAMES
-    return joined(names if further <= 0 else [*names[:_MOST_NAMES], f"{further} more"])
-
-
-def joined(names: Sequence[str]) -> str:
-    """Return ``"a, b and c"``."""
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    def sidecars_for(self, copy: Photo) -> tuple[SidecarToWrite, ...]:
+        """Return the sidecars that must exist before the copy moves; call it after all copies are added."""
+        if copy.sha256 == self.kept.sha256 or not unsaid(copy.metadata, self.kept.metadata):
+            return ()
+        if unsaid(copy.metadata, self._before):
+            return (sidecar_with(self._merged, self._before, beside=self.kept.path),)
+        return tuple(SidecarToWrite(path=path, data=data, is_ours=False) for path, data in self._sidecars.items())
 
 
 def picture_loss(photo: Photo, kept: Photo, tier: str) -> tuple[str, str]:
@@ -146,3 +175,47 @@ def picture_loss(photo: Photo, kept: Photo, tier: str) -> tuple[str, str]:
         return "", "It was compared with the preview in the RAW file that is kept, which may be smaller."
     is_unknown = ours is None or theirs is None
     return "", "How its file or the kept one stores the picture cannot be read." if is_unknown else ""
+
+
+# A file is read once while its content stays: a kept photo is compared with each of its copies.
+
+
+@lru_cache(maxsize=256)
+def _fields_of(path: str, sha256: str) -> Fields:
+    data = _data_of(path, sha256)
+    return read_fields(data) if data else Fields(is_unreadable=True)
+
+
+@lru_cache(maxsize=256)
+def _encoding_of(path: str, sha256: str) -> Encoding | None:
+    return read_encoding(_data_of(path, sha256))
+
+
+@lru_cache(maxsize=2)
+def _data_of(path: str, sha256: str) -> bytes:
+    """Read a photo, or the one that is kept, once for its fields and its encoding; empty if it cannot be read."""
+    found = read_file(path)
+    return b"" if isinstance(found, FailedFile) else found[1]
+
+
+def _keywords(metadata: Metadata) -> set[str]:
+    return set(filter(None, metadata.keywords.split("\n")))
+
+
+def _is_same_place(copy: Metadata, kept: Metadata) -> bool:
+    if copy.latitude is None or copy.longitude is None:
+        return True
+    if kept.latitude is None or kept.longitude is None:
+        return False
+    return max(abs(copy.latitude - kept.latitude), abs(copy.longitude - kept.longitude)) <= _SAME_PLACE_DEGREES
+
+
+def _some(names: Sequence[str]) -> str:
+    """Return ``"a, b, c, d and 3 more"``."""
+    further = len(names) - _MOST_NAMES
+    return _joined(names if further <= 0 else [*names[:_MOST_NAMES], f"{further} more"])
+
+
+def _joined(names: Sequence[str]) -> str:
+    """Return ``"a, b and c"``."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))

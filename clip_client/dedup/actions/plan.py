@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING
 
-from clip_client.dedup.actions.merging import KeptMetadata
+from clip_client.dedup.actions.losses import KeptMetadata
 from clip_client.dedup.actions.quarantine import CannotMove, quarantine_folder
-from clip_client.dedup.actions.verdicts import MoveOptions, check_tiers, roots_of
+from clip_client.dedup.actions.verdicts import MoveOptions, roots_of
 from clip_client.dedup.types import IF_CHOSEN, SAFE_TIERS, TIERS
 
 if TYPE_CHECKING:
@@ -24,30 +24,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Move:
-    """A photo that would move to the quarantine, with its companions."""
+    """A photo that would move to the quarantine, with its companions, or into an album of Apple Photos."""
 
     duplicate: Photo
     kept: Photo
     """The kept photo of its group, or another photo that stays and holds the same picture."""
     tier: str
-    companions: tuple[Companion, ...]
-    folder: str
-    """It contains the quarantine that the photo moves to."""
+    companions: tuple[Companion, ...] = ()
+    folder: str = ""
+    """It contains the quarantine that the photo moves to; empty for a photo that goes into the album."""
     reason: str = ""
     """Why it moves only because a person chose it; empty if it moves by its verdict."""
     is_chosen: bool = False
     """A person looked at the photo and chose that it moves."""
     sidecars: tuple[SidecarToWrite, ...] = ()
     """Sidecars that must be beside the kept photo before this one moves."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class AlbumEntry:
-    """A photo in an Apple Photos library. It is never moved; it would go into an album there."""
-
-    duplicate: Photo
-    kept: Photo
-    """The photo that stays, in any folder or library."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +58,8 @@ class Plan:
 
     moves: tuple[Move, ...]
     skipped: tuple[Skip, ...]
-    for_album: tuple[AlbumEntry, ...] = ()
+    for_album: tuple[Move, ...] = ()
+    """Photos in libraries of Apple Photos. They are never moved; they would go into an album there."""
     hard_link: bool = False
     """A hard link to the kept photo replaces each photo that moves."""
 
@@ -91,23 +83,19 @@ def plan_moves(
     the photos move whose paths it holds: those of the tiers that it maps them to, or, for None, which says that a
     person looked at the photo, all but those that never move.
 
-    :func:`~.apply.apply` moves exactly what the plan says, unless another program changes the files in between. Raises
-    ValueError as :func:`~.verdicts.check_tiers`.
+    :func:`~.apply.apply` moves exactly what the plan says, unless another program changes the files in between.
     """
-    if chosen is None:
-        check_tiers(tiers, report.model)
     options = options or MoveOptions()
     roots = roots_of(paths)
     moves: list[Move] = []
     skipped: list[Skip] = []
-    for_album: list[AlbumEntry] = []
+    for_album: list[Move] = []
     for group in report.groups:
         photos = {member.path: member.photo for member in group.members}
-        moved: dict[str, tuple[Photo, str]] = {}
-        """Path of a photo that moves -> the photo that stays for it, and how certain that is."""
+        moved: dict[str, Move] = {}
+        """By the path of the photo that moves."""
         metadata: dict[str, KeptMetadata] = {}
         """By the path of a photo that stays."""
-        of_group: list[Move] = []
         for member in _copies_last(group):
             photo, verdict = member.photo, member.verdict
             if chosen is not None and photo.path not in chosen:
@@ -117,32 +105,31 @@ def plan_moves(
                 skipped.append(Skip(photo=photo, reason=reason, tier=verdict.tier if verdict.is_copy else ""))
                 continue
             kept, tier = photos[verdict.kept], verdict.tier
-            if kept.path in moved:
-                kept, certainty = moved[kept.path]
-                tier = max(tier, certainty, key=TIERS.index)
-            try:
-                folder = "" if photo.in_library is not None else quarantine_folder(photo.path, roots)
-            except CannotMove as error:  # something has changed since the verdict
-                skipped.append(Skip(photo=photo, reason=str(error)))
-                continue
-            moved[photo.path] = kept, tier
-            if not folder:
-                for_album.append(AlbumEntry(duplicate=photo, kept=kept))
-                continue
-            metadata.setdefault(kept.path, KeptMetadata(kept)).add(photo)
-            of_group.append(
-                Move(
-                    duplicate=photo,
-                    kept=kept,
-                    tier=tier,
-                    companions=() if options.hard_link else photo.companions,
-                    folder=folder,
-                    reason=verdict.reason if verdict.moves == IF_CHOSEN else "",
-                    is_chosen=selected is None,
-                )
+            if instead := moved.get(kept.path):
+                kept, tier = instead.kept, max(tier, instead.tier, key=TIERS.index)
+            move = Move(
+                duplicate=photo,
+                kept=kept,
+                tier=tier,
+                reason=verdict.reason if verdict.moves == IF_CHOSEN else "",
+                is_chosen=selected is None,
             )
+            if photo.in_library is None:
+                try:
+                    folder = quarantine_folder(photo.path, roots)
+                except CannotMove as error:  # something has changed since the verdict
+                    skipped.append(Skip(photo=photo, reason=str(error)))
+                    continue
+                move = replace(move, folder=folder, companions=() if options.hard_link else photo.companions)
+                metadata.setdefault(kept.path, KeptMetadata(kept)).add(photo)
+            moved[photo.path] = move
+        for_album += (move for move in moved.values() if not move.folder)
         # Several copies may add to one sidecar, so it is complete only now.
-        moves += (replace(one, sidecars=metadata[one.kept.path].sidecars_for(one.duplicate)) for one in of_group)
+        moves += (
+            replace(move, sidecars=metadata[move.kept.path].sidecars_for(move.duplicate))
+            for move in moved.values()
+            if move.folder
+        )
     return Plan(moves=tuple(moves), skipped=tuple(skipped), for_album=tuple(for_album), hard_link=options.hard_link)
 
 

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING
 
 from clip_client.dedup.actions.quarantine import CannotMove, is_there, rename_new, sync_folder
 from clip_client.dedup.files.reading import sha256_of
+from clip_client.dedup.files.xmp import write_xmp
 from clip_client.dedup.store.journal import Sidecar
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from clip_client.dedup.store.journal import Journal, JournalEntry
+    from clip_client.dedup.types import Metadata
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +33,16 @@ class SidecarToWrite:
     data: bytes
     is_ours: bool
     """True if it is written for duplicates, False if it is there already."""
+
+
+def sidecar_path(photo: str) -> str:
+    """Return the path for a sidecar of ``photo``: the whole name and ``.xmp``, as other files may share its stem."""
+    return f"{os.path.abspath(photo)}.xmp"
+
+
+def sidecar_with(merged: Metadata, known: Metadata, *, beside: str) -> SidecarToWrite:
+    """Return a sidecar beside the photo at this path, with the fields that ``merged`` adds to ``known``."""
+    return SidecarToWrite(path=sidecar_path(beside), data=write_xmp(dict(_added(merged, known))), is_ours=True)
 
 
 def check_sidecars(sidecars: Sequence[SidecarToWrite], journal: Journal) -> tuple[Sidecar, ...]:
@@ -90,3 +102,26 @@ def _is_only_for(entry: JournalEntry, sidecar: Sidecar, journal: Journal) -> boo
 
 def _draft(path: str, entry: JournalEntry) -> str:
     return f"{path}.{entry.run}.part"
+
+
+def _added(merged: Metadata, known: Metadata) -> Iterable[tuple[str, str | list[str]]]:
+    if merged.taken != known.taken:
+        yield "exif:DateTimeOriginal", merged.taken
+        yield "photoshop:DateCreated", merged.taken
+    if merged.latitude is not None and merged.longitude is not None and known.latitude is None:
+        yield "exif:GPSLatitude", _as_xmp(merged.latitude, "NS")
+        yield "exif:GPSLongitude", _as_xmp(merged.longitude, "EW")
+        yield "exif:GPSVersionID", "2.3.0.0"
+    if merged.rating != known.rating:
+        yield "xmp:Rating", str(merged.rating)
+    if merged.keywords != known.keywords:
+        yield "dc:subject", merged.keywords.split("\n")  # all of them: the list replaces the photo's
+    if merged.title != known.title:
+        yield "dc:title", merged.title
+    if merged.caption != known.caption:
+        yield "dc:description", merged.caption
+
+
+def _as_xmp(degrees: float, directions: str) -> str:
+    whole, rest = divmod(abs(degrees), 1)
+    return f"{int(whole)},{rest * 60:.6f}{directions[degrees < 0]}"

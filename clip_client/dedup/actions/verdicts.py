@@ -1,6 +1,6 @@
 """The verdict about each photo of a group: whether it may move, for which photo, and if not, why.
 
-Nothing else decides this. The terminal, the pages, JSON, CSV, rules and the plan show what :class:`Judge` returns.
+Nothing else decides this. The terminal, the pages, JSON, CSV, rules and the plan show what :func:`judged` returns.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from clip_client.dedup.actions.losses import picture_loss
-from clip_client.dedup.actions.merging import KeptMetadata
+from clip_client.dedup.actions.losses import KeptMetadata, picture_loss
 from clip_client.dedup.actions.quarantine import CannotMove, check_can_move, check_hard_link, quarantine_folder
 from clip_client.dedup.aligned import UNTOLD
 from clip_client.dedup.files.file_types import EDITED as EDITED_VERSION
@@ -36,12 +35,13 @@ from clip_client.dedup.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Collection, Container, Iterable, Iterator
 
     from clip_client.dedup.aligned import Alignment
     from clip_client.dedup.group import DuplicateGroup, Member
     from clip_client.dedup.photo import Photo
     from clip_client.dedup.report import DuplicateReport
+    from clip_client.dedup.store.contents import FileIndex
     from clip_client.dedup.types import Companion
 
 NOT_THE_SAME_BYTES: Final = "Only copies of the same bytes can become hard links."
@@ -62,41 +62,45 @@ class MoveOptions:
     """Metadata that only a copy has goes into a new sidecar of the kept photo, if that has none yet."""
 
 
-class Judge:
-    """Judges the photos of one report."""
+def judged(
+    report: DuplicateReport,
+    paths: Iterable[str | os.PathLike[str]],
+    options: MoveOptions | None = None,
+    *,
+    compared: Container[str] | None = None,
+    files: FileIndex | None = None,
+    looks_again: bool = True,
+) -> DuplicateReport:
+    """Return the report with a verdict for each photo, as the files are now.
 
-    def __init__(
-        self,
-        report: DuplicateReport,
-        paths: Iterable[str | os.PathLike[str]],
-        options: MoveOptions | None = None,
-        *,
-        is_compared: Callable[[str], bool] | None = None,
-        hash_of: Callable[[str], str] = sha256_of,
-    ) -> None:
-        """``paths`` is what was searched: no file outside it may move.
+    These photos never move: photos in a reference folder; the target of a symbolic link, and a file with other hard
+    links; a photo with metadata, companions or parts of its file that the kept photo lacks; what the file system
+    refuses. Only if a person chooses it: another shot, an altered picture, one that shows what the kept photo lacks,
+    and one of which it cannot be told whether the kept one was made from it.
 
-        ``is_compared`` tells whether the file at an absolute path is a photo of some group; by default the groups of
-        the report are all there are. ``hash_of`` returns the SHA-256 of a file, such as
-        :meth:`~clip_client.dedup.store.contents.FileIndex.sha256_of`.
-        """
-        self._links = report.links
-        self._has_trained_weights = tells_alike(report.model)
-        self._roots = roots_of(paths)
-        self._options = options or MoveOptions()
-        self._is_compared = is_compared or (
-            {os.path.abspath(member.path) for group in report.groups for member in group.members}.__contains__
-        )
-        self._hash_of = hash_of
+    ``paths`` is what was searched: no file outside it may move. ``compared`` holds the absolute paths of the photos
+    that are in groups, by default those of the report. ``files`` may know the contents of companions, so that they are
+    not read again. Without ``looks_again`` the companions are those that the search found; a program may have written a
+    sidecar since.
+    """
+    if compared is None:
+        compared = {os.path.abspath(member.path) for group in report.groups for member in group.members}
+    judge = _Judge(
+        report=report, roots=roots_of(paths), options=options or MoveOptions(), compared=compared, files=files
+    )
+    groups = _with_companions_now(report.groups) if looks_again else report.groups
+    return replace(report, groups=tuple(map(judge.judge, groups)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Judge:
+    report: DuplicateReport
+    roots: frozenset[str]
+    options: MoveOptions
+    compared: Container[str]
+    files: FileIndex | None
 
     def judge(self, group: DuplicateGroup) -> DuplicateGroup:
-        """Return the group with a verdict for each photo, as the files are now.
-
-        These photos never move: photos in a reference folder; the target of a symbolic link, and a file with other hard
-        links; a photo with metadata, companions or parts of its file that the kept photo lacks; what the file system
-        refuses. Only if a person chooses it: another shot, an altered picture, one that shows what the kept photo
-        lacks, and one of which it cannot be told whether the kept one was made from it.
-        """
         kept, *others = group.members
         metadata = KeptMetadata(kept.photo)
         return replace(
@@ -116,13 +120,13 @@ class Judge:
             if verdict.moves == BY_DEFAULT:
                 break
         assert best is not None
-        if self._options.merge_metadata and best.is_copy and best.kept == group.keep:
+        if self.options.merge_metadata and best.is_copy and best.kept == group.keep:
             metadata.add(member.photo)
         return best
 
     def _about(self, relation: _Relation, member: Member, metadata: KeptMetadata) -> Verdict:
         photo, kept = member.photo, relation.kept
-        verdict = _proved(relation, member, is_trained=self._has_trained_weights)
+        verdict = _proved(relation, member, is_trained=tells_alike(self.report.model))
         try:
             self._check_may_move(photo, kept)
             # Another photo than the kept one may itself move, and a sidecar beside it would not.
@@ -130,7 +134,7 @@ class Judge:
             (metadata if is_group_kept else KeptMetadata(kept)).check(
                 photo,
                 is_same_picture=relation.tier in PROVED_TIERS and not relation.other_shot,
-                can_merge=self._options.merge_metadata and is_group_kept,
+                can_merge=self.options.merge_metadata and is_group_kept,
             )
             if photo.in_library is None:  # else it goes into an album
                 self._check_can_be_moved(photo, kept)
@@ -150,7 +154,7 @@ class Judge:
             is_other = held.embedded == by_kept.embedded
             lacks = "and the kept photo does not hold the same" if is_other else "which the kept photo lacks"
             raise CannotMove(f"It holds more than its picture ({held.embedded}), {lacks}.")
-        companions, beside_kept = self._companions(photo), kept.companions
+        companions, beside_kept = self._moving_with(photo), kept.companions
         if any(companion.kind == EDITED_VERSION for companion in companions):
             raise CannotMove(
                 "It has an edited version, and the originals are what was compared, so only a person can choose."
@@ -160,7 +164,7 @@ class Judge:
         # A move depends on the duplicate's companions, and on those of the same kinds of the kept photo.
         kinds = {companion.kind for companion in companions} & PICTURES
         needed = (*companions, *(companion for companion in beside_kept if companion.kind in kinds))
-        if any(self._is_compared(os.path.abspath(companion.path)) for companion in needed):
+        if any(os.path.abspath(companion.path) in self.compared for companion in needed):
             raise CannotMove(_COMPARED_ITSELF)
         if differing := differing_companion(companions, beside_kept, self._hash_of):
             raise CannotMove(another_companion(differing))
@@ -169,45 +173,32 @@ class Judge:
             if names > 1 and photo.in_library is None:
                 raise CannotMove(f"It has {names} names (hard links), so moving this one would free no space.")
 
-    def _companions(self, photo: Photo) -> tuple[Companion, ...]:
+    def _moving_with(self, photo: Photo) -> tuple[Companion, ...]:
         """Return what moves with a photo. A hard link keeps the name, so companions of that name stay beside it."""
-        return () if self._options.hard_link and photo.in_library is None else photo.companions
+        return () if self.options.hard_link and photo.in_library is None else photo.companions
+
+    def _hash_of(self, path: str) -> str:
+        return sha256_of(path) if self.files is None else self.files.sha256_of(path, sha256_of)
 
     def _check_can_be_moved(self, photo: Photo, kept: Photo) -> None:
         """Raise CannotMove for what the file system refuses, and for links that would break."""
-        quarantine_folder(photo.path, self._roots)
-        for what, path in (
-            ("It", photo.path),
-            *((f"The {one.kind} beside it", one.path) for one in self._companions(photo)),
-        ):
+        links, beside = self.report.links, self._moving_with(photo)
+        quarantine_folder(photo.path, self.roots)
+        for what, path in (("It", photo.path), *((f"The {one.kind} beside it", one.path) for one in beside)):
             check_can_move(path, what)
-            if link := self._links.to(path):
+            if link := links.to(path):
                 raise CannotMove(f"{what} is the target of a link, which would break: {link}.")
         if not os.path.isfile(kept.path):
             raise CannotMove("The kept photo is missing.")
-        if kept.path in self._links.only_by_link:
+        if kept.path in links.only_by_link:
             raise CannotMove(f"The kept photo is a link to a file that was not searched: {kept.path}.")
-        if self._options.hard_link:
+        if self.options.hard_link:
             if photo.sha256 != kept.sha256:
                 raise CannotMove(NOT_THE_SAME_BYTES)
             check_hard_link(kept.path, photo.path)
 
 
-def judged(
-    report: DuplicateReport,
-    paths: Iterable[str | os.PathLike[str]],
-    options: MoveOptions | None = None,
-    *,
-    hash_of: Callable[[str], str] = sha256_of,
-) -> DuplicateReport:
-    """Return the report with a verdict for each photo, as files and companions are now; see :class:`Judge`."""
-    judge = Judge(report, paths, options, hash_of=hash_of)
-    return replace(report, groups=tuple(map(judge.judge, with_companions_now(report.groups))))
-
-
-def with_companions_now(groups: Iterable[DuplicateGroup]) -> list[DuplicateGroup]:
-    """Return the groups with the companions that lie beside their photos now: a program may have written a sidecar."""
-    groups = list(groups)
+def _with_companions_now(groups: Collection[DuplicateGroup]) -> list[DuplicateGroup]:
     photos = (member.photo for group in groups for member in group.members)
     found = companions(photo.path for photo in photos if photo.in_library is None)
 

@@ -20,7 +20,7 @@ from clip_client.dedup.text import at_least, counted, folder_above, human_bytes,
 from clip_client.dedup.types import NO_MODEL, SAFE_TIERS, TIERS, is_random
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     import jinja2
 
@@ -35,7 +35,7 @@ _ONLY_FOR_THE_SEARCH: Final = frozenset({"--dry-run", "--quiet", "-q", "--verbos
 
 _SHOWN_BY_BROWSERS: Final = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".avif"})
 
-_BETWEEN_TAGS: Final = re.compile(r"(?<=>)\n(?=<|{%)")
+_BETWEEN_TAGS: Final = re.compile(r"(?<=[>}])\n(?=<|{[%{])")
 """Line breaks that only make templates readable: in a page of 20,000 photos, each is one of a million nodes."""
 
 
@@ -80,8 +80,11 @@ class PageCommands:
         return () if self.store is None else ("--store", os.path.abspath(self.store))
 
 
-def page_environment(loader: jinja2.BaseLoader) -> jinja2.Environment:
-    """Return an environment with the filters of every page. It escapes all values, and an unknown name is an error."""
+def page_environment(loader: jinja2.BaseLoader, above: str = "") -> jinja2.Environment:
+    """Return an environment with the filters of every page. It escapes all values, and an unknown name is an error.
+
+    Paths are shown without ``above``, the folder that all of them are in.
+    """
     import jinja2
 
     environment = jinja2.Environment(
@@ -89,12 +92,16 @@ def page_environment(loader: jinja2.BaseLoader) -> jinja2.Environment:
     )
     environment.filters.update(
         at_least=at_least,
+        below=lambda path: printable(path.removeprefix(above)),
         bytes=human_bytes,
+        file_name=lambda path: printable(os.path.basename(path)),
+        folder=lambda path: printable(os.path.join(os.path.dirname(path), "").removeprefix(above)),
+        is_random=is_random,
         printable=printable,
         sentence=lambda text: text[:1].upper() + text[1:],
         tier_name=TIER_NAMES.__getitem__,
     )
-    environment.globals.update(counted=counted)
+    environment.globals.update(counted=counted, in_words=in_words, region_on=region_on)
     return environment
 
 
@@ -115,27 +122,19 @@ def write_page(
     ``on_progress(what, done, total)`` counts pictures. Raises OSError if the folder cannot be written.
     """
     commands = commands or PageCommands()
-    previews = draw_previews(report, thumbnail, folder, on_progress)
     found = [group.tier for group in report.groups]
-    top = folder_above([os.path.dirname(member.photo.label) for group in report.groups for member in group.members])
-    style, script = asset("style.css"), asset("viewer.js") + asset("page.js")
-    pieces = (
-        report_environment(top)
-        .get_template("report.html.j2")
-        .generate(
-            report=report,
-            groups=report.groups_by_space,
-            headline=found_in_words(report, commands.tiers) if found else "no duplicates were found",
-            tiers={tier: found.count(tier) for tier in TIERS if tier in found},
-            is_random=is_random(report.model),
-            no_model=NO_MODEL,
-            previews=previews,
-            commands=commands,
-            unfolded=_UNFOLDED,
-            style=style,
-            script=script,
-            policy=page_policy(style, script),
-        )
+    environment = report_environment(member.photo.label for group in report.groups for member in group.members)
+    pieces = environment.get_template("report.html.j2").generate(
+        report=report,
+        groups=report.groups_by_space,
+        headline=found_in_words(report, commands.tiers) if found else "no duplicates were found",
+        tiers={tier: found.count(tier) for tier in TIERS if tier in found},
+        no_model=NO_MODEL,
+        previews=draw_previews(report, thumbnail, folder, on_progress),
+        commands=commands,
+        safe_tiers=SAFE_TIERS,
+        skipped_files=skipped_files,
+        unfolded=_UNFOLDED,
     )
     file.writelines(piece.encode() for piece in pieces)
 
@@ -160,22 +159,20 @@ def shell_word(path: str) -> str:
     return f"$'{''.join(escaped)}'"
 
 
-def report_environment(top: str) -> jinja2.Environment:
-    """Return the environment of a page that is one file. Its folders are shown without ``top``, which all have."""
+def report_environment(photos: Iterable[str]) -> jinja2.Environment:
+    """Return the environment of a page that is one file, and that shows these paths."""
     import jinja2
 
-    environment = page_environment(jinja2.FunctionLoader(lambda name: _BETWEEN_TAGS.sub("", asset(name))))
+    loader = jinja2.FunctionLoader(lambda name: _BETWEEN_TAGS.sub("", _asset(name)))
+    environment = page_environment(loader, folder_above([os.path.dirname(path) for path in photos]))
     environment.filters.update(
         browser_shows=lambda path: os.path.splitext(path)[1].lower() in _SHOWN_BY_BROWSERS,
-        file_name=lambda path: printable(os.path.basename(path)),
-        folder=lambda path: printable(os.path.join(os.path.dirname(path).removeprefix(top), "")),
         folder_url=lambda path: _url(os.path.dirname(path)) + "/",
         shell_word=lambda path: shell_word(os.path.abspath(path)),
         url=_url,
     )
-    environment.globals.update(
-        in_words=in_words, region_on=region_on, safe_tiers=SAFE_TIERS, skipped_files=skipped_files
-    )
+    style, script = _asset("style.css"), _asset("viewer.js") + _asset("page.js")
+    environment.globals.update(style=style, script=script, policy=_policy(style, script))
     return environment
 
 
@@ -184,14 +181,13 @@ def _url(path: str) -> str:
     return Path(os.path.abspath(path)).as_uri()
 
 
-def asset(name: str) -> str:
+def _asset(name: str) -> str:
     """Return a template, style or script of the pages."""
-    return (
-        files("clip_client.dedup.reporting") / ("templates" if name.endswith(".j2") else "assets") / name
-    ).read_text("utf-8")
+    folder = "templates" if name.endswith(".j2") else "assets"
+    return (files("clip_client.dedup.reporting") / folder / name).read_text("utf-8")
 
 
-def page_policy(*texts: str) -> str:
+def _policy(*texts: str) -> str:
     """Return a content security policy that allows a style, a script, and pictures of this computer."""
     digests = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii") for text in texts)
     style, script = (f"'sha256-{digest}'" for digest in digests)

@@ -187,23 +187,19 @@ function summarise(form) {
   if (viewer.dialog.open) viewer.show();
 }
 
-// What would stay although it is marked to move, and what "dedup --apply" would do by itself.
+// What would stay although it is marked to move.
 let asked = 0;
 
 async function refusals(form, keep) {
-  const figures = all("figure", form);
   const chosen = all("[name=move]:checked", form).map((box) => ["move", box.value]);
   const request = ++asked;
   const query = new URLSearchParams([["keep", keep], ["seen", form.dataset.seen], ...chosen]);
   const response = await fetch(`${form.dataset.plan}?${query}`).catch(() => null);
   const reasons = response?.ok ? await response.json() : {};
   if (request !== asked) return;
-  for (const [index, cell] of all(".by-default", form).entries()) {
-    const figure = figures[index];
-    const { chosen: refused = "", apply = "" } = reasons[figure.dataset.place] ?? {};
-    const moves = one("[name=move]", figure).checked;
-    one(".refused", figure).textContent = moves && refused ? `Would stay. ${refused}` : "";
-    cell.textContent = !index ? "keeps it" : apply ? `leaves it. ${apply}` : "moves it";
+  for (const figure of all("figure", form)) {
+    const reason = reasons[figure.dataset.place];
+    one(".refused", figure).textContent = reason ? `Would stay. ${reason}` : "";
   }
 }
 
@@ -364,14 +360,16 @@ async function count(form) {
   const query = new URLSearchParams([["tier", tier.value], ["text", text.value],
     ...rulesOf(form).map((rule) => ["rule", rule]), ...alsoOf(form).map((tier) => ["also", tier])]);
   const box = one(".counts", form);
-  // Each answer comes soon and goes on from the one before, so a person sees the figures grow.
+  // Each answer comes soon, and the next one goes on from its figures, so a person sees them grow.
+  let before = "";
   do {
-    const response = await fetch(`${form.dataset.count}?${query}`).catch(() => null);
+    const response = await fetch(`${form.dataset.count}?${query}&${before}`).catch(() => null);
     const text = await response?.text();
     if (!text || request !== counts || !form.isConnected) return;
     box.innerHTML = text;
-    box.ariaBusy = String(Boolean(one("[data-goes-on]", box)));
-  } while (box.ariaBusy === "true");
+    before = one("[data-goes-on]", box)?.dataset.goesOn ?? "";
+    box.ariaBusy = String(Boolean(before));
+  } while (before);
 }
 
 async function saveRules(name, rules) {

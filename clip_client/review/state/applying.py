@@ -5,29 +5,26 @@ from __future__ import annotations
 import os
 import threading
 import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
-from clip_client.dedup.actions.apple_photos_album import ALBUM, NoAlbum, fill_album
+from clip_client.dedup.actions.apple_photos_album import fill_album
 from clip_client.dedup.actions.apply import Outcome, apply
 from clip_client.dedup.actions.chosen_runs import record, settle, take_back
 from clip_client.dedup.actions.plan import plan_moves
-from clip_client.dedup.actions.verdicts import MoveOptions, with_companions_now
+from clip_client.dedup.actions.verdicts import MoveOptions
 from clip_client.dedup.compare.chosen_groups import choose
-from clip_client.dedup.files.reading import sha256_of
 from clip_client.dedup.store.choices import DONE, KEEP, WAITING, moving_tiers
 from clip_client.dedup.store.store import Store
-from clip_client.dedup.text import printable
 from clip_client.review.state.found_groups import STAGED, Filter
 from clip_client.review.state.session import Busy
 from preprocess_ensemble.errors import ReportedError
 
 if TYPE_CHECKING:
-    from clip_client.dedup.actions.plan import AlbumEntry, Plan
+    from clip_client.dedup.actions.plan import Move, Plan, Skip
     from clip_client.dedup.group import DuplicateGroup
-    from clip_client.dedup.photo import Photo
     from clip_client.review.state.found_groups import FoundGroup
     from clip_client.review.state.session import Session
 
@@ -35,37 +32,11 @@ PLANNING: Final = "planning"
 MOVING: Final = "moving"
 RESTORING_RUN: Final = "restoring"
 
-MOVES: Final = "moves"
-STAYS: Final = "stays"
-MOVED: Final = "moved"
-FAILED: Final = "failed"
 _NO_PLAN: Final = "there is no such plan any more; look at the plan again"
-OUTCOMES: Final = (MOVES, STAYS, MOVED, FAILED)
-"""The first two are planned; the others are what came of a planned move."""
-
 _WANTED: Final = Filter(state=STAGED)
 _AT_ONCE: Final = 50
 """Groups that are planned and moved together, so that any number of them takes little memory."""
 _INTERNAL: Final = "It stopped because of an error in clip-client itself; the terminal shows the details."
-
-
-class PlanLine(NamedTuple):
-    """What happens, or happened, to one photo; all texts are printable."""
-
-    group: int
-    label: str
-    """Its path."""
-    kept: str
-    """The photo that stays instead; empty if this one stays, too."""
-    size_bytes: int
-    along: int
-    """Number of files that move with it."""
-    tier: str
-    """How certain it is that the photo that stays shows the same."""
-    outcome: str
-    """One of :data:`OUTCOMES`."""
-    reason: str
-    """Why it stays, why only a choice moves it, or what came of the move."""
 
 
 @dataclass
@@ -84,14 +55,10 @@ class Job:
     run: str = ""
     is_running: bool = True
     error: str = ""
-    lines: dict[str, PlanLine] = field(default_factory=dict)
-    """Path of each photo that a person wants to move -> what the plan says, and what came of it."""
-    failed: tuple[Outcome, ...] = ()
-    """What could not be restored."""
-
-    def lines_with(self, outcome: str) -> list[PlanLine]:
-        """Return the lines with this outcome, in the order of the groups; none while the job is running."""
-        return [] if self.is_running else [line for line in self.lines.values() if line.outcome == outcome]
+    planned: dict[str, Move | Skip] = field(default_factory=dict)
+    """Path of each photo that a person wants to move -> what the plan says."""
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    """Path of a photo -> what came of its move, or of bringing it back."""
 
 
 class Worker:
@@ -141,7 +108,7 @@ class Worker:
                 number=self.job.number + 1 if self.job is not None else 1,
                 choices=self._session.choices_version,
                 merge_metadata=after.merge_metadata if after is not None else merge_metadata,
-                lines=after.lines if after is not None else {},
+                planned=after.planned if after is not None else {},
             )
             self.job = job
         # No daemon: a process that ends in order finishes the files that it is moving.
@@ -167,9 +134,9 @@ class Worker:
             groups = session.groups.each(_WANTED)
             while batch := list(islice(groups, _AT_ONCE)):
                 session.go_on()
-                plan, marked = self._planned(batch, store, job)
-                job.lines.update(_lines(plan, marked))
-                self._progress(job, len(batch))
+                self._planned(batch, store, job)
+                job.done += len(batch)
+                session.changed()
 
     def _apply(self, job: Job, choices: Collection[int]) -> None:
         """Carry out ``choices``: those that were planned, and none that a person makes meanwhile."""
@@ -183,59 +150,38 @@ class Worker:
                 done: set[str] = set()
                 try:
                     record(store.decisions, [(one.state, one.chosen) for one in batch if one.state != KEEP])
-                    plan, _ = self._planned(batch, store, job)
-                    moved = apply(plan, store.journal, run=job.run)
-                    outcomes = moved + _fill_album(plan.for_album)
+                    plan = self._planned(batch, store, job)
+                    outcomes = apply(plan, store.journal, run=job.run) + fill_album(plan.for_album)
+                    job.outcomes.update((outcome.path, outcome) for outcome in outcomes)
                     done = {os.path.abspath(outcome.path) for outcome in outcomes if outcome.done}
-                    for one in outcomes:
-                        line = job.lines[one.path]
-                        came_of_it = MOVED if one.done else FAILED
-                        job.lines[one.path] = line._replace(outcome=came_of_it, reason=printable(one.message))
                 finally:
-                    begun = {one.choice.id: _is_begun(one, done) for one in batch if one.choice}
-                    session.set_state([choice for choice, is_begun in begun.items() if is_begun], DONE)
-                    session.set_state([choice for choice, is_begun in begun.items() if not is_begun], WAITING)
-                self._progress(job, len(batch))
+                    begun = {found.id for found in batch if _is_begun(found, done)}
+                    session.end_run((found for found in batch if found.id in begun), DONE)
+                    session.end_run((found for found in batch if found.id not in begun), WAITING)
+                job.done += len(batch)
+                session.changed()
 
     def _restore(self, job: Job, run: str) -> None:
         with Store(self._session.store.directory) as store:
             outcomes = take_back(store, run=run).outcomes
-        job.run, job.failed = run, tuple(outcome for outcome in outcomes if not outcome.done)
-        job.done, job.total = len(outcomes) - len(job.failed), len(outcomes)
+        job.run, job.outcomes = run, {outcome.path: outcome for outcome in outcomes}
+        job.done, job.total = sum(outcome.done for outcome in outcomes), len(outcomes)
 
-    def _progress(self, job: Job, groups: int) -> None:
-        job.done += groups
-        self._session.changed()
-
-    def _planned(self, batch: Sequence[FoundGroup], store: Store, job: Job) -> tuple[Plan, dict[str, int]]:
-        """Return the plan for some groups, and path -> the number of the group of each photo that should move."""
-        marked: dict[str, int] = {}
+    def _planned(self, batch: Sequence[FoundGroup], store: Store, job: Job) -> Plan:
+        """Plan some groups as their files are now, and note what is planned with the job."""
         tiers: dict[str, tuple[str, ...] | None] = {}
         groups: list[DuplicateGroup] = []
         for found in batch:
             if found.choice and found.choice.what == KEEP and (chosen := choose(found.group, found.chosen)):
                 group, moving = chosen
                 groups.append(group)
-                marked |= dict.fromkeys(moving, found.id)
                 tiers |= dict.fromkeys(moving, moving_tiers(found.choice.rules))
-
-        def hash_of(path: str) -> str:
-            return store.files.sha256_of(path, sha256_of)
-
-        now = self._session.judged(with_companions_now(groups), hash_of, merges=job.merge_metadata)
         options = MoveOptions(merge_metadata=job.merge_metadata)
-        return plan_moves(now, self._session.roots, options=options, chosen=tiers), marked
-
-
-def _fill_album(entries: Sequence[AlbumEntry]) -> tuple[Outcome, ...]:
-    """Put photos into the album of Apple Photos; the outcomes name them by their paths."""
-    if not entries:
-        return ()
-    try:
-        outcomes = fill_album(entries)
-    except NoAlbum as error:
-        return tuple(Outcome(path=entry.duplicate.path, done=False, message=f"{error}.") for entry in entries)
-    return tuple(replace(one, path=entry.duplicate.path) for entry, one in zip(entries, outcomes, strict=True))
+        now = self._session.judged(*groups, options=options, files=store.files)
+        plan = plan_moves(now, self._session.roots, options=options, chosen=tiers)
+        job.planned.update((move.duplicate.path, move) for move in (*plan.moves, *plan.for_album))
+        job.planned.update((skip.photo.path, skip) for skip in plan.skipped)
+        return plan
 
 
 def _is_begun(found: FoundGroup, done: set[str]) -> bool:
@@ -243,22 +189,3 @@ def _is_begun(found: FoundGroup, done: set[str]) -> bool:
     if found.state != KEEP:
         return True
     return any(photo.moves and (photo.path in done or not os.path.lexists(photo.path)) for photo in found.chosen)
-
-
-def _lines(plan: Plan, marked: Mapping[str, int]) -> Iterator[tuple[str, PlanLine]]:
-    """Yield the path of each photo of a plan, and its line."""
-
-    def line(photo: Photo, kept: str, size_bytes: int, along: int, *said: str) -> tuple[str, PlanLine]:
-        tier, outcome, reason = said
-        texts = printable(photo.label), printable(kept)
-        return photo.path, PlanLine(marked[photo.path], *texts, size_bytes, along, tier, outcome, printable(reason))
-
-    for move in plan.moves:
-        photo, along = move.duplicate, len(move.companions)
-        yield line(photo, move.kept.label, photo.size_bytes, along, move.tier, MOVES, move.reason)
-    for entry in plan.for_album:
-        yield line(
-            entry.duplicate, entry.kept.label, 0, 0, "", MOVES, f"It goes into the album {ALBUM!r} of Apple Photos."
-        )
-    for skip in plan.skipped:
-        yield line(skip.photo, "", skip.photo.size_bytes, 0, skip.tier, STAYS, skip.reason)

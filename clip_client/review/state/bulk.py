@@ -1,11 +1,12 @@
-"""Choices for many groups at once, by keep rules: what ``dedup --keep`` would keep, without another search."""
+"""Choices for many groups at once, by keep rules: what ``dedup --keep`` would keep, without another search.
+
+In groups that no person looked at, only the tiers move that ``dedup --apply`` moves by default, and those that a person
+adds.
+"""
 
 from __future__ import annotations
 
-import threading
 import time
-from collections import OrderedDict
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +19,8 @@ from clip_client.review.state.found_groups import APPLIED
 from clip_client.review.state.session import CannotChoose
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from clip_client.dedup.group import DuplicateGroup
     from clip_client.review.state.found_groups import Filter, FoundGroup
     from clip_client.review.state.session import Session
@@ -26,14 +29,14 @@ SUGGESTION: Final = "suggestion"
 """What a choice says of its rules, if they were those of the search."""
 _SLICE_S: Final = 0.3
 """How long one call counts: what a person may wait for a first figure."""
-_MOST_COUNTS: Final = 8
-"""Counts that are kept, so that two pages, or rules that are tried again, do not begin from the first group."""
 
 
 @dataclass
 class BulkCount:
-    """What rules would choose."""
+    """What rules would choose, as far as groups have been counted."""
 
+    after: int = 0
+    """Number of the last group that has been counted."""
     groups: int = 0
     """Groups of which at least one photo would move."""
     photos: int = 0
@@ -43,108 +46,80 @@ class BulkCount:
     """Groups of which another photo stays than the search suggests."""
     left: int = 0
     """Groups that stay open, because none of their photos would move."""
-    total: int = 0
-    """All wanted groups."""
-
-    @property
-    def counted(self) -> int:
-        """Groups that have been looked at."""
-        return self.groups + self.left
 
 
+@dataclass(frozen=True)
 class Bulk:
-    """Chooses by rules. Threads may share it.
+    """Chooses for all ``wanted`` groups by the rules ``names``, or those of the search without any.
 
-    In groups that no person looked at, only the tiers move that ``dedup --apply`` moves by default, and those that a
-    person adds.
+    ``also`` are tiers that move besides the default ones. Open groups are meant unless a state is wanted.
     """
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._lock = threading.Lock()
-        self._counts: OrderedDict[object, tuple[BulkCount, Iterator[None]]] = OrderedDict()
-        """Filter, rules, tiers and version of the choices -> the count so far, and what goes on with it."""
+    session: Session
+    wanted: Filter
+    names: Sequence[str]
+    also: Sequence[str] = ()
 
-    def count(self, wanted: Filter, rules: Sequence[str], also: Sequence[str] = ()) -> BulkCount:
-        """Return what :meth:`choose` would choose, as far as it is known after 0.3 s; another call goes on from there.
+    def count(self, count: BulkCount) -> bool:
+        """Add what the next groups would be to ``count``, for 0.3 s; return whether there may be more groups.
 
         Raises CannotChoose.
         """
-        wanted = _open_unless_named(wanted)
-        key = (wanted, tuple(rules), tuple(also), self._session.choices_version)
-        with self._lock:
-            if key not in self._counts:
-                checked = self._checked(wanted, rules, also)
-                count = BulkCount(total=self._session.groups.count(wanted))
-                self._counts[key] = count, self._counting(count, wanted, checked, also)
-            self._counts.move_to_end(key)
-            if len(self._counts) > _MOST_COUNTS:
-                self._counts.popitem(last=False)
-            count, going_on = self._counts[key]
-            until = time.monotonic() + _SLICE_S
-            for _ in going_on:
-                if time.monotonic() > until:
-                    break
-            else:
-                count.total = count.counted
-            return replace(count)
-
-    def _counting(
-        self, count: BulkCount, wanted: Filter, rules: KeepRules | None, also: Sequence[str]
-    ) -> Iterator[None]:
-        for found in self._session.groups.each(wanted):
+        rules, until = self._checked(), time.monotonic() + _SLICE_S
+        for found in self.session.groups.each(self.filter, after=count.after):
             group = self._by_rules(found, rules)
-            sizes = [group.members[place].photo.size_bytes for place in _moving(group, also)]
+            sizes = [group.members[place].photo.size_bytes for place in self._moving(group)]
+            count.after = found.id
             count.groups += bool(sizes)
             count.left += not sizes
             count.photos += len(sizes)
             count.size_bytes += sum(sizes)
             count.changed += bool(sizes) and group.keep != found.group.keep
-            yield
+            if time.monotonic() > until:
+                return True
+        return False
 
-    def choose(self, wanted: Filter, names: Sequence[str], also: Sequence[str] = ()) -> int:
-        """Choose for all wanted groups as one step, and return their number; ``also`` are tiers that move, too.
-
-        Raises CannotChoose.
-        """
-        wanted = _open_unless_named(wanted)
-        rules = self._checked(wanted, names, also)
+    def choose(self) -> None:
+        """Choose as one step. Raises CannotChoose."""
+        rules = self._checked()
         choices = []
         # All of them before the first one is recorded, because other pages wait while the store is written.
-        for found in self._session.groups.each(wanted):
+        for found in self.session.groups.each(self.filter):
             if found.state != APPLIED:
                 group = self._by_rules(found, rules)
-                if moving := _moving(group, also):
+                if moving := self._moving(group):
                     choices.append((KEEP, chosen_photos(group, moving)))
-        said = ", ".join([*(names or [SUGGESTION]), *(f"{ACT_ON}{tier}" for tier in also)])
-        return self._session.stage(choices, rules=said)
+        said = ", ".join([*(self.names or [SUGGESTION]), *(f"{ACT_ON}{tier}" for tier in self.also)])
+        self.session.stage(choices, rules=said)
+
+    @property
+    def filter(self) -> Filter:
+        """Which groups are meant."""
+        return replace(self.wanted, state=self.wanted.state or OPEN)
+
+    def _checked(self) -> KeepRules | None:
+        """Return the rules, None for those of the search."""
+        report = self.session.report
+        assert report is not None, "there are no groups before the search has ended"
+        if self.wanted.state == APPLIED:
+            raise CannotChoose("these decisions have been applied; to choose again, take their run back in the history")
+        try:
+            check_tiers(self.also, report.model)
+            return KeepRules(self.names) if self.names else None
+        except ValueError as error:
+            raise CannotChoose(str(error)) from None
 
     def _by_rules(self, found: FoundGroup, rules: KeepRules | None) -> DuplicateGroup:
         """Return the group as the rules have it; the verdicts of the search hold if the same photo stays."""
         if rules is None:
             return found.group
         group = rerank(found.group, rules)
-        return group if group.keep == found.group.keep else self._session.judged([group]).groups[0]
+        return group if group.keep == found.group.keep else self.session.judged(group, looks_again=False).groups[0]
 
-    def _checked(self, wanted: Filter, names: Sequence[str], also: Sequence[str]) -> KeepRules | None:
-        """Return the rules, None for those of the search."""
-        report = self._session.report
-        assert report is not None, "there are no groups before the search has ended"
-        if wanted.state == APPLIED:
-            raise CannotChoose("these decisions have been applied; to choose again, take their run back in the history")
-        try:
-            check_tiers(also, report.model)
-            return KeepRules(names) if names else None
-        except ValueError as error:
-            raise CannotChoose(str(error)) from None
-
-
-def _moving(group: DuplicateGroup, also: Sequence[str]) -> frozenset[int]:
-    """Return the positions of the photos that rules move: never those in a library of Apple Photos."""
-    tiers = (*SAFE_TIERS, *also)
-    members = enumerate(group.members)
-    return frozenset(place for place, one in members if one.verdict.moves_with(tiers) and one.photo.in_library is None)
-
-
-def _open_unless_named(wanted: Filter) -> Filter:
-    return replace(wanted, state=wanted.state or OPEN)
+    def _moving(self, group: DuplicateGroup) -> frozenset[int]:
+        """Return the positions of the photos that rules move: never those in a library of Apple Photos."""
+        tiers = (*SAFE_TIERS, *self.also)
+        members = enumerate(group.members)
+        return frozenset(
+            place for place, one in members if one.verdict.moves_with(tiers) and one.photo.in_library is None
+        )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter, defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from clip_client.dedup.store.choices import KEEP, OPEN, SKIP, UNDONE, WAITING
@@ -37,11 +37,8 @@ class FoundGroup(NamedTuple):
     id: int
     """1 is the first group; groups are in the order of certainty, then of the space that they free."""
     group: DuplicateGroup
-    spare_bytes: int
     text: str
     """The paths of the members, for a search in them: printable, and without upper case."""
-    on_request: frozenset[str]
-    """The tiers of its copies that move on request only."""
     state: str = OPEN
     """``open``, what was chosen, or ``applied``."""
     choice: Choice | None = None
@@ -96,9 +93,10 @@ class Filter:
 
     def fits(self, found: FoundGroup) -> bool:
         """Tell whether a group is wanted."""
-        if not self.has(found.group.tier, found.state) or (self.holds and self.holds not in found.on_request):
+        if not self.has(found.group.tier, found.state) or self.text.casefold() not in found.text:
             return False
-        return self.text.casefold() in found.text
+        verdicts = (member.verdict for member in found.group.members)
+        return not self.holds or any(one.tier == self.holds and one.moves == ON_REQUEST for one in verdicts)
 
 
 class GroupTotal(NamedTuple):
@@ -111,7 +109,7 @@ class GroupTotal(NamedTuple):
 
 
 class FoundGroups:
-    """The groups of one search. Threads may share it."""
+    """The groups of one search, and the absolute paths of their photos. Threads may share it."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -122,20 +120,16 @@ class FoundGroups:
         """SHA-256 -> paths of the members with this content."""
         self._choices: defaultdict[int, dict[int, Choice]] = defaultdict(dict)
         """Number of a group -> id -> the choices about it, oldest first."""
-        self._group_of_choice: dict[int, int] = {}
-        self._totals: Counter[tuple[str, str]] = Counter()
+        self._groups: Counter[tuple[str, str]] = Counter()
         self._spare_bytes: Counter[tuple[str, str]] = Counter()
         """(tier, state) -> how many groups, and how large. Counting 100,000 groups takes 50 ms, and every page does."""
 
     def fill(self, report: DuplicateReport) -> None:
         """Take the groups of a report, the most certain first, then those that free the most space."""
-        with_space = [(TIERS.index(group.tier), -group.spare_bytes, group) for group in report.groups]
-        with_space.sort(key=lambda one: one[:2])
-        for number, (_, space, group) in enumerate(with_space, start=1):
+        groups = sorted(report.groups, key=lambda group: (TIERS.index(group.tier), -group.spare_bytes))
+        for number, group in enumerate(groups, start=1):
             text = "\n".join(printable(member.photo.label) for member in group.members).casefold()
-            verdicts = (member.verdict for member in group.members)
-            on_request = frozenset(one.tier for one in verdicts if one.moves == ON_REQUEST)
-            self._found.append(FoundGroup(number, group, -space, text, on_request))
+            self._found.append(FoundGroup(number, group, text))
             self._count(self._found[-1], 1)
             for member in group.members:
                 self._group_and_content[os.path.abspath(member.path)] = number, member.sha256
@@ -144,12 +138,16 @@ class FoundGroups:
     def totals(self) -> list[GroupTotal]:
         """Return how many groups of each tier are in each state, the most certain tier first."""
         with self._lock:
-            totals = [GroupTotal(*of, groups, self._spare_bytes[of]) for of, groups in self._totals.items() if groups]
+            totals = [GroupTotal(*of, groups, self._spare_bytes[of]) for of, groups in self._groups.items() if groups]
         return sorted(totals, key=lambda total: (TIERS.index(total.tier), total.state))
 
-    def each(self, wanted: Filter) -> Iterator[FoundGroup]:
-        """Yield all wanted groups. They may change meanwhile: none comes twice, and each is wanted when it comes."""
-        return filter(wanted.fits, self._found) if wanted != Filter() else iter(self._found)
+    def each(self, wanted: Filter, *, after: int = 0) -> Iterator[FoundGroup]:
+        """Yield all wanted groups with a number above ``after``.
+
+        They may change meanwhile: none comes twice, and each is wanted when it comes.
+        """
+        groups = self._found[after:] if after else self._found
+        return filter(wanted.fits, groups) if wanted != Filter() else iter(groups)
 
     def count(self, wanted: Filter) -> int:
         """Return the number of wanted groups."""
@@ -173,7 +171,7 @@ class FoundGroups:
         """Return the paths of the members with this content."""
         return self._paths.get(sha256, [])
 
-    def has_path(self, path: str) -> bool:
+    def __contains__(self, path: object) -> bool:
         """Tell whether the file at an absolute path is a member of a group."""
         return path in self._group_and_content
 
@@ -182,20 +180,45 @@ class FoundGroups:
         number, _ = self._group_and_content.get(os.path.abspath(path), (None, ""))
         return number
 
-    def match(self, choices: Iterable[Choice], *, is_new: bool = False) -> None:
-        """Find the group of each choice, oldest first; ``is_new`` if they add to the others."""
+    def match(self, choices: Iterable[Choice]) -> None:
+        """Find the groups of all choices in the store, oldest first, in place of those of before."""
+        with self._lock:
+            before = set(self._choices)
+            self._choices.clear()
+            self._update(before)
+            self.add(choices)
+
+    def add(self, choices: Iterable[Choice]) -> None:
+        """Take new choices, oldest first, and the new states of those that are known."""
         with self._lock:
             changed = set[int]()
-            if not is_new:
-                changed.update(self._choices)
-                self._choices.clear()
-                self._group_of_choice.clear()
             for choice in choices:
                 if number := self._group_about(choice):
                     self._choices[number][choice.id] = choice
-                    self._group_of_choice[choice.id] = number
                     changed.add(number)
             self._update(changed)
+
+    def forget(self, choices: Iterable[Choice]) -> None:
+        """Leave choices out; the ones before them hold again."""
+        with self._lock:
+            changed = set[int]()
+            for choice in choices:
+                if number := self._group_about(choice):
+                    self._choices[number].pop(choice.id, None)
+                    changed.add(number)
+            self._update(changed)
+
+    def superseded(self, number: int) -> list[Choice]:
+        """Return the choices about a group that a later one replaced."""
+        with self._lock:
+            return list(self._choices[number].values())[:-1]
+
+    def last_step(self) -> list[Choice]:
+        """Return the choices of the last step that has not been carried out; empty without such a step."""
+        with self._lock:
+            waiting = [one for about in self._choices.values() for one in about.values() if one.state == WAITING]
+        last = max((choice.step for choice in waiting), default=0)
+        return [choice for choice in waiting if choice.step == last]
 
     def _group_about(self, choice: Choice) -> int | None:
         """Return the number of the group that a choice is about.
@@ -211,32 +234,8 @@ class FoundGroups:
             return None
         return found.id if choice.what == KEEP or len(choice.photos) == len(found.group.members) else None
 
-    def set_state(self, ids: Iterable[int], state: str | None) -> None:
-        """Set the state of choices; with None, forget them, and the ones before them hold again."""
-        with self._lock:
-            numbers = {one: number for one in ids if (number := self._group_of_choice.get(one))}
-            for one, number in numbers.items():
-                about = self._choices[number]
-                if state is None:
-                    del about[one], self._group_of_choice[one]
-                else:
-                    about[one] = replace(about[one], state=state)
-            self._update(numbers.values())
-
-    def superseded(self, number: int) -> list[int]:
-        """Return the ids of the choices about a group that a later one replaced."""
-        with self._lock:
-            return list(self._choices.get(number, ()))[:-1]
-
-    def last_step(self) -> list[int]:
-        """Return the ids of the choices of the last step that has not been carried out; empty without such a step."""
-        with self._lock:
-            waiting = [one for about in self._choices.values() for one in about.values() if one.state == WAITING]
-        last = max((choice.step for choice in waiting), default=0)
-        return [choice.id for choice in waiting if choice.step == last]
-
     def _update(self, numbers: Iterable[int]) -> None:
-        for number in set(numbers):
+        for number in numbers:
             last = next(reversed(self._choices[number].values()), None)
             self._count(self._found[number - 1], -1)
             self._found[number - 1] = self._found[number - 1].after(last)
@@ -244,5 +243,5 @@ class FoundGroups:
 
     def _count(self, found: FoundGroup, groups: int) -> None:
         of = found.group.tier, found.state
-        self._totals[of] += groups
-        self._spare_bytes[of] += groups * found.spare_bytes
+        self._groups[of] += groups
+        self._spare_bytes[of] += groups * found.group.spare_bytes

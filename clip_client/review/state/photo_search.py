@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from anyio import to_thread
 
-from clip_client.dedup.text import printable
 from clip_client.dedup.types import is_random
 from clip_client.search.filters import Filter
 from clip_client.search.pictures import Place
@@ -35,8 +33,6 @@ TOP: Final = 60
 MOST_UPLOADED: Final = 64 * 2**20
 """Bytes of a photo that is dropped onto the page, as for every photo (``DecodeLimits.max_bytes``)."""
 _KEPT_UPLOADS: Final = 8
-_KEPT_PATHS: Final = 5_000
-"""Photos of which the pages show pictures, besides those of the groups."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,29 +54,10 @@ class Wanted:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResultView:
-    """One result. All texts are printable."""
-
-    sha256: str
-    width: int
-    """Pixels; 0 if they are unknown."""
-    height: int
-    name: str
-    folder: str
-    score: float
-    taken: str
-    camera: str
-    copies: tuple[str, ...]
-    """Paths of the proven copies."""
-    group: int | None
-    """Number of the group that the file is in."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Results:
     """What a page of results shows."""
 
-    results: Sequence[ResultView] = ()
+    pictures: Sequence[FoundPicture] = ()
     compared: int = 0
     is_random: bool = False
     is_unclear: bool = False
@@ -96,13 +73,8 @@ class PhotoSearch:
         self._session = session
         self._clip = clip
         self._uploads: OrderedDict[str, bytes] = OrderedDict()
-        self._paths: OrderedDict[str, str] = OrderedDict()
         self._inside: tuple[object, NDArray[np.bool_]] | None = None
         """What the index was, and which of its rows are below the paths of the review."""
-
-    def paths(self, content: str) -> list[str]:
-        """Return the file of a result with this content, in a list; an empty one for any other content."""
-        return [self._paths[content]] if content in self._paths else []
 
     def upload(self, data: bytes) -> str:
         """Keep a photo to search for; return its name."""
@@ -145,7 +117,7 @@ class PhotoSearch:
             neutral = await NeutralTexts.of(self._clip, index, index_folder(self._session.store, index.vector_id))
             is_unclear = await to_thread.run_sync(neutral.is_unclear, total, index, rows)
         return Results(
-            results=[self._view(picture) for picture in found.pictures],
+            pictures=found.pictures,
             compared=found.compared,
             is_random=is_random(model.id),
             is_unclear=is_unclear,
@@ -169,21 +141,3 @@ class PhotoSearch:
             fits = place.rows(wanted)
             rows = rows if fits is None else rows & fits
             return place.find(query, rows, top=TOP, in_folder=wanted.in_folder), rows
-
-    def _view(self, picture: FoundPicture) -> ResultView:
-        self._paths[picture.content] = picture.path
-        self._paths.move_to_end(picture.content)
-        while len(self._paths) > _KEPT_PATHS:
-            self._paths.popitem(last=False)
-        return ResultView(
-            sha256=picture.content,
-            width=picture.facts.get("width") or 0,
-            height=picture.facts.get("height") or 0,
-            name=printable(os.path.basename(picture.path)),
-            folder=printable(os.path.join(os.path.dirname(picture.path), "")),
-            score=picture.score,
-            taken=picture.taken,
-            camera=printable(picture.facts.get("camera") or ""),
-            copies=tuple(map(printable, picture.copies)),
-            group=self._session.groups.group_of(picture.path),
-        )

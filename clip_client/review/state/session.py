@@ -8,30 +8,30 @@ import traceback
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from anyio import to_thread
 
 from clip_client.dedup.actions.apply import recover
 from clip_client.dedup.actions.chosen_runs import settle
-from clip_client.dedup.actions.verdicts import Judge, MoveOptions, with_companions_now
+from clip_client.dedup.actions.verdicts import MoveOptions, judged
 from clip_client.dedup.compare.chosen_groups import chosen_photos, keep_instead
 from clip_client.dedup.compare.keep_rules import KeepRules
-from clip_client.dedup.files.reading import sha256_of
+from clip_client.dedup.files.directories import DirectorySet
 from clip_client.dedup.reporting.words import found_in_words
 from clip_client.dedup.store.choices import BEGUN, CHOICES, KEEP
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.store.journal import State
 from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.text import counted
-from clip_client.dedup.types import NEVER, ON_REQUEST, SAFE_TIERS
+from clip_client.dedup.types import NEVER, ON_REQUEST
 from clip_client.review.state.found_groups import APPLIED, FoundGroups
 from preprocess_ensemble.errors import ReportedError
 
 if TYPE_CHECKING:
     from clip_client.dedup.group import DuplicateGroup, Member
     from clip_client.dedup.report import DuplicateReport
-    from clip_client.dedup.store.choices import ChosenPhoto
+    from clip_client.dedup.store.choices import Choice, ChosenPhoto
     from clip_client.dedup.store.store import Store
     from clip_client.dedup.types import OnProgress
     from clip_client.review.state.found_groups import FoundGroup
@@ -120,6 +120,12 @@ class Session:
         with self.lock:
             self._changes += 1
 
+    def _choices_changed(self) -> None:
+        self._choices_version += 1
+        self.changed()
+
+    # The search.
+
     async def search(self, search: Search) -> None:
         """Run the search and take its groups. Never raises: a failure is what the pages show."""
         try:
@@ -170,6 +176,17 @@ class Session:
             self.groups.match(self.store.choices.all())
             self.phase = READY
 
+    # What is known of photos, and what a group is like now.
+
+    def paths_of(self, sha256: str) -> list[str]:
+        """Return the files that had a content (hexadecimal): those in groups, else those below the searched paths."""
+        if paths := self.groups.paths(sha256):
+            return paths
+        with self.lock:
+            known = self.store.files.paths_of([sha256])[sha256]
+        searched = DirectorySet(self.roots)
+        return [path for path in known if searched.contains(path)]
+
     def problem_of(self, member: Member) -> str:
         """Return ``"missing"`` or ``"changed"`` if the file is not as it was when it was compared; else empty."""
         try:
@@ -178,6 +195,25 @@ class Session:
             return "missing"
         is_same = (status.st_size, status.st_mtime_ns) == (member.photo.size_bytes, member.photo.mtime_ns)
         return "" if is_same else "changed"
+
+    def judged(self, *groups: DuplicateGroup, options: MoveOptions | None = None, **how: Any) -> DuplicateReport:
+        """Return a report of ``groups`` with new verdicts; see :func:`~.verdicts.judged` for ``how``."""
+        assert self.report is not None, "there is nothing to judge before the search has ended"
+        return judged(replace(self.report, groups=groups), self.roots, options, compared=self.groups, **how)
+
+    def refusals(self, found: FoundGroup, keep: int, move: Iterable[int]) -> dict[int, str]:
+        """Return why those of the chosen photos that never move would stay: position -> sentence.
+
+        Raises CannotChoose for members that do not exist.
+        """
+        members, moving = found.group.members, set(move)
+        _check_places(found, {keep, *moving})
+        wanted = keep_instead(found.group, members[keep].path, {members[place].path for place in moving})
+        (group,) = self.judged(wanted).groups
+        never = {one.path: one.verdict.reason for one in group.members if one.verdict.moves == NEVER}
+        return {place: never[members[place].path] for place in moving if never.get(members[place].path)}
+
+    # Choices.
 
     def choose(self, number: int, what: str, *, keep: int = 0, move: Iterable[int] = ()) -> None:
         """Record a choice about one group. ``keep`` and ``move`` are positions of members, for :data:`KEEP` only.
@@ -191,45 +227,59 @@ class Session:
             raise Busy("this choice has been applied; to choose again, take its run back in the history")
         if what not in CHOICES:
             raise CannotChoose(f"a choice is one of {', '.join(CHOICES)}, not {what!r}")
-        members = found.group.members
         moving = set(move)
         if what == KEEP:
-            if not {keep, *moving} <= set(range(len(members))):
-                raise CannotChoose(f"group {number} has {len(members)} photos")
+            _check_places(found, {keep, *moving})
             if not moving or keep in moving:
                 raise CannotChoose("a photo stays and at least one other moves; to keep all, choose keep-all")
-        elif what == DIFFERENT and len({member.sha256 for member in members}) < 2:
+        elif what == DIFFERENT and len({member.sha256 for member in found.group.members}) < 2:
             raise CannotChoose("files with the same bytes are one photo; to keep all of them, choose keep-all")
         self.stage([(what, chosen_photos(found.group, moving if what == KEEP else (), keep=keep))])
 
-    def stage(self, choices: Iterable[tuple[str, Sequence[ChosenPhoto]]], *, rules: str = "") -> int:
-        """Record choices as one step; return their number. ``rules`` made them, unless a person saw each group."""
+    def stage(self, choices: Iterable[tuple[str, Sequence[ChosenPhoto]]], *, rules: str = "") -> None:
+        """Record choices as one step. ``rules`` made them, unless a person saw each group."""
         with self.lock:
-            added = self.store.choices.add(choices, rules=rules)
-            self.groups.match(added, is_new=True)
+            self.groups.add(self.store.choices.add(choices, rules=rules))
             self._choices_changed()
-        return len(added)
 
     def take_back(self) -> bool:
         """Undo the last step that has not been carried out; return whether there was such a step."""
         with self.lock:
-            ids = self.groups.last_step()
-            if ids:
-                self.store.choices.withdraw(ids)
-                self.groups.set_state(ids, None)
+            choices = self.groups.last_step()
+            if choices:
+                self._withdraw(choices)
                 self._choices_changed()
-        return bool(ids)
+        return bool(choices)
 
-    def save_rules(self, name: str, rules: Sequence[str]) -> None:
-        """Save keep rules under a name; no rules delete the name. Raises CannotChoose."""
+    def begin_run(self, groups: Iterable[FoundGroup], run: str) -> list[FoundGroup]:
+        """Record which run carries out the choices of these groups, and forget those that they replaced.
+
+        Returns the groups, without those whose choices another process has taken back. They are read while no choice
+        can change. The caller holds :meth:`.Journal.exclusive`. Raises Busy if the server is ending.
+        """
         with self.lock:
-            try:
-                if rules:
-                    self.store.settings.save_keep_rules(name, KeepRules(rules).names)
-                else:
-                    self.store.settings.delete_keep_rules(name)
-            except ValueError as error:
-                raise CannotChoose(str(error)) from None
+            _ = self.version
+            batch = list(groups)
+            if batch:
+                self.go_on()
+                self._withdraw([one for found in batch for one in self.groups.superseded(found.id)])
+                begun = self.store.choices.begin([found.choice.id for found in batch if found.choice], run)
+                batch = [found for found in batch if found.choice and found.choice.id in begun]
+                self.groups.add(replace(found.choice, state=BEGUN) for found in batch if found.choice)
+                self._choices_changed()
+        return batch
+
+    def end_run(self, groups: Iterable[FoundGroup], state: str) -> None:
+        """Record what became of the choices about these groups, which a run has begun."""
+        with self.lock:
+            begun = [found.choice for found in groups if found.choice]
+            self.store.choices.set_state([choice.id for choice in begun], state)
+            self.groups.add(replace(choice, state=state) for choice in begun)
+            self._choices_changed()
+
+    def _withdraw(self, choices: Sequence[Choice]) -> None:
+        self.store.choices.withdraw([choice.id for choice in choices])
+        self.groups.forget(choices)
 
     def history(self) -> list[HistoryItem]:
         """Return the runs that can be taken back, the last one first."""
@@ -243,63 +293,19 @@ class Session:
             HistoryItem(name, *moved.get(name, (0, 0)), different.get(name, 0), keep_all.get(name, 0)) for name in names
         ]
 
-    def begin_run(self, groups: Iterable[FoundGroup], run: str) -> list[FoundGroup]:
-        """Record which run carries out the choices of these groups, and forget those that they replaced.
-
-        Returns the groups, without those whose choices another process has taken back. They are read while no choice
-        can change. The caller holds :meth:`.Journal.exclusive`. Raises Busy if the server is ending.
-        """
+    def save_rules(self, name: str, rules: Sequence[str]) -> None:
+        """Save keep rules under a name; no rules delete the name. Raises CannotChoose."""
         with self.lock:
-            _ = self.version
-            batch = list(groups)
-            if batch:
-                self.go_on()
-                superseded = [one for found in batch for one in self.groups.superseded(found.id)]
-                self.store.choices.withdraw(superseded)
-                self.groups.set_state(superseded, None)
-                begun = self.store.choices.begin([found.choice.id for found in batch if found.choice], run)
-                batch = [found for found in batch if found.choice and found.choice.id in begun]
-                self.groups.set_state(begun, BEGUN)
-                self._choices_changed()
-        return batch
+            try:
+                if rules:
+                    self.store.settings.save_keep_rules(name, KeepRules(rules).names)
+                else:
+                    self.store.settings.delete_keep_rules(name)
+            except ValueError as error:
+                raise CannotChoose(str(error)) from None
 
-    def set_state(self, choices: Sequence[int], state: str) -> None:
-        """Record what became of choices that a run has begun."""
-        with self.lock:
-            self.store.choices.set_state(choices, state)
-            self.groups.set_state(choices, state)
-            self._choices_changed()
 
-    def judged(
-        self, groups: Iterable[DuplicateGroup], hash_of: Callable[[str], str] = sha256_of, *, merges: bool = False
-    ) -> DuplicateReport:
-        """Return a report of ``groups`` with new verdicts; with ``merges``, kept photos get the metadata they lack."""
-        assert self.report is not None, "there is nothing to judge before the search has ended"
-        options = MoveOptions(merge_metadata=merges)
-        judge = Judge(self.report, self.roots, options, is_compared=self.groups.has_path, hash_of=hash_of)
-        return replace(self.report, groups=tuple(map(judge.judge, groups)))
-
-    def refusals(self, found: FoundGroup, keep: int, move: Iterable[int]) -> dict[int, dict[str, str]]:
-        """Return why members of a group would stay: position -> ``chosen`` and ``apply``, both sentences or empty.
-
-        ``chosen`` is about a choice, of which ``move`` would move; ``apply`` about ``dedup --apply`` without a choice.
-        Raises CannotChoose for members that do not exist.
-        """
-        members = found.group.members
-        moving = set(move)
-        if not {keep, *moving} <= set(range(len(members))):
-            raise CannotChoose(f"group {found.id} has {len(members)} photos")
-        wanted = keep_instead(found.group, members[keep].path, {members[place].path for place in moving})
-        (group,) = self.judged(with_companions_now([wanted])).groups
-        never = {member.path: member.verdict.reason for member in group.members if member.verdict.moves == NEVER}
-        return {
-            place: {
-                "chosen": never.get(member.path, "") if place in moving else "",
-                "apply": member.verdict.why_it_stays(SAFE_TIERS),
-            }
-            for place, member in enumerate(members)
-        }
-
-    def _choices_changed(self) -> None:
-        self._choices_version += 1
-        self.changed()
+def _check_places(found: FoundGroup, places: set[int]) -> None:
+    photos = len(found.group.members)
+    if not places <= set(range(photos)):
+        raise CannotChoose(f"group {found.id} has {photos} photos")

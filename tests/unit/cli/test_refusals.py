@@ -85,6 +85,9 @@ def test_wrong_usage_is_told_with_the_usage(words: list[str], said: str, capsys:
         (["dedup", ".", "--without-model", "--threshold", "0.9"], "compares none"),
         (["dedup", "x.jpg", "--without-model", "--act-on", "similar"], "no model is used"),
         (["rules", "save", "a/b", "newest"], "a name of rules is 1 to 64"),
+        (["undo", "--suspects", "x.jpg"], "leave out the PATH"),
+        (["decide", "keep", "x.jpg"], "name the photo that stays"),
+        (["decide", "keep", "x.jpg", "x.jpg"], "name the photo that stays"),
         (["rules", "save", "mine", "biggest"], "there is no keep rule 'biggest'"),
         (["dedup", "x.jpg", "--workers", "2"], "--address and --workers need --engine ray"),
         ([*VECTORS, "--address", "auto"], "--address and --workers need --engine ray"),
@@ -113,7 +116,8 @@ def test_what_contradicts_itself_is_one_sentence(
         "latin": write(tmp_path / "latin", b"caf\xe9"),
     }
     before = sorted(tmp_path.iterdir())
-    store = ["--store", str(tmp_path / "store")] if words[0] in ("dedup", "rules") else []
+    has_store = words[0] in ("dedup", "rules", "undo", "decide")
+    store = ["--store", str(tmp_path / "store")] if has_store else []
     code, error = refusal([*(word.format(**places) for word in words), *store], capsys)
     assert (code, error.count("\n"), error.startswith("clip-client: ")) == (2, 1, True)
     assert said in error

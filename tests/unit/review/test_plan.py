@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -32,12 +33,13 @@ def test_the_plan_shows_the_size_of_a_photo_that_stays(album: Path, tmp_path: Pa
 
 
 def test_a_group_says_what_apply_would_refuse(review: Review, album: Path) -> None:
-    refusals = review.get("/groups/2/plan?keep=0&move=1&move=2").json
-    assert refusals["2"]["chosen"] == ""
-    assert "another frame of a burst" in refusals["2"]["apply"]
-    assert refusals["1"]["apply"] == "It moves only with --act-on similar."
+    by_default = re.findall(r'by-default">(.*?)</td>', review.get("/groups/2").text)
+    assert by_default[:2] == ["keeps it", "leaves it. It moves only with --act-on similar."]
+    assert "another frame of a burst" in by_default[2]
+    assert review.get("/groups/2/plan?keep=0&move=1&move=2").json == {}
     write(album / "y.jpg.xmp", b"<x/>")
-    assert "sidecar" in review.get("/groups/2/plan?keep=0&move=1").json["1"]["chosen"]
+    (refused,) = review.get("/groups/2/plan?keep=0&move=1").json.items()
+    assert (refused[0], "sidecar" in refused[1]) == ("1", True)
     assert review.get("/groups/2/plan?keep=3&move=1").status == 400
 
 

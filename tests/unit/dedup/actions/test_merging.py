@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 from contextlib import closing
@@ -13,8 +14,16 @@ import pytest
 from clip_client.cli.options.dedup import ActionOptions
 from clip_client.dedup import Member, Store
 from clip_client.dedup.actions.apply import Outcome, apply, undo
-from clip_client.dedup.actions.losses import loss
+from clip_client.dedup.actions.losses import merged, unsaid
 from clip_client.dedup.actions.purge import purge
+from clip_client.dedup.actions.quarantine import CannotMove
+from clip_client.dedup.actions.sidecars import (
+    SidecarToWrite,
+    check_sidecars,
+    remaining_sidecars,
+    remove_sidecars,
+    write_sidecars,
+)
 from clip_client.dedup.files.metadata import read_sidecar
 from clip_client.dedup.store.journal import State
 from clip_client.dedup.types import QUARANTINE_NAME, SAME_PIXELS, SIMILAR, LibraryPhoto, Metadata
@@ -28,6 +37,7 @@ if TYPE_CHECKING:
 
     from clip_client.dedup import DuplicateReport
     from clip_client.dedup.actions.plan import Plan
+    from clip_client.dedup.store.journal import Journal, JournalEntry, Sidecar
 
 SAID = Metadata(
     taken="2019-05-03T10:11:12",
@@ -106,25 +116,19 @@ def test_each_field_that_the_kept_photo_lacks_keeps_the_copy(tmp_path: Path, nam
 def test_fields_are_compared_by_what_they_say(
     copy: dict[str, Any], kept: dict[str, Any], missing: tuple[str, ...], differing: tuple[str, ...]
 ) -> None:
-    found = loss(Metadata(**copy), Metadata(**kept))
-    assert (found.missing, found.differing) == (missing, differing)
-    assert bool(found) == bool(missing or differing)
+    said, known = Metadata(**copy), Metadata(**kept)
+    assert set(unsaid(said, known)) == {*missing, *differing}
+    assert unsaid(said, merged(known, said)) == list(differing)
 
 
-def test_equal_bytes_lose_nothing(tmp_path: Path) -> None:
-    copy = member(write(tmp_path / "copy.jpg", b"x"), metadata=SAID)
-    kept = member(write(tmp_path / "kept.jpg", b"x"))
-    assert len(planned(report((kept, copy)), [tmp_path]).moves) == 1
-
-
-@pytest.mark.parametrize(("said", "moves"), [(SAID, 0), (Metadata(), 1)])
+@pytest.mark.parametrize(("said", "data", "moves"), [(SAID, b"copy", 0), (Metadata(), b"copy", 1), (SAID, b"other", 1)])
 @pytest.mark.parametrize("merges", [False, True])
-def test_only_the_photo_that_it_is_a_copy_of_counts(
-    tmp_path: Path, *, merges: bool, said: Metadata, moves: int
+def test_only_the_photo_that_it_is_a_copy_of_counts_and_equal_bytes_lose_nothing(
+    tmp_path: Path, *, merges: bool, said: Metadata, data: bytes, moves: int
 ) -> None:
     kept = member(write(tmp_path / "kept.jpg", b"kept"), metadata=SAID)
     other = member(write(tmp_path / "other.jpg", b"other"), tier=SIMILAR)
-    copy = member(write(tmp_path / "copy.jpg", b"copy"), tier=SIMILAR, metadata=said)
+    copy = member(write(tmp_path / "copy.jpg", data), tier=SIMILAR, metadata=said)
     found = report((kept, other, replace(copy, copy_of=other.path, copy_tier=SAME_PIXELS)))
     # The other photo may move, and a sidecar beside it would not stay.
     assert len(planned(found, [tmp_path], merge_metadata=merges).moves) == moves
@@ -174,7 +178,7 @@ def test_a_merge_writes_a_sidecar_and_undo_removes_it(tmp_path: Path) -> None:
     found = read_sidecar((root / "kept.jpg.xmp").read_bytes())
     assert (found.latitude, found.longitude) == pytest.approx((48.2, -16.37))
     assert found == replace(SAID, latitude=found.latitude, longitude=found.longitude)
-    assert loss(SAID, found).missing == loss(SAID, found).differing == ()
+    assert unsaid(SAID, found) == []
     assert [outcome.message for outcome in take_back(store)] == ["Restored."]
     assert without_access(snapshot(root)) == without_access(before)
 
@@ -239,16 +243,18 @@ def test_nothing_is_written_where_a_sidecar_is_or_may_not_be(tmp_path: Path, mon
     (found,) = groups.groups
     in_reference = report((changed(found.members[0], is_reference=True), found.members[1]))
     assert "nothing is written to the kept photo's folder" in why(planned(in_reference, [root], merge_metadata=True))
-    write(root / "kept.jpg.xmp", packet('xmp:Rating="2">'))
-    assert "Its rating differs" in why(planned(groups, [root], merge_metadata=True))
-    write(root / "kept.jpg.xmp", packet(">"))
-    assert "already has a sidecar" in why(planned(groups, [root], merge_metadata=True))
-    (root / "kept.jpg.xmp").rename(root / "kept.xmp")
-    assert "already has a sidecar" in why(planned(groups, [root], merge_metadata=True))
-    (root / "kept.xmp").unlink()
-    (root / "kept.jpg.xmp").symlink_to(tmp_path / "nowhere")
-    assert "already has a sidecar" in why(planned(groups, [root], merge_metadata=True))
-    (root / "kept.jpg.xmp").unlink()
+    for name, sidecar, said in (
+        ("kept.jpg.xmp", packet('xmp:Rating="2">'), "Its rating differs"),
+        ("kept.jpg.xmp", packet(">"), "already has a sidecar"),
+        ("kept.xmp", packet(">"), "already has a sidecar"),
+        ("kept.jpg.xmp", None, "already has a sidecar"),
+    ):
+        if sidecar is None:
+            (root / name).symlink_to(tmp_path / "nowhere")
+        else:
+            write(root / name, sidecar)
+        assert said in why(planned(groups, [root], merge_metadata=True))
+        (root / name).unlink()
     other = report((changed(found.members[0], path=str(write(tmp_path / "away" / "kept.jpg", b"k"))), found.members[1]))
     access = os.access
     monkeypatch.setattr(os, "access", lambda path, mode: path != str(tmp_path / "away") and access(path, mode))
@@ -360,7 +366,7 @@ def test_a_kill_between_any_two_steps_leaves_no_half_sidecar(tmp_path: Path) -> 
         for number, said in enumerate((Metadata(rating=4), Metadata(title="Gate"))):
             if not (root / f"{number}.jpg").exists():
                 saved = read_sidecar((root / "kept.jpg.xmp").read_bytes())
-                assert not loss(said, saved), f"killed before step {step}"
+                assert not unsaid(said, saved), f"killed before step {step}"
         fork_and_kill(lambda store=store: take_back(store), before_step=step % 31)  # type: ignore[misc]
         assert photos <= contents(root)
         take_back(store)
@@ -379,3 +385,68 @@ def test_the_command_says_what_it_would_write(tmp_path: Path, capsys: pytest.Cap
     assert said.count(f"would write: {root / 'kept.jpg.xmp'}") == merges
     stays = "It has metadata that the kept photo lacks, which --merge-metadata can save: rating."
     assert (f"stays: {root / '0.jpg'}: {stays}" in said) != merges
+
+
+# The steps: what other programs wrote is neither replaced, nor relied on, nor removed.
+
+
+def to_write(path: Path, data: bytes = b"ours", *, is_ours: bool = True) -> SidecarToWrite:
+    return SidecarToWrite(path=str(path), data=data, is_ours=is_ours)
+
+
+def recorded(journal: Journal, *sidecars: Sidecar, run: str = "run") -> JournalEntry:
+    return journal.plan(
+        run=run, method="quarantine", kept="/kept", kept_sha256="", tier="exact", files=[], sidecars=sidecars
+    )
+
+
+def test_what_is_missing_is_written_beside_what_is_there(tmp_path: Path, journal: Journal) -> None:
+    first, second = tmp_path / "1.xmp", tmp_path / "2.xmp"
+    write(first, b"there before")
+    write_sidecars([to_write(first), to_write(second)], recorded(journal))
+    assert (first.read_bytes(), second.read_bytes()) == (b"there before", b"ours")
+    assert {path.name for path in tmp_path.glob("*.part")} == set()
+
+
+def test_a_sidecar_that_another_program_writes_at_the_same_moment_stays(
+    tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, link = tmp_path / "kept.xmp", os.link
+    entry = recorded(journal, *check_sidecars([to_write(path)], journal))
+
+    def link_late(source: str, target: str) -> None:
+        write(path, b"of another program")
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", link_late)
+    with pytest.raises(CannotMove) as raised:
+        write_sidecars([to_write(path)], entry)
+    assert str(raised.value) == f"Another program has just written {path}."
+    assert [draft.name for draft in tmp_path.glob("*.part")] == ["kept.xmp.run.part"]
+    remove_sidecars(entry, journal)
+    assert path.read_bytes() == b"of another program"
+    assert list(tmp_path.glob("*.part")) == []
+
+
+def test_sidecars_that_cannot_go_are_named(tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them: one was changed, one is in a folder that has become read-only, and one is of another program."""
+    paths = [tmp_path / name for name in ("changed.xmp", "stays.xmp", "goes.xmp")]
+    other = write(tmp_path / "given.xmp", b"given")
+    wanted = [*map(to_write, paths), to_write(other, b"given", is_ours=False)]
+    entry = recorded(journal, *check_sidecars(wanted, journal))
+    write_sidecars(wanted, entry)
+    write(paths[0], b"changed")
+    unlink = os.unlink
+
+    def refuse(path: str) -> None:
+        if path == str(paths[1]):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        unlink(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", refuse)
+        remove_sidecars(entry, journal)
+    assert [path.exists() for path in (*paths, other)] == [True, True, False, True]
+    assert remaining_sidecars(entry, journal) == (
+        f"Its sidecar was changed or cannot be removed, and stays: {paths[0]}, {paths[1]}."
+    )

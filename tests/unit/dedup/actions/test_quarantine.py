@@ -1,38 +1,79 @@
-"""The single steps into the quarantine and back: they replace nothing, and need no hard links."""
+"""The quarantine: why a file cannot go there, and the single steps there and back, which replace nothing."""
 
 from __future__ import annotations
 
 import builtins
 import errno
+import hashlib
 import io
 import os
+import stat
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from clip_client.dedup.actions.apply import apply, undo
-from clip_client.dedup.actions.purge import purge
+from clip_client.dedup.actions.apply import QUARANTINE, apply, undo
 from clip_client.dedup.actions.quarantine import (
     CannotMove,
+    check_can_move,
     check_hard_link,
+    quarantine,
+    quarantine_folder,
+    quarantined_path,
     rename_new,
     restore,
+    sync_folder,
+    why_out_of_reach,
 )
-from clip_client.dedup.store.journal import IN_QUARANTINE, Journal, MovedFile, State
+from clip_client.dedup.store.journal import IN_QUARANTINE, Journal, JournalEntry, MovedFile, State
 from clip_client.dedup.types import QUARANTINE_NAME, SAME_PIXELS
-from tests.fixtures.albums import album, member, planned, report, snapshot, without_access, write
+from tests.fixtures.albums import copies, member, planned, report, without_inodes, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from clip_client.dedup.actions.plan import Plan
-    from tests.fixtures.albums import Snapshot
+ACROSS = "and files cannot be renamed across file systems."
+TAKEN = "Another file has taken its name."
 
 
-def two_copies(root: Path) -> Plan:
-    return planned(report((member(write(root / "1.jpg", b"x")), member(write(root / "2.jpg", b"x")))), [root])
+def moved_file(original: Path | str, away: Path | str, time_ns: int = 10**18) -> MovedFile:
+    """Return a file of one byte, x, as the journal has it."""
+    sha256 = hashlib.sha256(b"x").hexdigest()
+    return MovedFile(str(original), str(away), sha256, 1, time_ns - 10**17, time_ns)
+
+
+def entry(file: MovedFile, kept: Path) -> JournalEntry:
+    return JournalEntry(
+        id=1, run="run", at_ns=0, method=QUARANTINE, state=State.MOVED, kept=str(kept), kept_sha256="", tier="",
+        proof=0, is_chosen=False, files=(file,), sidecars=(),
+    )  # fmt: skip
+
+
+def refusal(act: Callable[..., object], *arguments: Any, **named: Any) -> str:
+    """Return why the call refuses."""
+    with pytest.raises(CannotMove) as raised:
+        act(*arguments, **named)
+    return str(raised.value)
+
+
+def mount(monkeypatch: pytest.MonkeyPatch, *points: Path) -> None:
+    """Give what is at or below each of ``points`` another device number, as if it were mounted there."""
+
+    def patched(call: Callable[..., os.stat_result]) -> Callable[..., Any]:
+        def with_device(path: Any, *arguments: Any, **named: Any) -> Any:
+            status = call(path, *arguments, **named)
+            found = {name: getattr(status, name) for name in dir(status) if name.startswith("st_")}
+            whole = os.path.join(os.getcwd(), os.fspath(path)) if isinstance(path, (str, os.PathLike)) else ""
+            below = sum(whole == str(point) or whole.startswith(f"{point}{os.sep}") for point in points)
+            return SimpleNamespace(**{**found, "st_dev": found["st_dev"] + below})
+
+        return with_device
+
+    monkeypatch.setattr(os, "lstat", patched(os.lstat))
+    monkeypatch.setattr(os, "stat", patched(os.stat))
 
 
 def refuse_links(code: int) -> Callable[[str, str], None]:
@@ -41,6 +82,154 @@ def refuse_links(code: int) -> Callable[[str, str], None]:
 
     return refuse
 
+
+# Whether a file can move, and where to.
+
+
+def test_what_cannot_move_is_told_in_one_sentence(tmp_path: Path) -> None:
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    photo = write(root / "deep" / "1.jpg", b"x")
+    for path in (outside / "1.jpg", outside / "sub" / "2.jpg", root / "2.jpg"):
+        write(path, b"x")
+    inside_library = write(root / "My.photoslibrary" / "originals" / "1.jpg", b"x")
+    (root / "link.jpg").symlink_to(photo)
+    (root / "out").symlink_to(outside)
+    (root / "far").symlink_to(outside / "sub")
+    sentences = {
+        root / "far" / ".." / "2.jpg": "It cannot be read: No such file or directory.",
+        root / "link.jpg": "It is a link; only the file that it points to could be moved.",
+        inside_library: "It is inside an Apple Photos library, which needs all its files.",
+        outside / "1.jpg": "It is in none of the folders that you named.",
+        root / "out" / "1.jpg": "It was reached through a link that leads out of the folders that you named.",
+        root / "gone.jpg": "It cannot be read: No such file or directory.",
+    }
+    assert {path: refusal(quarantine_folder, str(path), {str(root)}) for path in sentences} == sentences
+    write(outside / "2.jpg", b"another file")
+    assert refusal(quarantine_folder, str(root / "far" / ".." / "2.jpg"), {str(root)}) == (
+        "Its path has '..' after a link, so it names another file than it seems to."
+    )
+    for roots in ({str(root)}, {str(root), str(tmp_path)}):  # the innermost
+        assert quarantine_folder(str(photo), roots) == str(root)
+
+
+def test_the_root_of_all_files_can_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    photo = write(tmp_path / "1.jpg", b"x")
+    monkeypatch.setattr(os, "access", lambda path, mode: True)  # only root may write there
+    assert quarantine_folder(str(photo), {os.sep}) in (os.sep, *map(str, photo.parents))
+
+
+def test_files_go_to_the_top_of_their_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, disk = tmp_path / "root", tmp_path / "root" / "disk"
+    tops = {
+        root / "1.jpg": root,
+        disk / "2.jpg": disk,
+        disk / "a" / "b" / "3.jpg": disk,
+        disk / "card" / "c" / "4.jpg": disk / "card",
+    }
+    for path in tops:
+        write(path, b"x")
+    mount(monkeypatch, disk, disk / "card")
+    assert {path: Path(quarantine_folder(str(path), {str(root)})) for path in tops} == tops
+    away = quarantined_path(str(disk), "run", str(disk / "a" / "b" / "3.jpg"))
+    assert away == str(disk / QUARANTINE_NAME / "run" / "a" / "b" / "3.jpg")
+
+
+def test_nothing_moves_to_or_from_a_mount_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    photo, other = write(tmp_path / "a" / "1.jpg", b"x"), write(tmp_path / "b" / "2.jpg", b"x")
+    away = tmp_path / "b" / QUARANTINE_NAME
+    away.mkdir()
+    check_hard_link(str(photo), str(other))
+    mount(monkeypatch, photo, away)
+    assert refusal(quarantine_folder, str(photo), {str(tmp_path)}) == f"The file is a mount point, {ACROSS}"
+    refused = refusal(quarantine_folder, str(other), {str(tmp_path / "b")})
+    assert refused == f"{away} is on another file system, {ACROSS}"
+    assert refusal(check_can_move, str(photo), "The sidecar beside it") == (
+        f"The sidecar beside it is a mount point, {ACROSS}"
+    )
+    assert refusal(check_hard_link, str(photo), str(other)) == (
+        f"The kept photo is on another file system, which a hard link cannot cross: {photo}."
+    )
+
+
+def test_a_companion_must_be_a_file_that_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = tmp_path / "link.xmp"
+    link.symlink_to(write(tmp_path / "1.xmp", b"x"))
+    sentences = {
+        link: "It is a link or not a regular file.",
+        tmp_path: "It is a link or not a regular file.",
+        tmp_path / "gone.xmp": "It cannot be read: No such file or directory.",
+    }
+    assert {path: refusal(check_can_move, str(path), "It") for path in sentences} == sentences
+    monkeypatch.chdir(tmp_path)
+    check_can_move("1.xmp", "It")
+
+
+@pytest.mark.parametrize("denied", [os.W_OK, os.X_OK])
+@pytest.mark.parametrize("where", ["folder", "top", "quarantine"])
+def test_a_folder_that_you_may_not_change_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, denied: int, where: str
+) -> None:
+    """Root may do anything, so the permission bits themselves would say nothing here."""
+    photo = write(tmp_path / "deep" / "1.jpg", b"x")
+    quarantined = tmp_path / QUARANTINE_NAME
+    quarantined.mkdir()
+    closed = {"folder": photo.parent, "top": tmp_path, "quarantine": quarantined}[where]
+    access = os.access
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: access(path, mode) and not (path == str(closed) and mode & denied)
+    )
+    assert refusal(quarantine_folder, str(photo), {str(tmp_path)}) == f"Its folder is read-only for you: {closed}."
+
+
+@pytest.mark.skipif(not hasattr(os, "statvfs"), reason="this system does not tell how a file system is mounted")
+def test_a_file_system_that_is_mounted_read_only_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    photo, roots = str(write(tmp_path / "1.jpg", b"x")), {str(tmp_path)}
+    flags = os.ST_NOSUID | os.ST_RDONLY
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_flag=flags))
+    assert refusal(quarantine_folder, photo, roots) == f"Its file system is mounted read-only: {tmp_path}."
+    flags = os.ST_NOSUID
+    assert quarantine_folder(photo, roots) == str(tmp_path)
+    monkeypatch.delattr(os, "statvfs")  # as on Windows
+    assert quarantine_folder(photo, roots) == str(tmp_path)
+
+
+# Hard links.
+
+
+def test_a_hard_link_that_cannot_be_made_is_told_before_the_move(tmp_path: Path) -> None:
+    photo = str(write(tmp_path / "1.jpg", b"x"))
+    for pair in ((photo, str(tmp_path / "gone")), (str(tmp_path / "gone"), photo)):
+        assert refusal(check_hard_link, *pair) == "A hard link is not possible: No such file or directory."
+
+
+@pytest.mark.parametrize("system", ["exfat", "msdos", "vfat", "ext4"])
+def test_a_file_system_without_hard_links_is_refused_before_the_move(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system: str
+) -> None:
+    pair = [str(write(tmp_path / name, b"x")) for name in ("1.jpg", "2.jpg")]
+    mounted = b"36 35 %d:%d / / rw - %s /dev/sda1 rw\n"
+    device = os.stat(tmp_path).st_dev
+    listed = mounted % (4095, 1, b"ext4") + mounted % (os.major(device), os.minor(device), system.encode())
+    monkeypatch.setattr(builtins, "open", lambda *_: io.BytesIO(listed))
+    if system == "ext4":
+        check_hard_link(*pair)
+    else:
+        assert refusal(check_hard_link, *pair) == "Its file system does not support hard links."
+
+
+def test_different_bytes_never_become_a_hard_link(tmp_path: Path, journal: Journal) -> None:
+    kept, copy = write(tmp_path / "1.jpg", b"x"), write(tmp_path / "2.jpg", b"y")
+    found = report((member(kept), member(copy, tier=SAME_PIXELS)))
+    plan = planned(found, [tmp_path], hard_link=True)
+    assert plan.moves == ()
+    assert plan.skipped[0].reason == "Only copies of the same bytes can become hard links."
+    (outcome,) = apply(replace(planned(found, [tmp_path]), hard_link=True), journal)
+    assert (outcome.done, outcome.message) == (False, "Only copies of the same bytes can become hard links.")
+    assert (kept.read_bytes(), copy.read_bytes()) == (b"x", b"y")
+    assert not (tmp_path / QUARANTINE_NAME).exists()
+
+
+# The steps.
 
 NO_HARD_LINKS = [errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EINVAL]
 
@@ -71,18 +260,11 @@ def test_a_rename_on_a_sick_disk_fails_and_leaves_the_file(tmp_path: Path, monke
     assert [path.name for path in tmp_path.iterdir()] == ["a.jpg"]
 
 
-def moved_file(original: Path, quarantined: Path) -> MovedFile:
-    return MovedFile(
-        original=str(original), quarantined=str(quarantined), sha256="", size_bytes=1, atime_ns=0, mtime_ns=0
-    )
-
-
 def test_apply_replaces_nothing_in_the_quarantine(tmp_path: Path, journal: Journal) -> None:
-    plan = two_copies(tmp_path / "r")
-    taken = write(tmp_path / "r" / QUARANTINE_NAME / "run" / "2.jpg", b"of before")
-    assert [outcome.done for outcome in apply(plan, journal, run="run")] == [False]
-    assert taken.read_bytes() == b"of before"
-    assert (tmp_path / "r" / "2.jpg").read_bytes() == b"x"
+    found, (_, copy) = copies(tmp_path)
+    taken = write(tmp_path / QUARANTINE_NAME / "run" / "2.jpg", b"of before")
+    assert [outcome.done for outcome in apply(planned(found, [tmp_path]), journal, run="run")] == [False]
+    assert (taken.read_bytes(), copy.read_bytes()) == (b"of before", b"x")
 
 
 @pytest.mark.parametrize("code", [None, errno.EPERM])
@@ -90,8 +272,8 @@ def test_undo_replaces_nothing_that_comes_in_its_last_moment(
     tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch, code: int | None
 ) -> None:
     """A file of that name appears after undo has looked, and before it renames."""
-    copy = tmp_path / "r" / "2.jpg"
-    apply(two_copies(tmp_path / "r"), journal)
+    found, (_, copy) = copies(tmp_path)
+    apply(planned(found, [tmp_path]), journal)
     link = os.link
 
     def link_late(source: str, target: str) -> None:
@@ -102,151 +284,105 @@ def test_undo_replaces_nothing_that_comes_in_its_last_moment(
 
     monkeypatch.setattr(os, "link", link_late)
     (outcome,) = undo(journal)
-    assert outcome.message == "Another file has taken its name."
-    assert copy.read_bytes() == b"new"
+    assert (outcome.message, copy.read_bytes()) == (TAKEN, b"new")
     (entry,) = journal.entries(IN_QUARANTINE)
     assert Path(entry.files[0].quarantined).read_bytes() == b"x"
 
 
-@pytest.mark.skipif(not hasattr(os, "pathconf"), reason="this system does not tell how long a path may be")
-def test_a_path_too_long_for_the_quarantine_keeps_its_photo(tmp_path: Path, journal: Journal) -> None:
-    folder = tmp_path
-    while len(str(folder)) < os.pathconf(tmp_path, "PC_PATH_MAX") - 250:
-        folder /= "d" * 200
-    folder /= "d" * (os.pathconf(tmp_path, "PC_PATH_MAX") - len(str(folder)) - 10)
-    folder.mkdir(parents=True)
-    kept, copy = write(tmp_path / "1.jpg", b"x"), write(folder / "2.jpg", b"x")
-    (outcome,) = apply(planned(report((member(kept), member(copy))), [tmp_path]), journal)
-    assert (outcome.done, outcome.message) == (False, "The system refuses: File name too long.")
-    assert copy.read_bytes() == b"x"
-    assert not (tmp_path / QUARANTINE_NAME).exists()
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no permission bits")
+def test_only_the_quarantine_itself_is_closed_to_others(tmp_path: Path) -> None:
+    photo = write(tmp_path / "1.jpg", b"x")
+    away = tmp_path / QUARANTINE_NAME / "run" / "deep" / "1.jpg"
+    umask = os.umask(0o022)
+    try:
+        quarantine(moved_file(photo, away))
+    finally:
+        os.umask(umask)
+    modes = [stat.S_IMODE(folder.stat().st_mode) for folder in list(away.parents)[:3]]
+    assert modes == [0o755, 0o755, 0o700]
 
 
-def test_other_bytes_at_the_old_place_are_not_replaced_even_after_a_hard_link(tmp_path: Path) -> None:
-    original, away = write(tmp_path / "1.jpg", b"edited"), write(tmp_path / QUARANTINE_NAME / "r" / "1.jpg", b"x")
-    file = moved_file(original, away)
-    with pytest.raises(CannotMove, match="taken its name"):
-        restore(file, replace_equal=True)
-    assert (original.read_bytes(), away.read_bytes()) == (b"edited", b"x")
-
-
-def test_different_bytes_never_become_a_hard_link(tmp_path: Path, journal: Journal) -> None:
-    kept, copy = write(tmp_path / "1.jpg", b"x"), write(tmp_path / "2.jpg", b"y")
-    found = report((member(kept), member(copy, tier=SAME_PIXELS)))
-    plan = planned(found, [tmp_path], hard_link=True)
-    assert plan.moves == ()
-    assert plan.skipped[0].reason == "Only copies of the same bytes can become hard links."
-    (outcome,) = apply(replace(planned(found, [tmp_path]), hard_link=True), journal)
-    assert (outcome.done, outcome.message) == (False, "Only copies of the same bytes can become hard links.")
-    assert (kept.read_bytes(), copy.read_bytes()) == (b"x", b"y")
-    assert not (tmp_path / QUARANTINE_NAME).exists()
-
-
-@pytest.mark.parametrize("system", ["exfat", "msdos", "vfat", "ext4"])
-def test_a_file_system_without_hard_links_is_refused_before_the_move(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system: str
-) -> None:
-    plan = two_copies(tmp_path)
-    mount = b"36 35 %d:%d / / rw - %s /dev/sda1 rw\n"
-    device = os.stat(tmp_path).st_dev
-    listed = mount % (4095, 1, b"ext4") + mount % (os.major(device), os.minor(device), system.encode())
-    monkeypatch.setattr(builtins, "open", lambda *_: io.BytesIO(listed))
-    if system == "ext4":
-        check_hard_link(plan.moves[0].kept.path, plan.moves[0].duplicate.path)
-    else:
-        with pytest.raises(CannotMove, match=r"Its file system does not support hard links."):
-            check_hard_link(plan.moves[0].kept.path, plan.moves[0].duplicate.path)
-
-
-def killed_while_it_moved(root: Path, journal: Journal, state: str) -> Snapshot:
-    """Move copies of an album, and leave the journal in ``state``; return what was in ``root`` before."""
-    groups = album(root)
-    before = snapshot(root)
-    apply(planned(groups, [root]), journal)
-    for entry in journal.entries(IN_QUARANTINE):
-        journal.set_state(entry, state)
-    return before
-
-
-@pytest.mark.parametrize("state", [State.PLANNED, State.RESTORING])
-def test_purge_settles_what_a_killed_process_left_before_it_purges(
-    tmp_path: Path, journal: Journal, state: str
-) -> None:
-    """Something on its way back is wanted, so it comes back and does not go to the trash."""
-    root = tmp_path / "root"
-    before = killed_while_it_moved(root, journal, state)
-    assert purge(journal, trash=os.unlink) == ()
-    assert without_access(snapshot(root)) == without_access(before)
-
-
-def test_undo_of_one_run_settles_what_others_left(tmp_path: Path, journal: Journal) -> None:
-    root = tmp_path / "root"
-    before = killed_while_it_moved(root, journal, State.PLANNED)
-    assert undo(journal, only=()) == ()
-    assert without_access(snapshot(root)) == without_access(before)
-
-
-def test_another_name_of_the_kept_photo_itself_is_not_moved(tmp_path: Path, journal: Journal) -> None:
-    """Another program has made a hard link of the copy since the plan."""
-    kept, copy = tmp_path / "r" / "1.jpg", tmp_path / "r" / "2.jpg"
-    plan = two_copies(tmp_path / "r")
-    copy.unlink()
-    copy.hardlink_to(kept)
-    (outcome,) = apply(plan, journal)
-    assert (outcome.done, outcome.message) == (False, "It is the kept photo itself under another name.")
-    assert copy.samefile(kept)
-
-
-def rewrite_in_place(kept: Path) -> None:
-    kept.write_bytes(b"edited")
-
-
-def rewrite_with_the_same_size(kept: Path) -> None:
-    kept.write_bytes(b"y")
-
-
-def append_and_set_the_time_back(kept: Path) -> None:
-    times = kept.stat()
-    kept.write_bytes(b"xy")
-    os.utime(kept, ns=(times.st_atime_ns, times.st_mtime_ns))
-
-
-def replace_by_a_file_of_the_same_size_and_time(kept: Path) -> None:
-    times = kept.stat()
-    new = write(kept.with_name("new"), b"y")
-    os.utime(new, ns=(times.st_atime_ns, times.st_mtime_ns))
-    os.replace(new, kept)
-
-
-@pytest.mark.parametrize("hard_link", [False, True])
-@pytest.mark.parametrize(
-    "change",
-    [
-        Path.unlink,
-        rewrite_in_place,
-        rewrite_with_the_same_size,
-        append_and_set_the_time_back,
-        replace_by_a_file_of_the_same_size_and_time,
-    ],
-)
-def test_a_kept_photo_that_changes_during_the_move_brings_the_copy_back(
-    tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], None], hard_link: bool
-) -> None:
-    kept, copy = tmp_path / "r" / "1.jpg", tmp_path / "r" / "2.jpg"
-    plan = two_copies(tmp_path / "r")
-    rename = os.rename
-
-    def change_and_rename(source: str, target: str) -> None:
-        rename(source, target)
-        change(kept)
+def test_windows_needs_no_sync_of_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: str, *_: object) -> int:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "rename", change_and_rename)
-        (outcome,) = apply(replace(plan, hard_link=hard_link), journal)
-    assert (outcome.done, outcome.message) == (
-        False,
-        "The kept photo disappeared or changed during the move, so this one is back.",
-    )
-    assert copy.read_bytes() == b"x"
-    assert journal.entries(IN_QUARANTINE) == []
-    assert not (tmp_path / "r" / QUARANTINE_NAME).exists()
+        patch.setattr(os, "open", refuse)
+        with pytest.raises(PermissionError):
+            sync_folder(str(tmp_path))
+        patch.delattr(os, "O_DIRECTORY")
+        sync_folder(str(tmp_path))
+
+
+@pytest.mark.parametrize("how", ["other bytes", "the same bytes", "after a hard link", "without inodes"])
+def test_what_has_taken_the_old_place_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """The same bytes may be a hard link of ours. Some network drives of Windows number no files."""
+    original = write(tmp_path / "1.jpg", b"x" if how == "the same bytes" else b"y")
+    away = write(tmp_path / QUARANTINE_NAME / "run" / "1.jpg", b"x")
+    before = original.read_bytes()
+    if how == "without inodes":
+        without_inodes(monkeypatch)
+    file = moved_file(original, away)
+    assert refusal(restore, file, replace_equal=how == "after a hard link") == TAKEN
+    assert (original.read_bytes(), away.read_bytes()) == (before, b"x")
+
+
+def test_what_is_in_neither_place_cannot_come_back(tmp_path: Path) -> None:
+    gone = moved_file(tmp_path / "1.jpg", tmp_path / "away")
+    assert refusal(restore, gone) == "It is neither in the quarantine nor at its old path."
+
+
+@pytest.mark.parametrize("state", ["away", "both names", "back"])
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_file_comes_back_from_each_step_with_its_old_times(tmp_path: Path, state: str, changed: bool) -> None:
+    """As a killed process leaves it. A file that a program wrote to meanwhile keeps its new times."""
+    original, away = tmp_path / "1.jpg", write(tmp_path / QUARANTINE_NAME / "run" / "1.jpg", b"x", 10**18)
+    file = moved_file(original, away, 10**18 + changed)
+    os.utime(away, ns=(5 * 10**17, 10**18))
+    if state == "both names":
+        original.hardlink_to(away)
+    elif state == "back":
+        away.rename(original)
+    restore(file)
+    assert not away.exists()
+    status = original.stat()
+    assert (status.st_atime_ns, status.st_mtime_ns) == (5 * 10**17 if changed else file.atime_ns, 10**18)
+
+
+# Disks that are not connected.
+
+
+@pytest.mark.parametrize(
+    ("left", "sentence"),
+    [
+        ([], "is missing or empty; connect its disk and try again."),
+        (["other.txt"], "looks like another disk; connect the right one and try again."),
+        (["album/"], "looks like another disk; connect the right one and try again."),
+        (["kept.jpg"], "looks like another disk; connect the right one and try again."),
+        (["album/", "kept.jpg"], ""),  # a person has emptied the quarantine
+        (["album/1.jpg"], ""),
+        ([f"{QUARANTINE_NAME}/"], ""),
+    ],
+)
+@pytest.mark.parametrize("is_mounted", [False, True])
+def test_a_disk_is_recognised_by_what_lies_around_the_file(
+    tmp_path: Path, left: list[str], sentence: str, is_mounted: bool
+) -> None:
+    disk = tmp_path / "disk"
+    if left or is_mounted:
+        disk.mkdir()
+    for name in left:
+        if name.endswith("/"):
+            (disk / name).mkdir()
+        else:
+            write(disk / name, b"x")
+    file = moved_file(disk / "album" / "1.jpg", disk / QUARANTINE_NAME / "run" / "album" / "1.jpg")
+    assert why_out_of_reach(entry(file, disk / "kept.jpg")) == (f"{disk} {sentence}" if sentence else "")
+
+
+def test_the_disk_of_the_root_folder_is_always_there(tmp_path: Path) -> None:
+    photo = write(tmp_path / "1.jpg", b"x")
+    file = moved_file(photo, f"{os.sep}{QUARANTINE_NAME}{os.sep}run{os.sep}1.jpg")
+    assert why_out_of_reach(entry(file, photo)) == ""

@@ -9,11 +9,16 @@ import os
 import re
 import shlex
 import subprocess
+from dataclasses import replace
 from html import unescape
+from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+from PIL import Image
 
+from clip_client.dedup import FailedFile
+from clip_client.dedup.features.preview import thumbnail
 from clip_client.dedup.reporting.html import PageCommands, shell_word, write_page
 from clip_client.dedup.types import EXACT, SAFE_TIERS, SAME_PIXELS, SIMILAR
 from tests.fixtures import members
@@ -24,6 +29,7 @@ if TYPE_CHECKING:
 
     from clip_client.dedup import DuplicateGroup, Member
 
+HOSTILE: Final = "<img src=x><script>&\"'.jpg"
 NAMES: Final = (b"plain.jpg", b"two words $HOME `x` 'q' \"d\" \\.jpg", b"caf\xe9.jpg", b"a\nb\x1b[2J.jpg",
                 "gpj\u202e.exe".encode(), "\U0001f468\u200d\U0001f469.jpg".encode(), b"-rf", b"~", b"!!")  # fmt: skip
 
@@ -33,16 +39,40 @@ def _command_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
 
 
-def member(path: str, size_bytes: int = 1000, **more: Any) -> Member:
+def member(path: Path | str, size_bytes: int = 1000, **more: Any) -> Member:
     sha256 = hashlib.sha256(os.fsencode(path)).hexdigest()
     given = {"width": 64, "height": 48, "size_bytes": size_bytes, "sha256": sha256, "tier": SAME_PIXELS, **more}
     return members.member(path, similarity=0.99, **given)
 
 
-def page(*groups: DuplicateGroup, commands: PageCommands | None = None) -> str:
+def page(*groups: DuplicateGroup, commands: PageCommands | None = None, **of_report: Any) -> str:
     file = io.BytesIO()
-    write_page(members.report(*groups), file, thumbnail=lambda path, side: b"jpeg", commands=commands)
+    write_page(members.report(*groups, **of_report), file, thumbnail=thumbnail, commands=commands)
     return file.getvalue().decode()
+
+
+def saved(path: Path) -> Path:
+    Image.linear_gradient("L").save(path, "JPEG")
+    return path
+
+
+class Tags(HTMLParser):
+    """Collects the tags and their attributes; fails on tags that do not close."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
+        if tag not in {"meta", "img", "input"}:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
 
 
 def test_the_groups_that_free_the_most_space_come_first() -> None:
@@ -149,3 +179,31 @@ def test_the_policy_allows_this_style_and_script_and_nothing_else() -> None:
         assert f"{tag}-src 'sha256-{digest}'" in policy
     assert policy.startswith("default-src 'none'; img-src 'self' data: file:; ")
     assert not re.search(r"<[^>]+\s(style|on\w+)=", text)
+
+
+def test_the_page_shows_each_photo_and_needs_nothing_else(tmp_path: Path) -> None:
+    first, second = saved(tmp_path / "a.jpg"), saved(tmp_path / HOSTILE)
+    gone = member(tmp_path / "gone.jpg", 1_400_000)
+    failure = FailedFile(
+        path=str(tmp_path / os.fsdecode(b"caf\xe9.jpg")), code="EMPTY", message="It is <b>no</b> image."
+    )
+    shown = group(member(first), replace(member(second, tier=SIMILAR), similarity=0.993), gone)
+    text = page(shown, failed=(failure,))
+    tags = Tags(text)
+    sources = [attributes["src"] or "" for tag, attributes in tags.seen if tag == "img"]
+    assert [source.partition(",")[0] for source in sources] == ["data:image/jpeg;base64"] * 2
+    assert {tag for tag, _ in tags.seen}.isdisjoint({"link", "iframe"})
+    links = {attributes["href"] or "" for tag, attributes in tags.seen if tag == "a"}
+    photos = {path.as_uri() for path in (first, second, tmp_path / "gone.jpg")}
+    assert links == {*photos, f"{tmp_path.as_uri()}/", "#not-compared"}
+    assert not re.search(r"url\(|@import", text)
+    assert text.count('<span class="keep">Keep</span>') == text.count("can no longer be opened") == 1
+    for said in ("0.9930 alike", "64 × 48", "1.4 MB", "caf\\xe9.jpg", members.MODEL):
+        assert said in text
+    assert "random" not in text
+
+
+def test_the_page_warns_where_the_weights_are_random() -> None:
+    text = page(model="ViT-B-32/random:0@1a2b3c4d")
+    for said in ("The weights of this model are random.", "random:0@1a2b3c4d", "No duplicates were found"):
+        assert said in text

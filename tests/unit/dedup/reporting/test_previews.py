@@ -1,3 +1,5 @@
+"""The small pictures of a page: their sizes, where they are kept, and what is drawn again."""
+
 from __future__ import annotations
 
 import hashlib
@@ -6,9 +8,11 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from PIL import Image
 
+from clip_client.dedup.features.image_features import extract_features
 from clip_client.dedup.features.preview import thumbnail
 from clip_client.dedup.reporting.html import write_page
 from clip_client.dedup.reporting.previews import draw_previews, fit, previews_folder
@@ -187,3 +191,28 @@ def test_previews_of_real_photos_take_the_space_that_the_documentation_names(
         assert jpeg is not None
         sizes.append(len(jpeg))
     assert round(sum(sizes) / len(sizes) / 1000) == kilobytes
+
+
+def test_a_thumbnail_is_upright_and_what_is_no_picture_has_none(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    for name in ("a.jpg", "a.png"):
+        Image.linear_gradient("L").resize((400, 200)).save(tmp_path / name, exif=exif)
+        small = thumbnail(str(tmp_path / name), 50)
+        assert small is not None
+        with Image.open(io.BytesIO(small)) as seen:
+            assert (seen.size, seen.mode) == ((25, 50), "RGB")
+    (tmp_path / "text.jpg").write_text("no picture")
+    (tmp_path / "damaged.jpg").write_bytes((tmp_path / "a.jpg").read_bytes()[:120])
+    assert [thumbnail(str(tmp_path / f"{name}.jpg"), 50) for name in ("text", "damaged", "gone")] == [None] * 3
+
+
+def test_flat_pictures_are_told_from_photos(tmp_path: Path, photos: Path) -> None:
+    noise = np.random.default_rng(0).normal(20, 2, (300, 400, 3)).clip(0, 255).astype(np.uint8)
+    transparent = Image.new("RGBA", (200, 200), (255, 0, 0, 0))
+    transparent.paste((0, 0, 255, 0), (0, 0, 100, 200))  # invisible colours
+    flat = {"black.jpg": Image.new("L", (300, 200)), "night.jpg": Image.fromarray(noise), "clear.png": transparent}
+    for name, image in flat.items():
+        image.save(tmp_path / name)
+    for path in (*photos.iterdir(), *map(tmp_path.joinpath, flat)):
+        assert extract_features(path.read_bytes())[0].is_flat == (path.name in flat), path.name

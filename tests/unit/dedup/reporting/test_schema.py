@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from clip_client.dedup import DuplicateReport, FailedFile, Match, thresholds_for
-from clip_client.dedup.aligned import ENLARGED, Alignment, PairSource
+from clip_client.dedup import DuplicateReport, FailedFile, Match
+from clip_client.dedup.aligned import ENLARGED, PairSource
 from clip_client.dedup.reporting.rows import CSV_COLUMNS
 from clip_client.dedup.types import (
     ALTERED,
@@ -26,24 +27,15 @@ from clip_client.dedup.types import (
     LibraryPhoto,
     Metadata,
 )
-from tests.fixtures.members import group, member
+from tests.fixtures.members import alignment, group, member, report
 from tests.fixtures.report_schema import check, validator
 from tests.paths import ROOT
-
-TRAINED = "ViT-B-32/openai@1a2b3c4d"
 
 
 def full_report() -> DuplicateReport:
     """Every key has a value somewhere, and is empty elsewhere."""
-    aligned = Alignment(
-        tier=ALTERED,
-        changes=("half the size",),
-        lost=("colour",),
-        transform=(2, 0, 0, 0, 2, 0),
-        residual=0.04,
-        region=(0.1, 0.2, 0.3, 0.4),
-        region_share=0.12,
-    )
+    facts = {"lost": ("colour",), "region": (0.1, 0.2, 0.3, 0.4), "region_share": 0.12}
+    aligned = alignment(ALTERED, "half the size", **facts)
     library = LibraryPhoto(path="L/c.jpg", library="L", uuid="C", name="IMG.JPG", taken_ns=None)
     matches = (
         Match(test="bytes", value=1, threshold=1),
@@ -70,11 +62,8 @@ def full_report() -> DuplicateReport:
         ),
         reason="most pixels",
     )
-    return DuplicateReport(
-        model=TRAINED,
-        thresholds=thresholds_for(TRAINED),
-        compared=5,
-        groups=(found,),
+    return report(
+        found,
         failed=(FailedFile(path="e.jpg", code="TRUNCATED", message="The file ends early."),),
         bytes_only=("f.dng",),
         skipped={".txt": 3},
@@ -83,14 +72,21 @@ def full_report() -> DuplicateReport:
 
 
 def test_a_report_is_what_the_schema_says() -> None:
-    document = json.loads(full_report().to_json())
+    text = full_report().to_json()
+    assert text.isascii()
+    document = json.loads(text)
     check(document)
-    check(json.loads(DuplicateReport(
-        model=TRAINED, thresholds=thresholds_for(TRAINED), compared=0, groups=(), failed=()
-    ).to_json()))  # fmt: skip
-    (group,) = document["groups"]
-    kept, near, frame, copied = group["members"]
-    assert (kept["path"], kept["matches"], kept["format"]) == ("a.jpg", [], None)
+    check(json.loads(report().to_json()))
+    (found,) = document["groups"]
+    kept, near, frame, copied = found["members"]
+    assert (kept["path"], kept["matches"], kept["format"], kept["taken"], kept["camera"]) == (
+        "a.jpg",
+        [],
+        None,
+        None,
+        None,
+    )
+    assert (os.fsencode(near["path"]), frame["taken"]) == (b"b\xff.jpg", "2019-05-03T10:11:12")
     assert near["matches"][-1] == {"test": "embedding", "value": 0.993, "threshold": 0.99}
     assert (frame["embedded"], frame["photos_library"]["name"]) == (["film", "gain map"], "IMG.JPG")
     assert kept["verdict"] == {

@@ -17,8 +17,18 @@ from clip_client.dedup.group import Verdict
 from clip_client.dedup.reporting.rows import CSV_COLUMNS, copy_lines, csv_lines
 from clip_client.dedup.reporting.terminal import print_groups, print_notes
 from clip_client.dedup.reporting.words import in_words
-from clip_client.dedup.text import escaped
-from clip_client.dedup.types import BURST, EDITED, EXACT, NEVER, SAME_PIXELS, SIMILAR, LibraryPhoto
+from clip_client.dedup.text import at_least, escaped, human_bytes, printable
+from clip_client.dedup.types import (
+    BURST,
+    EDITED,
+    EXACT,
+    NEVER,
+    SAME_PIXELS,
+    SIMILAR,
+    CaptureTime,
+    LibraryPhoto,
+    Metadata,
+)
 from tests.fixtures import members
 
 if TYPE_CHECKING:
@@ -86,6 +96,33 @@ def test_numbers_are_shown_on_request_only() -> None:
         members.MODEL,
     ):
         assert number in verbose
+
+
+def test_date_and_camera_are_shown_on_request() -> None:
+    said = Metadata(taken="2019-05-03T10:11:12", lens="EF50mm", latitude=48.2, longitude=16.4)
+    of = report((member("a.png"), member("b.jpg", metadata=said, capture_time=CaptureTime(camera="Canon EOS 5D"))))
+    line = "2019-05-03 10:11:12, Canon EOS 5D"
+    assert [printed(of, verbose=verbose).count(line) for verbose in (False, True)] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        (b"two words \xf0\x9f\x98\x80.jpg", "two words \U0001f600.jpg"),
+        ("\U0001f468\u200d\U0001f469.jpg".encode(), "\U0001f468\u200d\U0001f469.jpg"),
+        (b"caf\xe9.jpg", "caf\\xe9.jpg"),
+        (b"a\nb\x1b[2J.jpg", "a\\nb\\x1b[2J.jpg"),
+        ("gpj\u202e.exe".encode(), "gpj\\u202e.exe"),
+    ],
+)
+def test_a_name_cannot_forge_what_is_shown(name: bytes, shown: str) -> None:
+    assert printable(os.fsdecode(name)) == shown
+
+
+def test_numbers_are_short_and_a_lower_bound_is_never_rounded_up() -> None:
+    sizes = {0: "0 B", 999: "999 B", 1000: "1.0 kB", 241_300: "241 kB", 999_600: "1.0 MB"}
+    assert {size: human_bytes(size) for size in sizes} == sizes
+    assert [at_least(value) for value in (0.99999, 0.9987, 1.0, 0.123456)] == ["0.9999", "0.9987", "1.0000", "0.1234"]
 
 
 def test_long_groups_and_lists_of_failures_are_cut() -> None:

@@ -1,0 +1,391 @@
+"""Which photo stays, and why: by its proof, its tier, its parts and companions, and what its picture would lose."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import cv2
+import numpy as np
+import pytest
+
+from clip_client.dedup.actions.apply import apply, undo
+from clip_client.dedup.actions.plan import Skip
+from clip_client.dedup.actions.verdicts import check_tiers
+from clip_client.dedup.aligned import ENLARGED, UNTOLD
+from clip_client.dedup.types import (
+    ALTERED,
+    BURST,
+    EDITED,
+    EXACT,
+    PROVED_TIERS,
+    RAW,
+    RE_ENCODED,
+    SAFE_TIERS,
+    SAME_PIXELS,
+    SIMILAR,
+    TIERS,
+    Companion,
+    LibraryPhoto,
+    Metadata,
+)
+from tests.fixtures.albums import copies, member, opened, planned, report, without_access, write
+from tests.fixtures.albums import snapshot as taken
+from tests.fixtures.images import colour_profiles, image_files, phone_files
+from tests.fixtures.members import FROM_A_CAMERA, aligned
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from clip_client.dedup.actions.plan import Plan
+
+FILM = {"embedded": "film", "embedded_digest": "1"}
+NOT_ALIGNED = "It was not aligned with the kept photo."
+A_REGION = "A region of it differs from the kept photo, so only a person can tell whether it is wanted."
+
+
+def moved(plan: Plan) -> list[tuple[str, str, str]]:
+    """Return the names of each photo that moves and of the one that stays for it, and the tier."""
+    return [(move.duplicate.name, move.kept.name, move.tier) for move in plan.moves]
+
+
+@pytest.mark.parametrize(
+    ("copy", "kept", "reason"),
+    [
+        ({"is_reference": True}, {}, "It is in a reference folder."),
+        ({"other_shot": BURST}, {}, f"It shows {BURST}, so only a person can tell whether it is wanted."),
+        (FILM, {}, "It holds more than its picture (film), which the kept photo lacks."),
+        (
+            FILM,
+            {**FILM, "embedded_digest": "2"},
+            "It holds more than its picture (film), and the kept photo does not hold the same.",
+        ),
+        (FILM, {"embedded": "gain map, film", "embedded_digest": "1"}, ""),
+        ({}, FILM, ""),
+        (
+            {"tier": SAME_PIXELS, "metadata": Metadata(rating=1)},
+            {},
+            "It has metadata that the kept photo lacks, which --merge-metadata can save: rating.",
+        ),
+    ],
+)
+@pytest.mark.parametrize("tiers", [(EXACT, SAME_PIXELS), (SIMILAR,)])
+def test_the_first_reason_counts_and_a_tier_only_without_one(
+    tmp_path: Path, copy: dict[str, Any], kept: dict[str, Any], reason: str, tiers: tuple[str, ...]
+) -> None:
+    """What no selection of tiers can remove comes before the tier. A choice removes only that it is another shot."""
+    paths = [write(tmp_path / name, name.encode()) for name in ("kept.jpg", "copy.jpg")]
+    members = member(paths[0], **kept), member(paths[1], **copy)
+    plan = planned(report(members), [tmp_path], tiers=tiers)
+    missing = "" if members[1].tier in tiers or reason else members[1].tier
+    expected = f"It moves only with --act-on {missing}." if missing else reason
+    assert plan.skipped == ((Skip(photo=members[1].photo, reason=expected, tier=missing),) if expected else ())
+    assert len(plan.moves) == (not expected)
+    chosen = planned(report(members), [tmp_path], chosen={members[1].path: None})
+    assert [skip.reason for skip in chosen.skipped] == ([reason] if reason and "other_shot" not in copy else [])
+    assert len(chosen.moves) == (not chosen.skipped)
+
+
+@pytest.mark.parametrize(
+    ("proof", "by_default", "with_act_on"),
+    [
+        ({}, "", ""),
+        ({"tier": RE_ENCODED, "matches": aligned(RE_ENCODED)}, "", ""),
+        ({"tier": EDITED, "matches": aligned(EDITED)}, "It moves only with --act-on edited.", ""),
+        ({"tier": RE_ENCODED}, NOT_ALIGNED, NOT_ALIGNED),
+        ({"tier": EDITED}, NOT_ALIGNED, NOT_ALIGNED),
+        *(
+            ({"tier": tier, "matches": aligned(tier, **facts)}, reason, reason)
+            for tier, facts, reason in (
+                (ALTERED, {}, A_REGION),
+                (EDITED, {"lost": ("colour",)}, "It shows what the kept photo lacks: colour."),
+                (RE_ENCODED, {"doubts": (ENLARGED,)}, f"The kept photo may be made from it: {ENLARGED}."),
+                (RE_ENCODED, {"doubts": (UNTOLD,)}, "Which of the two shows more cannot be told, so neither moves."),
+            )
+        ),
+    ],
+)
+@pytest.mark.parametrize("is_original", [False, True])
+def test_a_copy_moves_by_its_proof_or_if_a_person_chose_it(
+    tmp_path: Path, proof: dict[str, Any], by_default: str, with_act_on: str, is_original: bool
+) -> None:
+    """Whether a camera wrote the kept photo does not matter. Nothing selects an altered picture."""
+    kept = member(write(tmp_path / "kept.jpg", image_files.jpeg(quality=95)), **(FROM_A_CAMERA if is_original else {}))
+    copy = member(write(tmp_path / "copy.jpg", image_files.jpeg(quality=80)), **proof)
+    for choice, reason in (
+        ({}, by_default),
+        ({"tiers": TIERS}, with_act_on),
+        ({"chosen": {copy.path: None}}, ""),
+    ):
+        plan = planned(report((kept, copy)), [tmp_path], **choice)
+        assert [skip.reason for skip in plan.skipped] == ([reason] if reason else [])
+        assert len(plan.moves) == (not reason)
+
+
+@pytest.mark.parametrize(
+    ("tiers", "leaving"),
+    [
+        (SAFE_TIERS, {EXACT, SAME_PIXELS, RE_ENCODED}),
+        ([EDITED], {EDITED}),
+        ([SIMILAR], {SIMILAR}),
+        ([EXACT, EDITED, SIMILAR], {EXACT, EDITED, SIMILAR}),
+    ],
+)
+def test_a_copy_moves_only_if_its_tier_is_selected(tmp_path: Path, tiers: Sequence[str], leaving: set[str]) -> None:
+    kept = member(write(tmp_path / "1.jpg", b"x"), **FROM_A_CAMERA)
+    members = [member(write(tmp_path / f"{tier}.jpg", b"x"), tier=tier, matches=aligned(tier)) for tier in TIERS]
+    plan = planned(report((kept, *members)), [tmp_path], tiers=tiers)
+    assert {move.tier for move in plan.moves} == leaving
+    assert len(plan.skipped) == len(members) - len(leaving)
+    # It says what else would have to be asked for.
+    assert {skip.tier for skip in plan.skipped} == {*TIERS, ""} - {*tiers, ALTERED}
+
+
+def test_tiers_are_checked_by_name_and_by_the_weights_of_the_model() -> None:
+    random = "ViT-B-32/random:0@1a2b3c4d"
+    depends = f"the tier 'similar' depends on vectors, and the weights of {random} are random; export a model with "
+    check_tiers(PROVED_TIERS, random)
+    check_tiers([SIMILAR], "ViT-B-32/openai@1a2b3c4d")
+    check_tiers([SIMILAR])
+    for tiers, model, sentence in (
+        ([EXACT, "sure"], None, "unknown tier 'sure'; the tiers are exact, same-pixels, re-encoded, edited, similar"),
+        ([SIMILAR], random, f"{depends}trained weights, or select only exact, same-pixels, re-encoded, edited"),
+    ):
+        with pytest.raises(ValueError, match="tier") as raised:
+            check_tiers(tiers, model)
+        assert str(raised.value) == sentence
+    with pytest.raises(ValueError, match="altered pictures never move"):
+        check_tiers([ALTERED])
+
+
+def test_files_move_in_the_named_folders_and_beside_named_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    photos = [write(tmp_path / name / f"{number}.jpg", b"x") for number, name in enumerate("abcd")]
+    monkeypatch.chdir(tmp_path)
+    plan = planned(report(tuple(map(member, photos))), [photos[0], "b", "c/gone.jpg"])
+    assert [(move.duplicate.path, move.folder) for move in plan.moves] == [
+        (str(photos[1]), str(tmp_path / "b")),
+        (str(photos[2]), str(tmp_path / "c")),
+    ]
+    assert [skip.reason for skip in plan.skipped] == ["It is in none of the folders that you named."]
+
+
+# Copies of a photo that is not kept.
+
+
+def test_of_copies_of_a_frame_the_best_stays_or_the_kept_photo_if_that_moves_too(tmp_path: Path) -> None:
+    kept, frame, alike = (write(tmp_path / name, name.encode()) for name in ("kept.jpg", "frame.jpg", "alike.jpg"))
+    backup, copy = write(tmp_path / "backup.jpg", b"frame.jpg"), write(tmp_path / "copy.jpg", b"alike.jpg")
+    members = (
+        member(kept),
+        member(backup, tier=SIMILAR, other_shot=BURST, copy_of=str(frame), copy_tier=EXACT),
+        member(copy, tier=SIMILAR, copy_of=str(alike), copy_tier=EXACT),
+        member(frame, tier=SIMILAR, other_shot=BURST),
+        member(alike, tier=SIMILAR),
+    )
+    to_the_frame = ("backup.jpg", "frame.jpg", EXACT)
+    plan = planned(report(members), [tmp_path])
+    assert moved(plan) == [to_the_frame, ("copy.jpg", "alike.jpg", EXACT)]
+    # Where what it is a copy of leaves, too, the kept photo is what stays for both, as certain as the less certain one.
+    plan = planned(report(members), [tmp_path], tiers=[EXACT, SIMILAR])
+    follow = [("alike.jpg", "kept.jpg", SIMILAR), ("copy.jpg", "kept.jpg", SIMILAR)]
+    assert sorted(moved(plan)) == sorted([to_the_frame, *follow])
+    with opened(tmp_path / "journal.sqlite") as journal:
+        assert all(outcome.done for outcome in apply(plan, journal))
+
+
+def test_a_copy_of_a_photo_that_goes_to_the_album_has_the_kept_photo_instead(tmp_path: Path) -> None:
+    """A person may delete what is in the album, so it keeps nothing."""
+    kept, copy = write(tmp_path / "kept.heic", b"x"), write(tmp_path / "copy.heic", b"y")
+    inside = write(tmp_path / "L.photoslibrary" / "1.heic", b"y")
+    photo = LibraryPhoto(path=str(inside), library=str(tmp_path), uuid="1", name="IMG_1.HEIC", taken_ns=None)
+    members = (
+        member(kept),
+        member(copy, tier=SIMILAR, copy_of=str(inside), copy_tier=EXACT),
+        member(inside, tier=SIMILAR, in_library=photo),
+    )
+    plan = planned(report(members), [tmp_path], tiers=[EXACT, SIMILAR])
+    assert [one.duplicate.path for one in plan.for_album] == [str(inside)]
+    assert moved(plan) == [("copy.heic", "kept.heic", SIMILAR)]
+    assert moved(planned(report(members), [tmp_path])) == [("copy.heic", "IMG_1.HEIC", EXACT)]
+
+
+# Companions.
+
+
+@pytest.mark.parametrize(
+    ("own", "of_kept", "reason"),
+    [
+        ((("film", "1.mov"),), (), "It has a film beside it, which the kept photo lacks."),
+        (
+            (("film", "1.mov"),),
+            (("film", "2.mov"),),
+            "The film beside it is damaged, or differs from that of the kept photo.",
+        ),
+        (
+            (("edited version", "1.mov"),),
+            (("edited version", "1.mov"),),
+            "It has an edited version, and the originals are what was compared, so only a person can choose.",
+        ),
+        ((("film", "1.mov"),), (("film", "1.mov"),), ""),
+        ((), (("film", "1.mov"),), ""),
+    ],
+)
+def test_a_photo_of_a_library_goes_to_the_album_by_the_same_rules(
+    tmp_path: Path, own: tuple[tuple[str, str], ...], of_kept: tuple[tuple[str, str], ...], reason: str
+) -> None:
+    for name in ("1.mov", "2.mov"):
+        write(tmp_path / name, name.encode())
+    members = []
+    for name, beside in (("kept.heic", of_kept), ("copy.heic", own)):
+        path = write(tmp_path / "L.photoslibrary" / name, b"x")
+        companions = tuple(Companion(path=str(tmp_path / file), kind=kind) for kind, file in beside)
+        photo = LibraryPhoto(path=str(path), library=str(tmp_path), uuid=name, name="IMG_1.HEIC", taken_ns=None)
+        members.append(member(path, in_library=photo, companions=companions))
+    for hard_link in (False, True):
+        plan = planned(report(tuple(members)), [tmp_path], hard_link=hard_link)
+        assert plan.moves == ()
+        assert [(one.duplicate.path, one.kept.path) for one in plan.for_album] == (
+            [] if reason else [(members[1].path, members[0].path)]
+        )
+        assert plan.skipped == ((Skip(photo=members[1].photo, reason=reason),) if reason else ())
+
+
+def test_what_lies_in_a_photos_library_is_never_moved(tmp_path: Path) -> None:
+    """Not even if Photos was not asked about it, as with a file that was named itself."""
+    originals = tmp_path / "Photos Library.photoslibrary" / "originals"
+    plan = planned(report(tuple(member(write(originals / name, b"x")) for name in ("1.jpg", "2.jpg"))), [originals])
+    assert (plan.moves, "Apple Photos" in plan.skipped[0].reason) == ((), True)
+
+
+@pytest.mark.parametrize(
+    ("compared", "beside", "moving", "stays"),
+    [
+        (("2.nef", "1.nef"), (), ["1.nef"], True),  # else both would go, each because the other one is kept
+        (("other.nef", "1.nef"), ("2.nef",), ["1.nef"], True),  # else the last RAW file beside a photo would go
+        (("other.nef", "1.nef"), (), ["1.nef", "2.jpg"], False),  # the copy has none that would rely on it
+    ],
+)
+def test_a_raw_file_that_was_compared_itself_does_not_follow_a_photo(
+    tmp_path: Path, compared: Sequence[str], beside: Sequence[str], moving: list[str], stays: bool
+) -> None:
+    photos = [member(write(tmp_path / name, b"x")) for name in ("1.jpg", "2.jpg")]
+    for name in beside:
+        write(tmp_path / name, b"raw")
+    raws = [member(write(tmp_path / name, b"raw")) for name in compared]
+    found = report(tuple(raws), tuple(photos))
+    plan = planned(found, [tmp_path])
+    assert [move.duplicate.name for move in plan.moves] == moving
+    assert ["compared as a photo of its own" in skip.reason for skip in plan.skipped] == [True] * stays
+    # Also if only a part of the groups is judged, as on the pages of the review.
+    part = planned(report(tuple(photos)), [tmp_path], compared={one.path for one in (*raws, *photos)})
+    assert bool(part.skipped) == stays
+
+
+@pytest.mark.parametrize("sidecars", [{"2": b"stars"}, {"2": b"stars", "1": b"none"}, {"1": b"none"}])
+def test_a_hard_link_leaves_the_sidecars_beside_the_name(tmp_path: Path, sidecars: dict[str, bytes]) -> None:
+    root = tmp_path / "root"
+    for name, data in sidecars.items():
+        write(root / f"{name}.xmp", data)
+    found, (kept, copy) = copies(root)
+    before = taken(root)
+    plan = planned(found, [root], hard_link=True)
+    assert [move.companions for move in plan.moves] == [()]
+    with opened(tmp_path / "journal.sqlite") as journal:
+        (outcome,) = apply(plan, journal)
+        assert (outcome.done, copy.samefile(kept)) == (True, True)
+        assert {name: (root / f"{name}.xmp").read_bytes() for name in sidecars} == sidecars
+        undo(journal)
+    assert without_access(taken(root)) == without_access(before)
+
+
+@pytest.mark.parametrize("other", [b"3 stars", b""])
+def test_a_photo_with_another_sidecar_stays(tmp_path: Path, other: bytes) -> None:
+    write(tmp_path / "2.xmp", b"5 stars")
+    write(tmp_path / "1.xmp", other)
+    plan = planned(copies(tmp_path)[0], [tmp_path])
+    assert [skip.reason for skip in plan.skipped] == [
+        "The sidecar beside it is damaged, or differs from that of the kept photo."
+    ]
+
+
+# What the file of the kept photo cannot hold.
+
+TIFF_OF_16_BITS = cv2.imencode(".tiff", np.asarray(image_files.picture()).astype(np.uint16) * 257)[1].tobytes()
+KINDS: dict[str, tuple[bytes, str]] = {
+    "16 bits": (TIFF_OF_16_BITS, "more than 8 bits a channel"),
+    "10 bits of a phone": (phone_files.deep_heic(10), "more than 8 bits a channel"),
+    "transparency": (image_files.encoded(image_files.picture("RGBA"), "PNG"), "transparency"),
+    "colours of a phone": (phone_files.heic(icc_profile=colour_profiles.P3), "the colour profile Display P3"),
+    "colours of an editor": (
+        image_files.jpeg(icc_profile=colour_profiles.ADOBE_RGB), "the colour profile Adobe RGB",
+    ),
+    "a profile that lies": (
+        image_files.jpeg(icc_profile=colour_profiles.P3_CALLED_SRGB), "the colour profile Display P3",
+    ),
+    "sRGB of another vendor": (image_files.jpeg(icc_profile=colour_profiles.SRGB_WITHOUT_ITS_NAME), ""),
+}  # fmt: skip
+
+
+def reasons(root: Path, tier: str, copy: bytes, kept: bytes, **facts: Any) -> list[str]:
+    """Return why a copy of this tier stays although the tier is selected; ``facts`` are about the kept photo."""
+    of_kept = member(write(root / "kept", kept), **facts)
+    of_copy = member(write(root / "copy", copy), tier=tier, matches=aligned(tier))
+    return [skip.reason for skip in planned(report((of_kept, of_copy)), [root], tiers=[tier]).skipped]
+
+
+@pytest.mark.parametrize(("data", "lost"), KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("tier", [RE_ENCODED, EDITED, SIMILAR])
+@pytest.mark.parametrize("facts", [{}, FROM_A_CAMERA])
+def test_what_the_kept_file_cannot_hold_is_lost_whichever_camera_wrote_it(
+    data: bytes, lost: str, tier: str, facts: dict[str, Any], tmp_path: Path
+) -> None:
+    found = reasons(tmp_path, tier, data, image_files.jpeg(quality=98), **facts)
+    assert found == ([f"It has what the kept photo lacks: {lost}."] if lost else [])
+
+
+@pytest.mark.parametrize("tier", [RE_ENCODED, EDITED])
+def test_a_kept_file_with_wider_colours_holds_those_of_the_copy(tier: str, tmp_path: Path) -> None:
+    wide = image_files.jpeg(quality=98, icc_profile=colour_profiles.P3)
+    assert reasons(tmp_path, tier, image_files.jpeg(quality=80), wide) == []
+
+
+@pytest.mark.parametrize(
+    ("tier", "copy", "said"),
+    [
+        (EDITED, TIFF_OF_16_BITS, "It has what the kept photo lacks: more than 8 bits a channel."),
+        (EDITED, image_files.jpeg(), ""),
+        (RE_ENCODED, image_files.jpeg(), "It was compared with the preview in the RAW file that is kept"),
+    ],
+)
+def test_what_was_developed_from_a_raw_file_moves_unless_it_is_deeper_or_like_its_preview(
+    tier: str, copy: bytes, said: str, tmp_path: Path
+) -> None:
+    found = reasons(tmp_path, tier, copy, b"sensor data", **{**FROM_A_CAMERA, "format": RAW})
+    assert [reason.startswith(said) for reason in found] == [True] * bool(said)
+
+
+@pytest.mark.parametrize("unreadable", ["kept", "copy"])
+def test_a_file_that_cannot_be_read_stays(unreadable: str, tmp_path: Path) -> None:
+    files = {"kept": image_files.jpeg(quality=95), "copy": image_files.jpeg(), unreadable: b"no image"}
+    assert reasons(tmp_path, RE_ENCODED, **files) == ["How its file or the kept one stores the picture cannot be read."]
+
+
+def test_a_file_is_read_once_for_its_metadata_and_its_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Another content than in other tests, because what a file says is kept while its content stays.
+    kept, copy = (member(write(tmp_path / f"{quality}", image_files.jpeg(quality=quality))) for quality in (91, 37))
+    copy = replace(copy, tier=RE_ENCODED, matches=aligned(RE_ENCODED))
+    reads: Counter[str] = Counter()
+    whole = os.open
+
+    def counted(path: str, *options: int) -> int:
+        reads[os.path.basename(path)] += 1
+        return whole(path, *options)
+
+    monkeypatch.setattr(os, "open", counted)
+    assert planned(report((kept, copy)), [tmp_path]).skipped == ()
+    assert (reads["91"], reads["37"]) == (1, 1)
