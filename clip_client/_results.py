@@ -152,7 +152,7 @@ class Collector:
         self._paths: dict[int, str] = {}
         self._count = 0
 
-    def add(self, index: int, path: str | None, result: NDArray[np.float32] | ClipError, truncated: bool) -> None:
+    def add(self, index: int, path: str | None, result: tuple[NDArray[np.float32], bool] | ClipError) -> None:
         """Copy the result of one item; call this once for each index. Errors of the service mean that it was late."""
         if path is not None:
             self._paths[index] = path
@@ -175,7 +175,7 @@ class Collector:
                 request_id=result.request_id,
             )
         else:
-            self._matrix[index] = result
+            self._matrix[index], truncated = result
             if truncated:
                 self._truncated.append(index)
             self._vectors += 1

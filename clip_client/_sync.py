@@ -98,7 +98,7 @@ class SyncClipClient(ClientBase):
 
     @cached_property
     def _client(self) -> ClipClient:
-        return ClipClient(config=self._config, transport_factory=self._transport_factory)
+        return ClipClient(config=self._config)
 
     def __repr__(self) -> str:
         return repr(self._client).replace("<ClipClient", "<SyncClipClient", 1)

@@ -9,9 +9,10 @@ from collections.abc import AsyncIterable, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from clip_client._encoding import IMAGE_ENCODINGS, EncodedImage
-from clip_client._errors import ImageError, ProtocolMismatch
+from clip_client._errors import ImageError, ProtocolMismatch, TextError
 from clip_client._model import Tower
-from clip_client._pipeline.images import is_single, path_of, picture_of, read_image, too_large
+from clip_client._pipeline.images import is_single, picture_of, read_image, too_large
+from preprocess_ensemble.contract import MAX_TEXT_BYTES
 from preprocess_ensemble.cores import usable_cores
 
 if TYPE_CHECKING:
@@ -37,9 +38,9 @@ class Encoder(ABC):
         item = self.tower.value
         raise TypeError(f"expected one {item} or an iterable of {item}s, got {type(source).__name__}")
 
-    @abstractmethod
     def path_of(self, item: object) -> str | None:
         """Return the path that names the item in errors and results, if there is one."""
+        return None
 
     @abstractmethod
     def unchanged(self, source: object) -> bytes | None:
@@ -70,7 +71,8 @@ class ImageEncoder(Encoder):
         return [source] if is_single(source) else super().items(source)
 
     def path_of(self, item: object) -> str | None:
-        return path_of(item)
+        """Return the item if it is a path, else None; names that are not UTF-8 carry surrogate escapes."""
+        return os.fsdecode(item) if isinstance(item, str | os.PathLike) else None
 
     def unchanged(self, source: object) -> bytes | None:
         if isinstance(source, EncodedImage):
@@ -141,3 +143,42 @@ def _preprocessing(model: ModelInfo) -> PreprocessConfig:
             f"This client does not know the preprocessing of {model.id} ({error}); install the same version of "
             "clip-triton on both sides, or use transfer='original'."
         ) from None
+
+
+class TextEncoder(Encoder):
+    """Encodes texts in UTF-8. The server cleans them and turns them into tokens, as the model needs."""
+
+    tower = Tower.TEXT
+
+    def items(self, source: object) -> Iterable[Any] | AsyncIterable[Any]:
+        # A list is checked now, and not after the texts before it have been embedded.
+        for text in source if isinstance(source, list | tuple) else ():
+            _check_text(text)
+        if isinstance(source, bytes | bytearray | memoryview):
+            _check_text(source)
+        return [source] if isinstance(source, str) else super().items(source)
+
+    def unchanged(self, source: object) -> bytes | None:
+        """Return the bytes to send, or None for a text that no server takes. Raises TypeError if it is no text."""
+        text = _check_text(source)
+        try:
+            return text.encode() if len(text) <= MAX_TEXT_BYTES else None
+        except UnicodeEncodeError:  # half of a surrogate pair
+            return None
+
+    def encode(self, source: object, model: ModelInfo) -> bytes:
+        """Refuse a text that :meth:`unchanged` did not take, as a server would."""
+        from preprocess_ensemble.text.text_input import TextRejected, checked_text
+
+        data = _check_text(source).encode(errors="surrogatepass")
+        try:
+            checked_text(data)
+        except TextRejected as error:
+            raise TextError(error.message, code=error.status.name) from None
+        return data
+
+
+def _check_text(found: object) -> str:
+    if not isinstance(found, str):
+        raise TypeError(f"a text is a str, got {type(found).__name__}")
+    return found

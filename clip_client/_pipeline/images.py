@@ -32,11 +32,6 @@ def is_single(images: object) -> bool:
     return isinstance(images, str | os.PathLike | bytes | bytearray | memoryview) or _is_pil(images) or _is_file(images)
 
 
-def path_of(source: object) -> str | None:
-    """Return the source if it is a path, else None; names that are not UTF-8 carry surrogate escapes."""
-    return os.fsdecode(source) if isinstance(source, str | os.PathLike) else None
-
-
 @contextmanager
 def _only_image_errors() -> Iterator[None]:
     try:

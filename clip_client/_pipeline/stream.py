@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
 import anyio.to_thread
 
 from clip_client._errors import ClipError, DeadlineExceeded, ItemError
-from clip_client._model import Tower
-from clip_client._pipeline.pending_item import PendingItem
 from clip_client._pipeline.source import open_source
 
 if TYPE_CHECKING:
     from typing import Self
 
-    from clip_client._config import ClientConfig
     from clip_client._model import ModelInfo
     from clip_client._pipeline.encoder import Encoder
     from clip_client._pipeline.pending_item import Deadline, Result
     from clip_client._pipeline.sender import Sender
 
-Delivery: TypeAlias = tuple[int, Any, "Result", bool]
-"""Index, source, result, and whether it is the vector of the beginning of a text that is too long for the model."""
+Delivery: TypeAlias = tuple[int, Any, "Result"]
+"""Index, item, result."""
 
 
 class Stream:
@@ -43,43 +40,39 @@ class Stream:
         self,
         items: Iterable[Any] | AsyncIterable[Any],
         model: ModelInfo,
-        *,
-        max_ahead: int | None,
-        ordered: bool,
-        deadline: Deadline | None,
-        config: ClientConfig,
         encoder: Encoder,
-        threads: anyio.CapacityLimiter,
         sender: Sender,
+        threads: anyio.CapacityLimiter,
+        *,
+        deadline: Deadline | None,
+        ordered: bool = False,
+        max_ahead: int | None = None,
     ) -> None:
         self._model = model
-        self._ordered = ordered
-        self._deadline = deadline
-        self._timeout_s = config.timeout_s
         self._encoder = encoder
         self._tower = encoder.tower
-        self._is_text = encoder.tower is Tower.TEXT
-        self._threads = threads
         self._sender = sender
+        self._threads = threads
+        self._deadline = deadline
+        self._ordered = ordered
         self._loop = asyncio.get_running_loop()
 
-        # An item is in _arrived, then in _pending from its submission to its delivery. _queue is in the order of
-        # delivery: that of the source, or, without order, that in which items got their results.
-        self._arrived: deque[Any] = deque()
+        # An item is in _pending from its submission to its delivery. _queue is in the order of delivery: that of the
+        # source, or, without order, that in which items got their results.
         self._pending: dict[asyncio.Future[Result], tuple[int, Any]] = {}
         self._queue: deque[asyncio.Future[Result]] = deque()
         self._submitted = 0
         self._wake = asyncio.Event()
-        self._source = open_source(items, max_ahead=max_ahead or 2 * config.max_in_flight)
+        self._source = open_source(items, max_ahead=max_ahead or 2 * sender.config.max_in_flight)
         self._source_error: BaseException | None = None
         self._feeding: asyncio.Task[None] | None = None
         self._has_ended = False
         """The consumer has left, or the time is over."""
 
     async def __aenter__(self) -> Self:
-        self._arrived.extend(self._source.at_once())
-        self._submit_arrived()
-        if self._arrived or not self._source.exhausted:
+        for item in self._source.at_once():
+            self._submit(item)
+        if not self._source.exhausted:
             self._feeding = asyncio.create_task(self._feed(), name="clip_client source")
             self._feeding.add_done_callback(self._wake_up)
         return self
@@ -102,17 +95,11 @@ class Stream:
             future.cancel()
 
     async def _feed(self) -> None:
-        """Take what the source has and submit it, as long as there are slots and memory."""
         try:
             try:
-                while True:
-                    self._submit_arrived()
-                    if self._arrived:
-                        await self._sender.has_room()
-                    else:
-                        self._arrived.extend(await self._source.next())
-            except StopAsyncIteration:
-                pass
+                async for items in self._source:
+                    for item in items:
+                        self._submit(item)
             finally:
                 await self._source.aclose()
         except BaseException as error:
@@ -122,12 +109,8 @@ class Stream:
             # never learn of the end.
             self._source_error = error
 
-    def _submit_arrived(self) -> None:
-        while self._arrived and not self._sender.is_full:
-            self._submit(self._arrived.popleft())
-
     def _submit(self, item: Any) -> None:
-        payload = self._encoder.unchanged(item)
+        payload = None if self._sender.is_full else self._encoder.unchanged(item)
         if payload is None:
             work = self._encode_and_send(self._submitted, item)
             future: asyncio.Future[Result] = asyncio.create_task(work, name=f"clip_client {self._tower.value}")
@@ -147,15 +130,19 @@ class Stream:
             # The time begins with a thread: if many items wait for one, the last of them has no less time.
             async with self._threads:
                 await self._sender.has_room()
-                remaining = self._timeout_s if self._deadline is None else self._deadline.request_s(self._loop.time())
-                with anyio.fail_after(remaining):
-                    payload = await anyio.to_thread.run_sync(
-                        self._encoder.encode,
-                        item,
-                        self._model,
-                        limiter=anyio.CapacityLimiter(1),
-                        abandon_on_cancel=True,
-                    )
+                payload = self._encoder.unchanged(item)
+                if payload is None:
+                    remaining = self._sender.config.timeout_s
+                    if self._deadline is not None:
+                        remaining = self._deadline.request_s(self._loop.time())
+                    with anyio.fail_after(remaining):
+                        payload = await anyio.to_thread.run_sync(
+                            self._encoder.encode,
+                            item,
+                            self._model,
+                            limiter=anyio.CapacityLimiter(1),
+                            abandon_on_cancel=True,
+                        )
         except ClipError as error:
             return error
         except TimeoutError:
@@ -177,7 +164,7 @@ class Stream:
     def _wake_up(self, _: asyncio.Future[Any]) -> None:
         self._wake.set()
 
-    def __aiter__(self) -> AsyncIterator[Iterator[Delivery]]:
+    def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Iterator[Delivery]:
@@ -214,43 +201,38 @@ class Stream:
         while self._queue and self._queue[0].done():
             future = self._queue.popleft()
             index, item = self._pending.pop(future)
-            result = future.result()
-            if isinstance(result, ClipError):
-                self._check(index, item, result)
             self._source.delivered()
-            yield index, item, result, self._is_truncated(future) if self._is_text else False
+            yield index, item, self._checked(index, item, future.result())
 
-    def _is_truncated(self, future: asyncio.Future[Result]) -> bool:
-        return isinstance(future, PendingItem) and future.truncated  # one that failed before may be a task
-
-    def _check(self, index: int, item: Any, error: ClipError) -> None:
+    def _checked(self, index: int, item: Any, result: Result) -> Result:
         """Complete the error of an item; raise any other, unless the time of a call with a fixed end ran out."""
-        if isinstance(error, ItemError):
-            error.index = index
-            error.source = self._encoder.path_of(item)
-        elif self._deadline is None or self._deadline.extended_by_s is not None or not error.ran_out_of_time:
-            raise error
+        if isinstance(result, ItemError):
+            result.index = index
+            result.source = self._encoder.path_of(item)
+        elif isinstance(result, ClipError):
+            has_fixed_end = self._deadline is not None and self._deadline.extended_by_s is None
+            if not (has_fixed_end and result.ran_out_of_time):
+                raise result
+        return result
 
     def _give_up(self) -> Iterator[Delivery]:
         """End every item that has no result: the time is over. Raises DeadlineExceeded if that may not be all."""
         rest = [] if self._is_fed() else self._source.rest()
-        left = [(index, item, future) for future, (index, item) in self._pending.items()]
-        late = [index for index, _, future in left if not future.done()]
-        late += range(self._submitted, self._submitted + len(self._arrived))
-        first = late[0] if late else self._submitted
+        late = [index for future, (index, _) in self._pending.items() if not future.done()]
         name = self._tower.value
-        message = f"timeout_s ran out with {len(late)} {name}s in flight, the first of them number {first}"
+        message = (
+            f"timeout_s ran out with {len(late)} {name}s in flight, the first of them number "
+            f"{late[0] if late else self._submitted}"
+        )
         if rest is None:
             hint = f"embed a list, or use {self._tower.stream_method} without timeout_s"
             raise DeadlineExceeded(f"{message}, and the iterator has not ended; {hint}.")
         error = DeadlineExceeded(f"{message}.")
         results = [
-            (index, item, *((future.result(), self._is_truncated(future)) if future.done() else (error, False)))
-            for index, item, future in left
+            (index, item, future.result() if future.done() else error)
+            for future, (index, item) in self._pending.items()
         ]
-        results += [(index, item, error, False) for index, item in enumerate((*self._arrived, *rest), self._submitted)]
+        results += [(index, item, error) for index, item in enumerate(rest, self._submitted)]
         self._end()
-        for index, item, result, truncated in results:
-            if isinstance(result, ClipError):
-                self._check(index, item, result)
-            yield index, item, result, truncated
+        for index, item, result in results:
+            yield index, item, self._checked(index, item, result)

@@ -31,7 +31,6 @@ from clip_client.gateway.settings import Settings
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from clip_client._transports.base import TransportFactory
 
 _UPSTREAM_S: Final = 300.0
 """Immich's own service loads a model when that is first used, which may include a download."""
@@ -44,10 +43,8 @@ def app_from_environment() -> Starlette:
     return gateway_app(Settings.from_environment())
 
 
-def gateway_app(
-    settings: Settings, *, fetcher: Fetcher | None = None, transport_factory: TransportFactory | None = None
-) -> Starlette:
-    """Make the application. The other arguments are for tests: what fetches URLs, and what connects to Triton."""
+def gateway_app(settings: Settings, *, fetcher: Fetcher | None = None) -> Starlette:
+    """Make the application. ``fetcher`` is for tests: it fetches URLs."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -61,7 +58,7 @@ def gateway_app(
                     base_url=str(settings.immich_upstream), timeout=_UPSTREAM_S, trust_env=False
                 )
                 await stack.enter_async_context(upstream)
-            models = Models(settings, fetches, transport_factory=transport_factory)
+            models = Models(settings, fetches)
             app.state.service = Service(await stack.enter_async_context(models), upstream)
             yield
 

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from clip_client._errors import ItemError
     from clip_client._model import ModelInfo
-    from clip_client._transports.base import TransportFactory
     from clip_client.gateway.fetch import Fetcher, Hold
     from clip_client.gateway.settings import Settings
 
@@ -53,9 +52,7 @@ class Embedded:
 class Models:
     """Use it as ``async with``, in the event loop of the server."""
 
-    def __init__(
-        self, settings: Settings, fetcher: Fetcher | None, *, transport_factory: TransportFactory | None = None
-    ) -> None:
+    def __init__(self, settings: Settings, fetcher: Fetcher | None) -> None:
         config = ClientConfig(
             urls=settings.urls,
             timeout_s=settings.timeout_s,
@@ -63,9 +60,7 @@ class Models:
             token=settings.client_token,
             max_image_bytes=settings.max_body_bytes,
         )
-        self.clients = {
-            name: ClipClient(config=config, model=name, transport_factory=transport_factory) for name in settings.models
-        }
+        self.clients = {name: ClipClient(config=config, model=name) for name in settings.models}
         self._settings = settings
         self._fetcher = fetcher
         self._stack = AsyncExitStack()

@@ -12,7 +12,8 @@ import pytest
 from PIL import Image
 
 from clip_client import ClipClient, ModelNotReady, ProtocolMismatch, Unauthorized
-from clip_client.testing import FakeTriton, InMemoryTransports, Relay
+from clip_client.testing import FakeTriton
+from tests.fixtures.networks import InMemoryClient, Relay
 from tests.fixtures.simulated_time import simulate
 
 NOISE = np.random.default_rng(0).integers(0, 256, (300, 400, 3), dtype=np.uint8)
@@ -63,13 +64,12 @@ class Silent(FakeTriton):
 def test_auto_ignores_a_server_that_does_not_respond() -> None:
     async def run() -> None:
         here = FakeTriton()
-        transports = InMemoryTransports({"localhost": Silent(), "": here})
-        async with ClipClient("auto:", transport_factory=transports) as clip:
+        async with InMemoryClient({"localhost": Silent(), "": here}, "auto:") as clip:
             await clip.embed(b"a")
             assert asyncio.get_running_loop().time() == pytest.approx(5)
             assert clip.is_local
             assert here.images_embedded == 1
-            assert [channel.closed for channel in transports.channels["localhost"]] == [True]
+            assert [channel.closed for channel in clip.transports.channels["localhost"]] == [True]
 
     simulate(run())
 

@@ -21,7 +21,8 @@ from clip_client import (
 )
 from clip_client._transports.grpc import channel_options
 from clip_client._transports.grpc_errors import ERROR_TABLE
-from clip_client.testing import FakeTriton, InMemoryTransports, Relay, Reply
+from clip_client.testing import FakeTriton, Reply
+from tests.fixtures.networks import InMemoryClient, Relay
 from tests.fixtures.service_errors import SEEN
 from tests.fixtures.simulated_time import simulate
 from tests.fixtures.waiting import until
@@ -125,8 +126,7 @@ def test_one_callers_deadline_is_not_anothers() -> None:
     async def run() -> None:
         server = FakeTriton()
         server.answer_always(Reply(delay_s=0.5))
-        transports = InMemoryTransports({"localhost": server})
-        async with ClipClient("localhost:1", transport_factory=transports) as clip:
+        async with InMemoryClient({"localhost": server}) as clip:
             await clip.model()
             hasty = asyncio.create_task(clip.embed(b"a", timeout_s=0.1))
             patient = asyncio.create_task(clip.embed(b"b", timeout_s=30))

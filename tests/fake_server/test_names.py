@@ -11,7 +11,8 @@ import pytest
 import trustme
 
 from clip_client import ClientConfig, ClipClient, Unavailable
-from clip_client.testing import FakeTriton, InMemoryTransports
+from clip_client.testing import FakeTriton
+from tests.fixtures.networks import InMemoryClient
 from tests.fixtures.simulated_time import simulate
 
 NAME = "clip.example.org"
@@ -34,8 +35,7 @@ def test_a_host_with_several_addresses_is_not_taken_for_several_servers(
     """Nor are the IPv6 and IPv4 addresses of one host: only those of one kind count."""
 
     async def run() -> None:
-        transports = InMemoryTransports(dict.fromkeys([name, *addresses], FakeTriton()))
-        async with ClipClient(name, transport_factory=transports) as clip:
+        async with InMemoryClient(dict.fromkeys([name, *addresses], FakeTriton()), name) as clip:
             await clip.model()
             assert [server.url for server in clip.stats().servers] == [f"grpc://{server}" for server in servers]
 

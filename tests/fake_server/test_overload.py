@@ -10,7 +10,8 @@ import anyio
 import pytest
 
 from clip_client import ClipClient, DeadlineExceeded, Overloaded
-from clip_client.testing import FakeTriton, InMemoryTransports, Reply
+from clip_client.testing import FakeTriton, Reply
+from tests.fixtures.networks import InMemoryClient
 from tests.fixtures.simulated_time import simulate
 
 if TYPE_CHECKING:
@@ -29,12 +30,9 @@ def test_four_clients_at_many_times_the_capacity() -> None:
 
 async def _four_clients_at_many_times_the_capacity() -> None:
     server = FakeTriton(seconds_per_image=1 / CAPACITY)
-    transports = InMemoryTransports({"localhost": server})
     async with AsyncExitStack() as stack:
         stack.push_async_callback(server.stop)
-        clients = [
-            await stack.enter_async_context(ClipClient("localhost:1", transport_factory=transports)) for _ in range(4)
-        ]
+        clients = [await stack.enter_async_context(InMemoryClient({"localhost": server})) for _ in range(4)]
         await asyncio.gather(*(clip.model() for clip in clients))
         good = shed = late = 0
 
@@ -82,8 +80,7 @@ def test_a_deadline_that_passes_is_a_sign_of_load(work: Callable[[ClipClient], C
     async def run() -> None:
         server = FakeTriton()
         server.answer_always(Reply(delay_s=float("inf")))
-        transports = InMemoryTransports({"localhost": server})
-        async with ClipClient("localhost:1", timeout_s=5, transport_factory=transports) as clip:
+        async with InMemoryClient({"localhost": server}, timeout_s=5) as clip:
             await clip.model()
             assert clip.stats().servers[0].limit == 16
             with pytest.raises(DeadlineExceeded):

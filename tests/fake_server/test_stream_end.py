@@ -17,7 +17,8 @@ import grpc
 import pytest
 
 from clip_client import ClientConfig, ClipClient, ClipError, ProtocolMismatch, Unavailable
-from clip_client.testing import FakeTriton, InMemoryTransports, Reply
+from clip_client.testing import FakeTriton, Reply
+from tests.fixtures.networks import InMemoryClient
 from tests.fixtures.waiting import until
 
 if TYPE_CHECKING:
@@ -208,15 +209,14 @@ async def test_closing_a_client_with_many_waiting_images_closes_its_connections(
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     server = FakeTriton(max_batch_size=1)
     server.answer_always(reply)
-    transports = InMemoryTransports({"localhost": server})
-    config = ClientConfig(urls=("localhost",), transfer="original", max_request_bytes=80)
-    async with ClipClient(config=config, transport_factory=transports) as clip:
+    config = ClientConfig(transfer="original", max_request_bytes=80)
+    async with InMemoryClient({"localhost": server}, config=config) as clip:
         call = asyncio.create_task(clip.embed([bytes(8)] * 5000))
         await until(lambda: server.requests)
         await until(lambda: clip.stats().images_in_flight == (0 if reply is LOST else 16))
     with pytest.raises(Unavailable, match="closed"):
         await call
-    assert [channel.closed for channel in transports.channels["localhost"]] == [True]
+    assert [channel.closed for channel in clip.transports.channels["localhost"]] == [True]
     assert reported == []
 
 

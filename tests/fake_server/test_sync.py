@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def server() -> Iterator[FakeTriton]:
     """A fake in an event loop of its own, since these tests block theirs."""
     with start_blocking_portal() as portal:
-        fake = portal.call(FakeTriton)
+        fake = portal.call(lambda: FakeTriton(has_text=True))
         with portal.wrap_async_context_manager(fake):
             yield fake
 
@@ -47,6 +47,9 @@ def test_embed_and_the_rest_of_the_surface(server: FakeTriton) -> None:
         batch = clip.embed([b"a", b"b"])
         assert (batch.vectors[1] == server.vector(b"b")).all()
         assert clip.model().dimension == 8
+        assert clip.embed_text(["a", "word " * 78]).truncated == (1,)
+        assert [item.index for item in clip.embed_text_stream(iter(["a", "b"]))] == [0, 1]
+        assert clip.classify(b"a", ["cat"]).probabilities.tolist() == [[1.0]]
         assert clip.vector_id == batch.vector_id
         assert clip.health().ok
         assert clip.stats().images_embedded >= 2

@@ -13,13 +13,13 @@ from clip_client import (
     ClipClient,
     ModelNotReady,
     ProtocolMismatch,
-    SyncClipClient,
     TextError,
     TextErrors,
     VectorsError,
     nearest,
 )
-from clip_client.testing import FakeTriton, InMemoryTransports, Reply, fake_vector
+from clip_client.testing import FakeTriton, Reply, fake_vector
+from tests.fixtures.networks import InMemoryClient
 from tests.fixtures.simulated_time import play
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ LONG = "word " * 78
 
 
 def client_of(server: FakeTriton, **arguments: Any) -> ClipClient:
-    return ClipClient("localhost", transport_factory=InMemoryTransports({"localhost": server}), **arguments)
+    return InMemoryClient({"localhost": server}, **arguments)
 
 
 async def test_each_text_has_a_vector_or_an_error() -> None:
@@ -87,8 +87,7 @@ async def test_a_model_without_a_text_tower_names_the_remedy() -> None:
 
 async def test_texts_need_a_tower_on_every_server() -> None:
     with_text, without = FakeTriton(has_text=True), FakeTriton()
-    transports = InMemoryTransports({"a": with_text, "b": without})
-    async with ClipClient(["a", "b"], transport_factory=transports) as clip:
+    async with InMemoryClient({"a": with_text, "b": without}, ["a", "b"]) as clip:
         assert not (await clip.embed([b"image"] * 64)).errors
         with pytest.raises(ModelNotReady, match="no text tower"):
             await clip.embed_text("a")
@@ -180,10 +179,3 @@ async def test_texts_are_compared_with_images_of_their_model_only() -> None:
             nearest(query, vectors)
         assert query.vector_id in str(refused.value)
         assert vectors.vector_id in str(refused.value)
-
-
-def test_blocking_code_embeds_texts() -> None:
-    transports = InMemoryTransports({"localhost": FakeTriton(has_text=True)})
-    with SyncClipClient("localhost", transport_factory=transports) as clip:
-        assert clip.embed_text(["a", LONG]).truncated == (1,)
-        assert [item.index for item in clip.embed_text_stream(iter(["a", "b"]))] == [0, 1]

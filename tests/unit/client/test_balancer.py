@@ -12,7 +12,8 @@ from clip_client import ClientConfig, ClipError, DeadlineExceeded, ModelNotReady
 from clip_client._balancing import retry
 from clip_client._balancing.balancer import Balancer, Server
 from clip_client._endpoint import EndpointKind
-from clip_client.testing import FakeTriton, InMemoryTransports
+from clip_client.testing import FakeTriton
+from tests.fixtures.networks import InMemoryTransports
 from tests.fixtures.simulated_time import simulate
 
 if TYPE_CHECKING:

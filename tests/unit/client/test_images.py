@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from clip_client import ImageError
-from clip_client._pipeline.images import is_single, path_of, read_image
+from clip_client._pipeline.images import is_single, read_image
 
 MAX = 1 << 20
 RNG = np.random.default_rng(5)
@@ -36,8 +36,6 @@ def test_paths(tmp_path: pathlib.Path) -> None:
     path.write_bytes(b"content")
     assert read_image(path, max_bytes=MAX) == b"content"
     assert read_image(str(path), max_bytes=MAX) == b"content"
-    assert path_of(path) == str(path)
-    assert path_of(b"content") is None
 
 
 @pytest.mark.skipif(os.name == "nt", reason="file names are text there")
