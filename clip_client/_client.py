@@ -34,11 +34,10 @@ from preprocess_ensemble.cores import usable_cores
 if TYPE_CHECKING:
     from typing import Self
 
-    from clip_client._client_stats import ClientStats
     from clip_client._encoding import TransferName
     from clip_client._model import ModelInfo
     from clip_client._pipeline.encoder import Encoder
-    from clip_client._results import ImageSources, TextSources
+    from clip_client._results import ClientStats, ImageSources, TextSources
     from clip_client._transports.base import TransportFactory
     from clip_client._zero_shot import Classification
     from clip_client.dedup.report import DuplicateReport

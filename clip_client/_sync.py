@@ -19,7 +19,7 @@ from clip_client._client import ClientBase, ClipClient
 if TYPE_CHECKING:
     from typing import Self
 
-    from clip_client._client_stats import ClientStats
+    from clip_client._results import ClientStats
 
 P = ParamSpec("P")
 T = TypeVar("T")

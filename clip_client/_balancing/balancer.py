@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 from clip_client._balancing.concurrency_limit import AdaptiveLimit
 from clip_client._balancing.retry import RETRIED, backoff_s
-from clip_client._client_stats import ServerStats
 from clip_client._endpoint import EndpointKind
 from clip_client._errors import ClipError, DeadlineExceeded, Overloaded
+from clip_client._results import ServerStats
 from clip_client._transports.factory import resolve_auto
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from clip_client._encoding import IMAGE_ENCODINGS, EncodedImage
 from clip_client._errors import ImageError, ProtocolMismatch, TextError
 from clip_client._model import Tower
-from clip_client._pipeline.images import is_single, picture_of, read_image, too_large
+from clip_client._pipeline.images import is_single, png_of, read_image, too_large
 from preprocess_ensemble.contract import MAX_TEXT_BYTES
 from preprocess_ensemble.cores import usable_cores
 
@@ -101,34 +101,37 @@ class ImageEncoder(Encoder):
             return self._encode(source, model)
 
     def _encode(self, source: object, model: ModelInfo) -> bytes:
-        if self._encoding.jpeg is None:
-            return read_image(source, max_bytes=self._max_bytes)
-        picture = picture_of(source)
-        data: bytes | None = None
-        if picture is None or not _is_ordinary(picture):
-            data = read_image(source, max_bytes=self._max_bytes)
-            if len(data) <= self._encoding.unchanged_up_to:
-                return data
+        image = read_image(source, max_bytes=self._max_bytes)
+        if self._encoding.jpeg is not None and not isinstance(image, bytes) and _is_ordinary(image):
+            config = _preprocessing(model)
+            with self._cores:
+                return self._encoding.payload(image, config, None)
+        data = image if isinstance(image, bytes) else png_of(image)
+        if len(data) <= self._encoding.unchanged_up_to:
+            return data
         from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, decode
 
         config = _preprocessing(model)
         with self._cores:
-            if data is not None:
-                try:
-                    picture = decode(data, DecodeLimits(max_bytes=self._max_bytes), at_least=config.decode_at_least)
-                except DecodeError as error:
-                    raise ImageError(error.message, code=error.status.name) from None
-            assert picture is not None  # else there is a file, which was decoded
+            try:
+                picture = decode(data, DecodeLimits(max_bytes=self._max_bytes), at_least=config.decode_at_least)
+            except DecodeError as error:
+                raise ImageError(error.message, code=error.status.name) from None
             return self._encoding.payload(picture, config, data)
 
 
 def _is_ordinary(picture: Image) -> bool:
-    """Return whether a picture in memory is within the limits; if not, the error of its file will say why."""
+    """Return whether a picture in memory needs no decoder: it is plain, and within the limits.
+
+    Of any other, its file is decoded, whose error says what is wrong.
+    """
     from preprocess_ensemble.imaging.decode import DecodeLimits
 
     limits = DecodeLimits()
     return (
-        max(picture.size) <= limits.max_side_ratio * min(picture.size)
+        picture.mode in ("L", "RGB")
+        and not picture.has_transparency_data
+        and max(picture.size) <= limits.max_side_ratio * min(picture.size)
         and picture.width * picture.height <= limits.max_pixels
     )
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from clip_client._balancing.retry import RETRIED, RetryBudget
-from clip_client._client_stats import ClientStats
 from clip_client._errors import ClipError, DeadlineExceeded, Overloaded, ProtocolMismatch, Unavailable
 from clip_client._pipeline.pending_item import Deadline, PendingItem, Result
+from clip_client._results import ClientStats
 from preprocess_ensemble.contract import ImageStatus
 
 if TYPE_CHECKING:
