@@ -14,7 +14,7 @@ from tritonclient.grpc import service_pb2
 from clip_client import ClientConfig, ClipClient, DeadlineExceeded
 from clip_client.cli.doctor.server_checks import check_server
 from clip_client.testing import PNG_1X1, FakeTriton, Reply, fake_vector
-from tests.fixtures.networks import InMemoryClient
+from tests.fixtures.fakes import InMemoryClient
 from tests.fixtures.simulated_time import simulate
 
 if TYPE_CHECKING:
@@ -37,14 +37,13 @@ async def broken_step(server: FakeTriton, url: str | None = None) -> tuple[str, 
     return failed.name, failed.message
 
 
-async def test_a_healthy_service() -> None:
-    async with FakeTriton() as server, ClipClient(server.url) as clip:
-        report = await clip.health()
-        assert report.ok
-        assert report.failed is None
-        assert [step.name for step in report.steps] == STEPS
-        assert report.model_id == "fake/random:0@00000000"
-        assert server.requests[-1].images == (PNG_1X1,)
+async def test_a_healthy_service(server: FakeTriton, clip: ClipClient) -> None:
+    report = await clip.health()
+    assert report.ok
+    assert report.failed is None
+    assert [step.name for step in report.steps] == STEPS
+    assert report.model_id == "fake/random:0@00000000"
+    assert server.requests[-1].images == (PNG_1X1,)
 
 
 def _has_ipv6() -> bool:

@@ -11,7 +11,7 @@ import pytest
 
 from clip_client.testing import FakeTriton
 from preprocess_ensemble.cores import model_threads, performance_cores, usable_cores
-from tests.fixtures.networks import InMemoryClient
+from tests.fixtures.fakes import InMemoryClient
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

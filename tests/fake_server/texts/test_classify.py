@@ -12,7 +12,7 @@ from open_clip.zero_shot_metadata import SIMPLE_IMAGENET_TEMPLATES
 
 from clip_client import ModelNotReady
 from clip_client.testing import FakeTriton, Reply
-from tests.fixtures.networks import InMemoryClient
+from tests.fixtures.fakes import InMemoryClient
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -19,7 +19,7 @@ from clip_client import (
     nearest,
 )
 from clip_client.testing import FakeTriton, Reply, fake_vector
-from tests.fixtures.networks import InMemoryClient
+from tests.fixtures.fakes import InMemoryClient
 from tests.fixtures.simulated_time import play
 
 if TYPE_CHECKING:

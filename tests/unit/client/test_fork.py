@@ -21,7 +21,7 @@ CHILD = """
 import asyncio, os, signal, sys
 from clip_client import ClipClient, ClipError, ForkedProcess, SyncClipClient
 from clip_client.testing import FakeTriton
-from tests.fixtures.networks import InMemoryClient
+from tests.fixtures.fakes import InMemoryClient
 
 url = sys.argv[1]
 

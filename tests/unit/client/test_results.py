@@ -12,8 +12,8 @@ from clip_client import DeadlineExceeded, EmbeddedItem, EmbeddingBatch, ImageErr
 from clip_client._model import Tower
 from clip_client._results import Collector
 from clip_client.testing import FakeTriton, Reply
+from tests.fixtures.fakes import InMemoryClient
 from tests.fixtures.models.model_info import model_info
-from tests.fixtures.networks import InMemoryClient
 
 if TYPE_CHECKING:
     from pathlib import Path
