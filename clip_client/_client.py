@@ -19,15 +19,15 @@ from clip_client import _zero_shot as zero_shot
 from clip_client._balancing.balancer import Balancer
 from clip_client._config import ClientConfig, check_count, positive_seconds
 from clip_client._endpoint import DEFAULT_URL, Endpoint, EndpointKind
-from clip_client._errors import ClipError, ItemError, ProtocolMismatch, forked_process
+from clip_client._errors import ItemError, ProtocolMismatch, forked_process
 from clip_client._handshake import Handshake
 from clip_client._health import HealthReport, run_health_checks
-from clip_client._model import Tower
-from clip_client._pipeline.encoder import ImageEncoder, TextEncoder
+from clip_client._model import ModelInfo, Tower
+from clip_client._pipeline.encoder import Encoder, ImageEncoder, TextEncoder
 from clip_client._pipeline.pending_item import Deadline
 from clip_client._pipeline.sender import Sender
 from clip_client._pipeline.stream import Stream
-from clip_client._results import Collector, EmbeddedItem, EmbeddingBatch
+from clip_client._results import ClientStats, Collector, EmbeddedItem, EmbeddingBatch, ImageSources, TextSources
 from clip_client._transports.factory import transport_factory
 from preprocess_ensemble.cores import usable_cores
 
@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from typing import Self
 
     from clip_client._encoding import TransferName
-    from clip_client._model import ModelInfo
-    from clip_client._pipeline.encoder import Encoder
-    from clip_client._results import ClientStats, ImageSources, TextSources
     from clip_client._transports.base import TransportFactory
     from clip_client._zero_shot import Classification
     from clip_client.dedup.report import DuplicateReport
@@ -323,16 +320,16 @@ class ClipClient(ClientBase):
         ) as stream:
             async for chunk in stream:
                 for index, item, result in chunk:
-                    if isinstance(result, ItemError):
-                        yield EmbeddedItem(index=index, source=item, vector=None, error=result)
-                    elif isinstance(result, ClipError):
-                        raise result
-                    else:
+                    if isinstance(result, tuple):
                         vector, truncated = result
                         # A copy, because a view would keep the whole answer in memory.
                         yield EmbeddedItem(
                             index=index, source=item, vector=vector.copy(), error=None, truncated=truncated
                         )
+                    elif isinstance(result, ItemError):
+                        yield EmbeddedItem(index=index, source=item, vector=None, error=result)
+                    else:
+                        raise result
 
     def _begin(self, timeout_s: float | None) -> tuple[_Session, Deadline]:
         """Return the session and the deadline of a call that begins now."""

@@ -203,9 +203,14 @@ class Collector:
             more = np.full((max(index + 1, 2 * len(self._matrix)), self._matrix.shape[1]), np.nan, np.float32)
             more[: len(self._matrix)] = self._matrix
             self._matrix = more
-        if isinstance(result, ItemError):
+        if isinstance(result, tuple):
+            self._matrix[index], truncated = result
+            if truncated:
+                self._truncated.append(index)
+            self._vectors += 1
+        elif isinstance(result, ItemError):
             self._errors[index] = result
-        elif isinstance(result, ClipError):
+        else:
             self._late = self._late or result
             item = self._tower.value
             self._errors[index] = self._tower.error(
@@ -216,11 +221,6 @@ class Collector:
                 source=path,
                 request_id=result.request_id,
             )
-        else:
-            self._matrix[index], truncated = result
-            if truncated:
-                self._truncated.append(index)
-            self._vectors += 1
 
     def batch(self) -> EmbeddingBatch:
         """Return all results that were added; raise the first error of the service if there is no vector at all."""

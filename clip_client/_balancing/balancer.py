@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from clip_client._balancing.concurrency_limit import AdaptiveLimit
 from clip_client._balancing.retry import RETRIED, backoff_s
-from clip_client._endpoint import EndpointKind
+from clip_client._endpoint import Endpoint, EndpointKind
 from clip_client._errors import ClipError, DeadlineExceeded, Overloaded
 from clip_client._results import ServerStats
 from clip_client._transports.factory import resolve_auto
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from clip_client._config import ClientConfig
-    from clip_client._endpoint import Endpoint
     from clip_client._transports.base import Transport, TransportFactory
 
 _RESOLVE_EVERY_S: Final = 30.0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from clip_client._encoding import IMAGE_ENCODINGS, EncodedImage
 from clip_client._errors import ImageError, ProtocolMismatch, TextError
-from clip_client._model import Tower
+from clip_client._model import ModelInfo, Tower
 from clip_client._pipeline.images import is_single, png_of, read_image, too_large
 from preprocess_ensemble.contract import MAX_TEXT_BYTES
 from preprocess_ensemble.cores import usable_cores
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from clip_client._config import ClientConfig
-    from clip_client._model import ModelInfo
     from preprocess_ensemble.imaging.transform import PreprocessConfig
 
 _OBJECT_LOCKS: Final = 64

@@ -202,18 +202,18 @@ class Stream:
             future = self._queue.popleft()
             index, item = self._pending.pop(future)
             self._source.delivered()
-            yield index, item, self._checked(index, item, future.result())
+            result = future.result()
+            if isinstance(result, ClipError):
+                self._check(index, item, result)
+            yield index, item, result
 
-    def _checked(self, index: int, item: Any, result: Result) -> Result:
+    def _check(self, index: int, item: Any, error: ClipError) -> None:
         """Complete the error of an item; raise any other, unless the time of a call with a fixed end ran out."""
-        if isinstance(result, ItemError):
-            result.index = index
-            result.source = self._encoder.path_of(item)
-        elif isinstance(result, ClipError):
-            has_fixed_end = self._deadline is not None and self._deadline.extended_by_s is None
-            if not (has_fixed_end and result.ran_out_of_time):
-                raise result
-        return result
+        if isinstance(error, ItemError):
+            error.index = index
+            error.source = self._encoder.path_of(item)
+        elif self._deadline is None or self._deadline.extended_by_s is not None or not error.ran_out_of_time:
+            raise error
 
     def _give_up(self) -> Iterator[Delivery]:
         """End every item that has no result: the time is over. Raises DeadlineExceeded if that may not be all."""
@@ -235,4 +235,6 @@ class Stream:
         results += [(index, item, error) for index, item in enumerate(rest, self._submitted)]
         self._end()
         for index, item, result in results:
-            yield index, item, self._checked(index, item, result)
+            if isinstance(result, ClipError):
+                self._check(index, item, result)
+            yield index, item, result

@@ -231,14 +231,14 @@ def test_an_answer_is_late_only_beyond_its_longest_time(
 
 
 def test_a_deadline_counts_only_if_an_idle_server_would_have_met_it_twice() -> None:
-    limit = limit_after(1.0)
+    limit = limit_after(0.5)
     limit.started(8)
-    limit.expired(8, started_at=10.0, now=12.0)
+    limit.expired(8, started_at=10.0, now=11.0)
     assert limit.limit == 16
     # Two requests of one round trip expire: one decrease.
     limit.started(16)
-    limit.expired(8, started_at=20.0, now=22.25)
-    limit.expired(8, started_at=20.0, now=22.5)
+    limit.expired(8, started_at=20.0, now=21.25)
+    limit.expired(8, started_at=20.0, now=21.5)
     assert limit.limit == 8
 
 

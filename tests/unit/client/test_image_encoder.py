@@ -84,6 +84,9 @@ def test_the_size_limit(tmp_path: Path) -> None:
         with pytest.raises(ImageError, match="max_image_bytes") as caught:
             read(source)
         assert caught.value.code == "TOO_LARGE"
+    with pytest.raises(ImageError) as caught:
+        ImageEncoder(ClientConfig(max_image_bytes=1000)).encode(encoded(NOISE, "PNG"), model())
+    assert caught.value.code == "TOO_LARGE"
     path.write_bytes(b"x" * MAX)
     with path.open("rb") as file:
         assert len(read(file)) == len(read(path)) == MAX
