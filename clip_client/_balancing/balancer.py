@@ -69,15 +69,7 @@ class Server:
         self.limit.answered(images, started_at=started_at, now=now, time_given_s=time_given_s)
         self._failures = 0
 
-    def failed(
-        self,
-        images: int,
-        error: ClipError,
-        *,
-        started_at: float,
-        now: float,
-        has_other: bool = False,
-    ) -> None:
+    def failed(self, images: int, error: ClipError, *, started_at: float, now: float, has_other: bool) -> None:
         """Record a failed request: shrink the limit, back off, both or neither. ``has_other``: another server works."""
         if isinstance(error, Overloaded):
             self.limit.refused(images, started_at=started_at, now=now)
