@@ -140,19 +140,6 @@ async def test_a_request_has_the_servers_time_to_decode(
     assert set(requests_run) == {1}
 
 
-async def test_health_and_stats_say_where_the_model_is(server: Server) -> None:
-    url = f"local:{server.repository}"
-    async with ClipClient(url) as clip:
-        report = await clip.health()
-        model = await clip.model()
-        assert report.ok, report.failed
-        assert {step.server for step in report.steps} == {url}
-        assert [one.url for one in clip.stats().servers] == [url]
-        assert url in repr(clip)
-        assert clip.is_local
-        assert report.model_id == model.id
-
-
 async def test_auto_is_this_process_where_none_does_and_says_so_once(
     server: Server, photos: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,6 +150,8 @@ async def test_auto_is_this_process_where_none_does_and_says_so_once(
         await clip.embed(files_in(photos)[:2])
         assert clip.is_local
         assert f"local:{server.repository}" in repr(clip)
+        assert [one.url for one in clip.stats().servers] == [f"local:{server.repository}"]
+        assert (report.failed, report.model_id) == (None, (await clip.model()).id)
     assert {step.server for step in report.steps} == {f"local:{server.repository}"}
     (record,) = said(caplog)
     assert (record.name, record.levelno) == ("clip_client", logging.WARNING)

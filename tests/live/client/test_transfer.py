@@ -13,7 +13,6 @@ from clip_client import ClientConfig, ClipClient
 from clip_client._encoding import IMAGE_ENCODINGS
 from clip_client._pipeline.encoder import ImageEncoder
 from preprocess_ensemble.contract import PREPROCESSOR
-from preprocess_ensemble.imaging.decode import decode
 from preprocess_ensemble.imaging.transform import PreprocessConfig
 from tests.live.raw import infer
 
@@ -59,17 +58,6 @@ async def test_the_server_takes_a_thumbnails_pixels_as_they_are(photos: Path, se
         with Image.open(io.BytesIO(thumbnail)) as image:
             assert image.size == config.size[::-1]
             np.testing.assert_array_equal(pixels, np.asarray(image.convert("RGB")))
-
-
-async def test_pictures_in_memory_travel_as_thumbnails_too(photos: Path, server: Server) -> None:
-    file = max(files_in(photos), key=lambda path: path.stat().st_size).read_bytes()
-    picture = decode(file).convert("RGB")
-    async with ClipClient(server.grpc_url) as clip, ClipClient(server.grpc_url, transfer="original") as whole:
-        batch = await clip.embed([picture, np.asarray(picture)])
-        exact = await whole.embed([picture])
-        assert clip.stats().bytes_sent < 2 * 40_000
-    np.testing.assert_array_equal(batch.vectors[0], batch.vectors[1])
-    assert batch.vectors[0] @ exact.vectors[0] >= LEAST_COSINE["thumbnail"]
 
 
 async def test_large_files_that_are_bad_fail_here_as_they_do_there(photos: Path, server: Server) -> None:
