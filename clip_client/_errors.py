@@ -94,12 +94,8 @@ class ItemErrors(ClipError):
         return (type(self), (self.errors,))
 
 
-class ImageErrors(ItemErrors):
-    """Several images failed."""
-
-
-class TextErrors(ItemErrors):
-    """Several texts failed."""
+ImageErrors = ItemErrors
+"""Its name in version 0.1."""
 
 
 class Unavailable(ClipError):

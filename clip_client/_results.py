@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING, Protocol, TypeAlias, Union
 
 import numpy as np
 
-from clip_client._errors import ClipError, ImageErrors, ItemError, TextError, TextErrors, require
+from clip_client._errors import ClipError, ItemError, ItemErrors, require
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -84,16 +84,15 @@ class EmbeddingBatch:
         return len(self.vectors)
 
     def raise_for_errors(self) -> None:
-        """Raise the ImageError or TextError if one item failed, ImageErrors or TextErrors if several did.
+        """Raise the ImageError or TextError if one item failed, ItemErrors if several did.
 
         Items that ran out of time (``TIMEOUT``) have failed, too.
         """
         if not self.errors:
             return
-        first = next(iter(self.errors.values()))
         if len(self.errors) == 1:
-            raise first
-        raise (TextErrors if isinstance(first, TextError) else ImageErrors)(self.errors)
+            raise next(iter(self.errors.values()))
+        raise ItemErrors(self.errors)
 
     def to_arrow(self) -> pa.Table:
         """Return a ``pyarrow.Table`` with one row per image or text.

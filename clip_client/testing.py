@@ -212,8 +212,9 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         document: dict[str, Any] = json.loads(passport.to_json())
         return document
 
-    async def start(self) -> None:
-        """Listen on the same port as before, else on any free one."""
+    async def start(self, *, port: int | None = None) -> None:
+        """Listen on ``port``, else on the same port as before, else on any free one."""
+        self.port = self.port if port is None else port
         self._server = grpc.aio.server(options=[("grpc.max_receive_message_length", -1)])
         service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(self, self._server)
         address = f"{self._host}:{self.port}"

@@ -11,7 +11,7 @@ import anyio.to_thread
 import numpy as np
 import pytest
 
-from clip_client import ClipClient, DeadlineExceeded, ImageErrors, Overloaded
+from clip_client import ClipClient, DeadlineExceeded, ItemErrors, Overloaded
 from clip_client.testing import FakeTriton, Reply
 from tests.fixtures.fakes import NEVER, InMemoryClient, asynchronous, images, now
 from tests.fixtures.simulated_time import play, simulate
@@ -75,7 +75,7 @@ def test_an_explicit_time_bounds_the_call_and_keeps_what_is_finished(max_request
         assert list(batch.errors) == np.flatnonzero(np.isnan(batch.vectors[:, 0])).tolist()
         assert {error.code for error in batch.errors.values()} == {"TIMEOUT"}
         assert all(error.index == index for index, error in batch.errors.items())
-        with pytest.raises(ImageErrors, match=r"TIMEOUT: timeout_s ran out.*embed_stream"):
+        with pytest.raises(ItemErrors, match=r"TIMEOUT: timeout_s ran out.*embed_stream"):
             batch.raise_for_errors()
         again = await clip.embed([images(1000)[index] for index in batch.errors])
         assert again.errors == {}

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from clip_client import ClientConfig, ClipClient, ImageError, ImageErrors, ProtocolMismatch
+from clip_client import ClientConfig, ClipClient, ImageError, ItemErrors, ProtocolMismatch
 from clip_client.testing import FakeTriton, Reply, fake_vector
 from preprocess_ensemble.contract import ENSEMBLE
 from tests.fixtures.fakes import asynchronous, images
@@ -116,7 +116,7 @@ async def test_a_bad_image_does_not_affect_its_batch(server: FakeTriton, clip: C
     assert (batch.vectors[2] == server.vector(b"c")).all()
     assert np.isnan(late.vectors[:3]).all()
     assert (late.vectors[3] == server.vector(b"d")).all()
-    with pytest.raises(ImageErrors, match="and 2 more"):
+    with pytest.raises(ItemErrors, match="and 2 more"):
         late.raise_for_errors()
     with pytest.raises(ImageError, match="EMPTY"):
         (await clip.embed(b"")).raise_for_errors()

@@ -11,10 +11,10 @@ import pytest
 
 from clip_client import (
     ClipClient,
+    ItemErrors,
     ModelNotReady,
     ProtocolMismatch,
     TextError,
-    TextErrors,
     VectorsError,
     nearest,
 )
@@ -44,7 +44,7 @@ async def test_each_text_has_a_vector_or_an_error() -> None:
             np.testing.assert_array_equal(batch.vectors[index], fake_vector(texts[index].encode()))
         assert {index: error.code for index, error in batch.errors.items()} == {1: "EMPTY", 3: "NOT_UTF8"}
         assert np.isnan(batch.vectors[[1, 3]]).all()
-        with pytest.raises(TextErrors, match=r"text 1: EMPTY.* and 1 more"):
+        with pytest.raises(ItemErrors, match=r"text 1: EMPTY.* and 1 more"):
             batch.raise_for_errors()
         one = await clip.embed_text("word " * 2**14)
         with pytest.raises(TextError, match=r"text 0: TOO_LARGE: The text has 81,920 bytes"):

@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 import clip_client
-from clip_client import ClipError, ImageError, ImageErrors, ItemError, ItemErrors
+from clip_client import ClipError, ImageError, ItemError, ItemErrors
 from clip_client._transports.grpc_errors import ERROR_TABLE, find_row
 from tests.fixtures.service_errors import SEEN
 
@@ -36,7 +36,7 @@ def test_errors_survive_copies_and_processes(kind: type[ClipError]) -> None:
 
 def test_image_errors_survive_copies_and_processes() -> None:
     error = ImageError("it ends early.", code="TRUNCATED", index=3, source="a.jpg", request_id="r")
-    both = ImageErrors({3: error, 5: error})
+    both = ItemErrors({3: error, 5: error})
     for twin in (copy.copy(error), pickle.loads(pickle.dumps(error)), pickle.loads(pickle.dumps(both)).errors[5]):
         assert (twin.code, twin.index, twin.source, twin.request_id) == ("TRUNCATED", 3, "a.jpg", "r")
         assert str(twin) == "a.jpg: TRUNCATED: it ends early. (request r)"
