@@ -56,8 +56,9 @@ class PendingItem(asyncio.Future[Result]):
         deadline: Deadline | None,
         submitted_at: float,
         on_cancelled: Callable[[PendingItem], None],
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
-        super().__init__()
+        super().__init__(loop=loop)  # to look it up would take a third of the time of all this
         self.payload = payload
         """The bytes to send, as long as they may have to be sent."""
         self.tower = tower

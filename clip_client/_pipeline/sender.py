@@ -74,7 +74,7 @@ class Sender:
 
     def submit(self, payload: bytes, tower: Tower, model: ModelInfo, deadline: Deadline | None) -> PendingItem:
         """Queue an item; return the future of its result, which after :meth:`aclose` is Unavailable at once."""
-        item = PendingItem(payload, tower, model, deadline, self._loop.time(), self._on_item_cancelled)
+        item = PendingItem(payload, tower, model, deadline, self._loop.time(), self._on_item_cancelled, self._loop)
         self._held_bytes += len(payload)
         if self._closed:
             self._finish(item, Unavailable(_CLOSED))

@@ -11,12 +11,9 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, It
 from contextvars import copy_context
 from itertools import islice
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from typing import Self
 
 _END: Final = object()
 
@@ -37,10 +34,7 @@ def open_source(items: Iterable[Any] | AsyncIterable[Any], *, max_ahead: int) ->
 
 
 class Source(ABC):
-    """The items of one iterable. At most ``max_ahead`` of them, buffered ones included, are not delivered yet.
-
-    Iterate over it for lists of the items that have arrived, in order. It raises what the iterable raises.
-    """
+    """The items of one iterable. At most ``max_ahead`` of them, buffered ones included, are not delivered yet."""
 
     exhausted = False
     """True if the iterable is known to have ended."""
@@ -53,11 +47,12 @@ class Source(ABC):
         """Return the first items that can be had without waiting."""
         return []
 
-    def __aiter__(self) -> Self:
-        return self
-
     @abstractmethod
-    async def __anext__(self) -> list[Any]: ...
+    async def next(self) -> list[Any]:
+        """Wait for at least one item, and return all that have arrived, in order.
+
+        Raises StopAsyncIteration at the end, and what the iterable raises.
+        """
 
     async def _wait_for_slot(self) -> None:
         while not self._slots:
@@ -92,7 +87,7 @@ class _ContainerSource(Source):
         self._slots -= len(items)
         return items
 
-    async def __anext__(self) -> list[Any]:
+    async def next(self) -> list[Any]:
         await self._wait_for_slot()
         if not (items := self.at_once()):
             raise StopAsyncIteration
@@ -111,7 +106,7 @@ class _AsyncSource(Source):
         self._items = items
         self._iterator: AsyncIterator[Any] | None = None
 
-    async def __anext__(self) -> list[Any]:
+    async def next(self) -> list[Any]:
         await self._wait_for_slot()
         if self._iterator is None:
             self._iterator = aiter(self._items)
@@ -149,7 +144,7 @@ class _ThreadSource(Source):
         work = (self._pump, items)
         threading.Thread(target=copy_context().run, args=work, name="clip_client source", daemon=True).start()
 
-    async def __anext__(self) -> list[Any]:
+    async def next(self) -> list[Any]:
         while not self._buffer:
             if self._ended.is_set():
                 raise self._error or self._close_error or StopAsyncIteration

@@ -57,8 +57,9 @@ class Stream:
         self._ordered = ordered
         self._loop = asyncio.get_running_loop()
 
-        # An item is in _pending from its submission to its delivery. _queue is in the order of delivery: that of the
-        # source, or, without order, that in which items got their results.
+        # An item is in _arrived, then in _pending from its submission to its delivery. _queue is in the order of
+        # delivery: that of the source, or, without order, that in which items got their results.
+        self._arrived: deque[Any] = deque()
         self._pending: dict[asyncio.Future[Result], tuple[int, Any]] = {}
         self._queue: deque[asyncio.Future[Result]] = deque()
         self._submitted = 0
@@ -70,9 +71,9 @@ class Stream:
         """The consumer has left, or the time is over."""
 
     async def __aenter__(self) -> Self:
-        for item in self._source.at_once():
-            self._submit(item)
-        if not self._source.exhausted:
+        self._arrived.extend(self._source.at_once())
+        self._submit_arrived()
+        if self._arrived or not self._source.exhausted:
             self._feeding = asyncio.create_task(self._feed(), name="clip_client source")
             self._feeding.add_done_callback(self._wake_up)
         return self
@@ -95,11 +96,17 @@ class Stream:
             future.cancel()
 
     async def _feed(self) -> None:
+        """Take what the source has and submit it, as long as there are slots and memory."""
         try:
             try:
-                async for items in self._source:
-                    for item in items:
-                        self._submit(item)
+                while True:
+                    self._submit_arrived()
+                    if self._arrived:
+                        await self._sender.has_room()
+                    else:
+                        self._arrived.extend(await self._source.next())
+            except StopAsyncIteration:
+                pass
             finally:
                 await self._source.aclose()
         except BaseException as error:
@@ -109,8 +116,12 @@ class Stream:
             # never learn of the end.
             self._source_error = error
 
+    def _submit_arrived(self) -> None:
+        while self._arrived and not self._sender.is_full:
+            self._submit(self._arrived.popleft())
+
     def _submit(self, item: Any) -> None:
-        payload = None if self._sender.is_full else self._encoder.unchanged(item)
+        payload = self._encoder.unchanged(item)
         if payload is None:
             work = self._encode_and_send(self._submitted, item)
             future: asyncio.Future[Result] = asyncio.create_task(work, name=f"clip_client {self._tower.value}")
@@ -130,19 +141,17 @@ class Stream:
             # The time begins with a thread: if many items wait for one, the last of them has no less time.
             async with self._threads:
                 await self._sender.has_room()
-                payload = self._encoder.unchanged(item)
-                if payload is None:
-                    remaining = self._sender.config.timeout_s
-                    if self._deadline is not None:
-                        remaining = self._deadline.request_s(self._loop.time())
-                    with anyio.fail_after(remaining):
-                        payload = await anyio.to_thread.run_sync(
-                            self._encoder.encode,
-                            item,
-                            self._model,
-                            limiter=anyio.CapacityLimiter(1),
-                            abandon_on_cancel=True,
-                        )
+                remaining = self._sender.config.timeout_s
+                if self._deadline is not None:
+                    remaining = self._deadline.request_s(self._loop.time())
+                with anyio.fail_after(remaining):
+                    payload = await anyio.to_thread.run_sync(
+                        self._encoder.encode,
+                        item,
+                        self._model,
+                        limiter=anyio.CapacityLimiter(1),
+                        abandon_on_cancel=True,
+                    )
         except ClipError as error:
             return error
         except TimeoutError:
@@ -219,6 +228,7 @@ class Stream:
         """End every item that has no result: the time is over. Raises DeadlineExceeded if that may not be all."""
         rest = [] if self._is_fed() else self._source.rest()
         late = [index for future, (index, _) in self._pending.items() if not future.done()]
+        late += range(self._submitted, self._submitted + len(self._arrived))
         name = self._tower.value
         message = (
             f"timeout_s ran out with {len(late)} {name}s in flight, the first of them number "
@@ -232,7 +242,7 @@ class Stream:
             (index, item, future.result() if future.done() else error)
             for future, (index, item) in self._pending.items()
         ]
-        results += [(index, item, error) for index, item in enumerate(rest, self._submitted)]
+        results += [(index, item, error) for index, item in enumerate((*self._arrived, *rest), self._submitted)]
         self._end()
         for index, item, result in results:
             if isinstance(result, ClipError):
