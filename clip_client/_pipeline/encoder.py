@@ -101,7 +101,7 @@ class ImageEncoder(Encoder):
 
     def _encode(self, source: object, model: ModelInfo) -> bytes:
         image = read_image(source, max_bytes=self._max_bytes)
-        if self._encoding.jpeg is not None and not isinstance(image, bytes) and _is_ordinary(image):
+        if self._encoding.quality is not None and not isinstance(image, bytes) and _is_ordinary(image):
             config = _preprocessing(model)
             with self._cores:
                 return self._encoding.payload(image, config, None)
