@@ -40,10 +40,6 @@ class Server:
         self._failures = 0
         self._failed_at = 0.0
 
-    def __repr__(self) -> str:
-        state = f"{self._failures} failures" if self._failures else "good"
-        return f"<Server {self.endpoint} [{state}] {self.limit.in_flight}/{self.limit.limit}>"
-
     @property
     def is_down(self) -> bool:
         """True if the last request failed because of the server."""
