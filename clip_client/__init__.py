@@ -6,7 +6,6 @@ Importing this package reads no environment, opens nothing and loads neither tor
 from types import FunctionType as _FunctionType
 
 from clip_client._client import ClipClient
-from clip_client._client_stats import ClientStats, ServerStats
 from clip_client._config import ClientConfig
 from clip_client._errors import (
     ClipError,
@@ -20,14 +19,21 @@ from clip_client._errors import (
     Overloaded,
     ProtocolMismatch,
     TextError,
-    TextErrors,
     Unauthorized,
     Unavailable,
     VectorsError,
 )
 from clip_client._health import HealthReport, HealthStep
 from clip_client._model import ModelInfo, TextInfo
-from clip_client._results import EmbeddedItem, EmbeddingBatch, ImageSource, ImageSources, TextSources
+from clip_client._results import (
+    ClientStats,
+    EmbeddedItem,
+    EmbeddingBatch,
+    ImageSource,
+    ImageSources,
+    ServerStats,
+    TextSources,
+)
 from clip_client._sync import SyncClipClient
 from clip_client._vectors.files import load_vectors, save_vectors
 from clip_client._vectors.nearest import Neighbour, nearest
@@ -59,7 +65,6 @@ __all__ = (
     "ServerStats",
     "SyncClipClient",
     "TextError",
-    "TextErrors",
     "TextInfo",
     "TextSources",
     "Unauthorized",

@@ -10,7 +10,6 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Iterable, Sequence, Sized
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -20,27 +19,22 @@ from clip_client import _zero_shot as zero_shot
 from clip_client._balancing.balancer import Balancer
 from clip_client._config import ClientConfig, check_count, positive_seconds
 from clip_client._endpoint import DEFAULT_URL, Endpoint, EndpointKind
-from clip_client._errors import ClipError, ItemError, ProtocolMismatch, forked_process
+from clip_client._errors import ItemError, ProtocolMismatch, forked_process
 from clip_client._handshake import Handshake
 from clip_client._health import HealthReport, run_health_checks
-from clip_client._model import Tower
-from clip_client._pipeline.encoder import ImageEncoder
+from clip_client._model import ModelInfo, Tower
+from clip_client._pipeline.encoder import Encoder, ImageEncoder, TextEncoder
 from clip_client._pipeline.pending_item import Deadline
 from clip_client._pipeline.sender import Sender
 from clip_client._pipeline.stream import Stream
-from clip_client._pipeline.texts import TextEncoder
-from clip_client._results import Collector, EmbeddedItem, EmbeddingBatch
-from clip_client._transports.factory import transport_factory as default_transport_factory
+from clip_client._results import ClientStats, Collector, EmbeddedItem, EmbeddingBatch, ImageSources, TextSources
+from clip_client._transports.factory import transport_factory
 from preprocess_ensemble.cores import usable_cores
 
 if TYPE_CHECKING:
     from typing import Self
 
-    from clip_client._client_stats import ClientStats
     from clip_client._encoding import TransferName
-    from clip_client._model import ModelInfo
-    from clip_client._pipeline.encoder import Encoder
-    from clip_client._results import ImageSources, TextSources
     from clip_client._transports.base import TransportFactory
     from clip_client._zero_shot import Classification
     from clip_client.dedup.report import DuplicateReport
@@ -65,10 +59,8 @@ class ClientBase:
         transfer: TransferName | None = None,
         model: str | None = None,
         config: ClientConfig | None = None,
-        transport_factory: TransportFactory | None = None,
     ) -> None:
         self._config = make_config(url, timeout_s=timeout_s, token=token, transfer=transfer, model=model, config=config)
-        self._transport_factory = transport_factory
         self._opened_in: int | None = None
         """Id of the process in which it was opened."""
 
@@ -99,8 +91,6 @@ class ClipClient(ClientBase):
     ``transfer`` is how images travel: ``"thumbnail"``, the default, reduces them to what the model needs,
     ``"thumbnail-small"`` reduces them further, and ``"original"`` sends files as they are. ``model`` is the name of one
     of several models there, as ``clip-export --name`` gave it. All other settings are in :class:`ClientConfig`.
-    ``transport_factory`` is for tests: it opens the connections, as
-    :class:`clip_client.testing.InMemoryTransports` does without a network.
 
     The client belongs to one event loop and one process; any number of tasks may use it at once. Entering it connects
     to nothing: the first call does. You may cancel every method at any time, which also cancels its requests.
@@ -119,7 +109,7 @@ class ClipClient(ClientBase):
     async def __aenter__(self) -> Self:
         if self._session is not None:
             raise RuntimeError("a ClipClient can be entered once; make a new one")
-        self._session = _Session(self._config, self._transport_factory or default_transport_factory(self._config))
+        self._session = _Session(self._config, self._transport_factory())
         self._opened_in = os.getpid()
         return self
 
@@ -281,6 +271,9 @@ class ClipClient(ClientBase):
         """True if this process embeds; with ``auto:``, False until the first call has found out."""
         return all(endpoint.kind is EndpointKind.LOCAL for endpoint in self._endpoints())
 
+    def _transport_factory(self) -> TransportFactory:
+        return transport_factory(self._config)
+
     def _endpoints(self) -> tuple[Endpoint, ...]:
         return self._config.endpoints if self._session is None else self._session.balancer.endpoints
 
@@ -298,14 +291,11 @@ class ClipClient(ClientBase):
         model.check_tower(tower)
         if timeout_s is None:
             deadline.extended_by_s = self._config.timeout_s
-        expected = len(items) if isinstance(items, Sized) else None
-        collector = Collector(model, tower, expected=expected)
-        async with session.stream(
-            items, model, encoder=encoder, ordered=False, max_ahead=None, deadline=deadline
-        ) as stream:
+        collector = Collector(model, tower, expected=len(items) if isinstance(items, Sized) else None)
+        async with Stream(items, model, encoder, session.sender, session.threads, deadline=deadline) as stream:
             async for chunk in stream:
-                for index, item, result, truncated in chunk:
-                    collector.add(index, encoder.path_of(item), result, truncated)
+                for index, item, result in chunk:
+                    collector.add(index, encoder.path_of(item), result)
         return collector.batch()
 
     async def _embed_stream(
@@ -318,20 +308,28 @@ class ClipClient(ClientBase):
         items = encoder.items(source)
         model = await session.handshake.model(deadline.at)
         model.check_tower(tower)
-        limit = None if timeout_s is None else deadline
-        async with session.stream(
-            items, model, encoder=encoder, ordered=ordered, max_ahead=max_in_flight, deadline=limit
+        async with Stream(
+            items,
+            model,
+            encoder,
+            session.sender,
+            session.threads,
+            deadline=None if timeout_s is None else deadline,
+            ordered=ordered,
+            max_ahead=max_in_flight,
         ) as stream:
             async for chunk in stream:
-                for index, item, result, truncated in chunk:
-                    if isinstance(result, ItemError):
-                        yield EmbeddedItem(index=index, source=item, vector=None, error=result)
-                    elif isinstance(result, ClipError):
-                        raise result
-                    else:  # a copy, because a view would keep the whole answer in memory
+                for index, item, result in chunk:
+                    if isinstance(result, tuple):
+                        vector, truncated = result
+                        # A copy, because a view would keep the whole answer in memory.
                         yield EmbeddedItem(
-                            index=index, source=item, vector=result.copy(), error=None, truncated=truncated
+                            index=index, source=item, vector=vector.copy(), error=None, truncated=truncated
                         )
+                    elif isinstance(result, ItemError):
+                        yield EmbeddedItem(index=index, source=item, vector=None, error=result)
+                    else:
+                        raise result
 
     def _begin(self, timeout_s: float | None) -> tuple[_Session, Deadline]:
         """Return the session and the deadline of a call that begins now."""
@@ -357,12 +355,7 @@ class _Session:
         self.handshake = Handshake(self.balancer, config)
         self.sender = Sender(self.balancer, config, on_mismatch=self.handshake.invalidate_model)
         self.encoders: dict[Tower, Encoder] = {Tower.IMAGE: ImageEncoder(config), Tower.TEXT: TextEncoder()}
-        self.stream = partial(
-            Stream,
-            sender=self.sender,
-            config=config,
-            threads=anyio.CapacityLimiter(min(_MOST_READERS, usable_cores() + _EXTRA_READERS)),
-        )
+        self.threads = anyio.CapacityLimiter(min(_MOST_READERS, usable_cores() + _EXTRA_READERS))
 
     async def aclose(self) -> None:
         # Shielded, because anyio cancels a task again at each of its awaits, and connections would stay open.

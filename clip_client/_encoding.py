@@ -16,32 +16,25 @@ TransferName = Literal["thumbnail", "thumbnail-small", "original"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Jpeg:
-    """Settings of Pillow's JPEG encoder."""
-
-    quality: int
-    subsampling: int
-    """0 is 4:4:4, which keeps the colour's full resolution; 2 is 4:2:0."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class ImageEncoding:
     """One way to send images."""
 
     id: str
     """Part of a vector's id."""
-    jpeg: Jpeg | None
-    """How a reduced picture is encoded; None if files are never reduced."""
     unchanged_up_to: int
     """A file of at most this many bytes, the mean size of a reduced picture, is sent unchanged."""
+    quality: int | None = None
+    """Of Pillow's JPEG encoder; None if files are never reduced."""
+    subsampling: int = 0
+    """0 is 4:4:4, which keeps the colour's full resolution; 2 is 4:2:0."""
 
     def payload(self, picture: Image, config: PreprocessConfig, file: bytes | None) -> bytes:
         """Return what is sent of a decoded ``picture``: the model's input as a JPEG, or its ``file`` if that is not
-        larger. It needs a ``jpeg``."""
+        larger. It needs a ``quality``."""
         from preprocess_ensemble.imaging.transform import reduced_jpeg
 
-        assert self.jpeg is not None
-        reduced = reduced_jpeg(picture, config, quality=self.jpeg.quality, subsampling=self.jpeg.subsampling)
+        assert self.quality is not None
+        reduced = reduced_jpeg(picture, config, quality=self.quality, subsampling=self.subsampling)
         return reduced if file is None or len(reduced) < len(file) else file
 
 
@@ -60,13 +53,9 @@ class EncodedImage(bytes):
 
 
 IMAGE_ENCODINGS: Final[Mapping[TransferName, ImageEncoding]] = {
-    "thumbnail": ImageEncoding(
-        id="thumb-jpeg-q90-444", jpeg=Jpeg(quality=90, subsampling=0), unchanged_up_to=16 * 1024
-    ),
-    "thumbnail-small": ImageEncoding(
-        id="thumb-jpeg-q80-420", jpeg=Jpeg(quality=80, subsampling=2), unchanged_up_to=10 * 1024
-    ),
-    "original": ImageEncoding(id="original", jpeg=None, unchanged_up_to=sys.maxsize),
+    "thumbnail": ImageEncoding(id="thumb-jpeg-q90-444", unchanged_up_to=16 * 1024, quality=90),
+    "thumbnail-small": ImageEncoding(id="thumb-jpeg-q80-420", unchanged_up_to=10 * 1024, quality=80, subsampling=2),
+    "original": ImageEncoding(id="original", unchanged_up_to=sys.maxsize),
 }
 """Chosen from the table that ``python -m benchmarks transfer`` prints; ``docs/client.md`` says how. WebP is smaller at
 equal error, but takes ten times as long to encode; lossless formats are three times as large."""

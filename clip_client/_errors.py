@@ -1,23 +1,4 @@
-"""The exceptions of this package.
-
-::
-
-    ClipError
-    ├── ItemError           one image or text; never retried
-    │   ├── ImageError
-    │   └── TextError
-    ├── ItemErrors          several of those; only raise_for_errors() raises it
-    │   ├── ImageErrors
-    │   └── TextErrors
-    ├── Unavailable         no server answered, or the connection broke
-    ├── Overloaded          the server is overloaded
-    ├── DeadlineExceeded    timeout_s ran out
-    ├── ModelNotReady       a server answers, but the model does not
-    ├── Unauthorized        the token or certificate was refused; never retried
-    ├── ProtocolMismatch    the server has another model or contract than this client
-    ├── ForkedProcess       the client, or gRPC, was in use before the fork that made this process
-    └── VectorsError        a file of vectors cannot be used, or vectors must not be compared
-"""
+"""The exceptions of this package: :class:`ClipError`, and what is derived from it."""
 
 from __future__ import annotations
 
@@ -113,12 +94,8 @@ class ItemErrors(ClipError):
         return (type(self), (self.errors,))
 
 
-class ImageErrors(ItemErrors):
-    """Several images failed."""
-
-
-class TextErrors(ItemErrors):
-    """Several texts failed."""
+ImageErrors = ItemErrors
+"""Its name in version 0.1."""
 
 
 class Unavailable(ClipError):

@@ -23,26 +23,18 @@ class Handshake:
     def __init__(self, balancer: Balancer, config: ClientConfig) -> None:
         self._balancer = balancer
         self._config = config
-        self._task: asyncio.Task[ModelInfo] | None = None
-        """The last handshake, in progress or done; None before the first and after the model was invalidated."""
-        self._has_connected = False
-
-    @property
-    def known(self) -> ModelInfo | None:
+        self.known: ModelInfo | None = None
         """The model; None if it is not known yet, or not any more."""
-        task = self._task
-        if task is None or not task.done() or task.cancelled() or task.exception() is not None:
-            return None
-        return task.result()
+        self._fetching: asyncio.Task[ModelInfo] | None = None
+        self._has_connected = False
 
     async def model(self, deadline: float) -> ModelInfo:
         """Return the model; calls that come during a handshake share it. ``deadline`` is in loop time."""
-        known = self.known
-        if known is not None:
-            return known
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._fetch_model(), name="clip_client handshake")
-        task = self._task
+        if self.known is not None:
+            return self.known
+        task = self._fetching
+        if task is None:
+            task = self._fetching = asyncio.create_task(self._fetch_model(), name="clip_client handshake")
         # Not awaited itself, so that one caller's deadline or cancellation does not end it for the others.
         await asyncio.wait({task}, timeout=deadline - asyncio.get_running_loop().time())
         if not task.done():
@@ -50,8 +42,7 @@ class Handshake:
             raise DeadlineExceeded(f"{names} did not answer the handshake within timeout_s.")
         if task.cancelled():
             raise Unavailable("The client was closed during the handshake.")
-        error = task.exception()
-        if error is not None:
+        if (error := task.exception()) is not None:
             # A copy each, because raising an exception adds to its traceback.
             raise copy.copy(error)
         return task.result()
@@ -59,32 +50,35 @@ class Handshake:
     def invalidate_model(self, model: ModelInfo) -> None:
         """Forget ``model``, so that the next call fetches the present one."""
         if self.known is model:
-            self._task = None
+            self.known = None
 
     async def aclose(self) -> None:
-        if self._task is not None and not self._task.done():
-            self._task.cancel()
-            await asyncio.wait({self._task})
-            # It holds the call that was cancelled, for which gRPC would go on connecting.
-            self._task = None
+        if self._fetching is not None:
+            self._fetching.cancel()
+            await asyncio.wait({self._fetching})
 
     async def _fetch_model(self) -> ModelInfo:
         """Ask every server. If none was ever reached, fail at once; after that, they may be restarting: retry."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._config.timeout_s
         failures = 0
-        while True:
-            try:
-                model = await self._common_model(deadline)
-            except ClipError as error:
-                failures += 1
-                pause_s = backoff_s(failures)
-                if not self._has_connected or not isinstance(error, RETRIED) or loop.time() + pause_s >= deadline:
-                    raise
-                await asyncio.sleep(pause_s)
-            else:
-                self._has_connected = True
-                return replace(model, transfer=IMAGE_ENCODINGS[self._config.transfer].id)
+        try:
+            while True:
+                try:
+                    model = await self._common_model(deadline)
+                except ClipError as error:
+                    failures += 1
+                    pause_s = backoff_s(failures)
+                    if not self._has_connected or not isinstance(error, RETRIED) or loop.time() + pause_s >= deadline:
+                        raise
+                    await asyncio.sleep(pause_s)
+                else:
+                    self._has_connected = True
+                    self.known = replace(model, transfer=IMAGE_ENCODINGS[self._config.transfer].id)
+                    return self.known
+        finally:
+            # A task that failed holds its call, for which gRPC goes on connecting.
+            self._fetching = None
 
     async def _common_model(self, deadline: float) -> ModelInfo:
         """Ask every server once; those that are down do not count if one answers.

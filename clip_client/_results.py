@@ -1,4 +1,4 @@
-"""What a caller passes as images and texts, and the results of embedding."""
+"""What a caller passes as images and texts, and what comes back: results, and counts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING, Protocol, TypeAlias, Union
 
 import numpy as np
 
-from clip_client._errors import ClipError, ImageErrors, ItemError, TextError, TextErrors, require
+from clip_client._errors import ClipError, ItemError, ItemErrors, require
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -84,16 +84,15 @@ class EmbeddingBatch:
         return len(self.vectors)
 
     def raise_for_errors(self) -> None:
-        """Raise the ImageError or TextError if one item failed, ImageErrors or TextErrors if several did.
+        """Raise the ImageError or TextError if one item failed, ItemErrors if several did.
 
         Items that ran out of time (``TIMEOUT``) have failed, too.
         """
         if not self.errors:
             return
-        first = next(iter(self.errors.values()))
         if len(self.errors) == 1:
-            raise first
-        raise (TextErrors if isinstance(first, TextError) else ImageErrors)(self.errors)
+            raise next(iter(self.errors.values()))
+        raise ItemErrors(self.errors)
 
     def to_arrow(self) -> pa.Table:
         """Return a ``pyarrow.Table`` with one row per image or text.
@@ -137,6 +136,48 @@ class Embedder(Protocol):
         """Yield one item per image, in bounded memory; in the order of the source unless ``ordered=False``."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServerStats:
+    """One server, as one client sees it."""
+
+    url: str
+    """``local:...`` if the model is in this process."""
+    images_in_flight: int
+    """Includes cancelled images, for as long as the server is expected to decode them."""
+    limit: int
+    """How many images may be in flight now."""
+    latency_s: float | None
+    """Running mean over its requests; None before the first answer."""
+    is_down: bool
+    """The last request failed; until one succeeds, the server gets one request at a time."""
+
+
+@dataclass(kw_only=True, slots=True)
+class ClientStats:
+    """Counts since the client was entered, and two of this moment. It does not change after you got it.
+
+    Texts count as images do.
+    """
+
+    images_waiting: int = 0
+    """Encoded, and not in a request now."""
+    images_in_flight: int = 0
+    images_embedded: int = 0
+    images_failed: int = 0
+    """Ended with an ItemError from the server."""
+    images_shed: int = 0
+    """Given up before they were sent, because they would have come back too late."""
+    requests_sent: int = 0
+    """Includes retries."""
+    requests_retried: int = 0
+    """Requests that failed and whose images were sent again."""
+    requests_failed: int = 0
+    """Requests that failed for good."""
+    bytes_sent: int = 0
+    """Bytes of images, retries included."""
+    servers: tuple[ServerStats, ...] = ()
+
+
 class Collector:
     """Collects the results of a stream, in any order, into one batch."""
 
@@ -152,7 +193,7 @@ class Collector:
         self._paths: dict[int, str] = {}
         self._count = 0
 
-    def add(self, index: int, path: str | None, result: NDArray[np.float32] | ClipError, truncated: bool) -> None:
+    def add(self, index: int, path: str | None, result: tuple[NDArray[np.float32], bool] | ClipError) -> None:
         """Copy the result of one item; call this once for each index. Errors of the service mean that it was late."""
         if path is not None:
             self._paths[index] = path
@@ -161,9 +202,14 @@ class Collector:
             more = np.full((max(index + 1, 2 * len(self._matrix)), self._matrix.shape[1]), np.nan, np.float32)
             more[: len(self._matrix)] = self._matrix
             self._matrix = more
-        if isinstance(result, ItemError):
+        if isinstance(result, tuple):
+            self._matrix[index], truncated = result
+            if truncated:
+                self._truncated.append(index)
+            self._vectors += 1
+        elif isinstance(result, ItemError):
             self._errors[index] = result
-        elif isinstance(result, ClipError):
+        else:
             self._late = self._late or result
             item = self._tower.value
             self._errors[index] = self._tower.error(
@@ -174,11 +220,6 @@ class Collector:
                 source=path,
                 request_id=result.request_id,
             )
-        else:
-            self._matrix[index] = result
-            if truncated:
-                self._truncated.append(index)
-            self._vectors += 1
 
     def batch(self) -> EmbeddingBatch:
         """Return all results that were added; raise the first error of the service if there is no vector at all."""

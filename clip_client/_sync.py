@@ -19,7 +19,7 @@ from clip_client._client import ClientBase, ClipClient
 if TYPE_CHECKING:
     from typing import Self
 
-    from clip_client._client_stats import ClientStats
+    from clip_client._results import ClientStats
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -98,7 +98,7 @@ class SyncClipClient(ClientBase):
 
     @cached_property
     def _client(self) -> ClipClient:
-        return ClipClient(config=self._config, transport_factory=self._transport_factory)
+        return ClipClient(config=self._config)
 
     def __repr__(self) -> str:
         return repr(self._client).replace("<ClipClient", "<SyncClipClient", 1)

@@ -7,32 +7,354 @@
         batch = await clip.embed([b"any bytes"])        # the first request fails, the retry is answered
         assert np.allclose(batch.vectors[0], server.vector(b"any bytes"))
         assert len(server.requests) == 2
-
-:class:`Relay` stands between a client and any server and breaks the network. :class:`InMemoryTransports` leaves the
-network out: ``ClipClient("anywhere", transport_factory=InMemoryTransports({"anywhere": FakeTriton()}))`` calls the fake
-directly, which also works in an event loop with simulated time. :class:`LoopWatch` measures whether something blocked
-the event loop.
 """
 
-from clip_client._testing.fake_triton import PNG_1X1, FakeTriton, ReceivedRequest, Reply, fake_vector
-from clip_client._testing.in_memory import InMemoryChannel, InMemoryTransports
-from clip_client._testing.loop_monitor import LoopWatch
-from clip_client._testing.relay import Relay
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+import numpy as np
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor
+
+from preprocess_ensemble import contract
+from preprocess_ensemble.model_repository.passport import Canary, Parity, Passport, TextTower
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from numpy.typing import NDArray
 
 __all__ = (
     "PNG_1X1",
     "FakeTriton",
-    "InMemoryChannel",
-    "InMemoryTransports",
-    "LoopWatch",
     "ReceivedRequest",
-    "Relay",
     "Reply",
     "fake_vector",
 )
 
-for _name in __all__:
-    # Tracebacks and reprs then show the path that users import from.
-    if isinstance(_object := globals()[_name], type):
-        _object.__module__ = __name__
-del _name, _object
+PNG_1X1: Final = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+"""The canary image of the fake: one pixel."""
+
+_CONTEXT_WORDS: Final = 77
+"""A longer text is truncated, as far as the fake tells; its vector is that of the whole text."""
+_CANARY_TEXT: Final = "a photo of a cat"
+_TEXT_FINGERPRINT: Final = (7654321, -1234567)
+_PARITY: Final = Parity(images=1, min_cosine=1.0, required=0.9999)
+
+_KEPT_REQUESTS: Final = 100
+"""Enough for the tests of a program; a fake that kept all would need 800 MB for 100,000 images."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reply:
+    """How one request for embeddings is answered. The default: at once and without errors."""
+
+    delay_s: float = 0.0
+    """Wait this long before anything else; use ``float("inf")`` for a server that never answers."""
+    status: grpc.StatusCode | None = None
+    """Fail the request with this status ..."""
+    details: str = ""
+    """... and this text."""
+    row_errors: Mapping[int, tuple[int, str]] = field(default_factory=dict)
+    """Row -> (number of an ``ImageStatus``, sentence): only these images or texts fail."""
+    fingerprint: tuple[int, int] | None = None
+    """Answer with the fingerprint of another model."""
+    drop_outputs: frozenset[str] = frozenset()
+    """Leave these tensors out of the answer."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReceivedRequest:
+    """One request for embeddings, as the fake received it."""
+
+    request_id: str
+    model: str
+    """The ensemble: ``clip_image`` or ``clip_text``."""
+    images: tuple[bytes, ...] = field(repr=False)
+    """Its images, or its texts in UTF-8."""
+    timeout_s: float | None
+    """The deadline that travelled with the request."""
+    metadata: Mapping[str, str] = field(repr=False)
+
+
+def fake_vector(image: bytes, dimension: int = 8) -> NDArray[np.float32]:
+    """Return the unit vector (D,), float32, of a :class:`FakeTriton` for the bytes of an image or of a text.
+
+    Equal bytes have equal vectors.
+    """
+    seed = int.from_bytes(hashlib.sha256(image).digest()[:8], "little")
+    vector = np.random.default_rng(seed).standard_normal(dimension).astype(np.float32)
+    unit: NDArray[np.float32] = vector / np.float32(np.linalg.norm(vector))
+    return unit
+
+
+class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
+    """An in-process server that follows the wire contract. ``async with`` starts and stops it.
+
+    ``dimension`` and ``max_batch_size`` are the model's; ``name`` is its name in the repository, and ``has_text`` gives
+    it a text tower; ``vector`` replaces :func:`fake_vector`; ``token`` makes it refuse requests without that token, as
+    Triton does; ``seconds_per_image`` makes it work on one request at a time and, like Triton, keep working on
+    cancelled requests; ``host`` is the loopback name or address to listen on.
+    """
+
+    def __init__(
+        self,
+        *,
+        dimension: int = 8,
+        max_batch_size: int = 32,
+        vector: Callable[[bytes], NDArray[np.float32]] | None = None,
+        model: str = "fake",
+        name: str = contract.DEFAULT_NAME,
+        has_text: bool = False,
+        fingerprint: tuple[int, int] = (1234567, -7654321),
+        token: str | None = None,
+        seconds_per_image: float = 0.0,
+        host: str = "localhost",
+    ) -> None:
+        self.dimension = dimension
+        self.max_batch_size = max_batch_size
+        self.vector = vector or (lambda image: fake_vector(image, dimension))
+        self.model = model
+        self.names = contract.ModelNames(name)
+        self.has_text = has_text
+        self.logit_scale = 100.0
+        self.logit_bias: float | None = None
+        """With ``logit_scale``, what the passport says."""
+        self.fingerprint = fingerprint
+        self.token = token
+        self.seconds_per_image = seconds_per_image
+        self.requests: list[ReceivedRequest] = []
+        """The last 100 requests for embeddings, in order of arrival."""
+        self.requests_received = 0
+        self.images_embedded = 0
+        self.images_worked_on = 0
+        """How many images ``seconds_per_image`` was spent on, answered or not."""
+        self.in_flight = 0
+        """Requests that are being answered now."""
+        self.max_in_flight = 0
+        """The highest value of ``in_flight`` so far."""
+        self.handshakes = 0
+        """How often the passport was requested."""
+        self.port = 0
+        """The loopback port; the same after a restart."""
+        self.live = True
+        self.ready_models = {*self.names.of_images, *(self.names.of_texts if has_text else ())}
+        self._script: deque[Reply] = deque()
+        self._default = Reply()
+        self._work = asyncio.Lock()
+        self._working: set[asyncio.Task[None]] = set()
+        self._host = host
+        self._credentials: grpc.ServerCredentials | None = None
+        self._server: Any = None
+
+    @property
+    def url(self) -> str:
+        """For :class:`clip_client.ClipClient`."""
+        return f"{'grpc' if self._credentials is None else 'grpcs'}://{self._host}:{self.port}"
+
+    def script(self, *replies: Reply) -> None:
+        """Answer the next requests for embeddings with these replies, in order."""
+        self._script.extend(replies)
+
+    def answer_always(self, reply: Reply) -> None:
+        """Answer with this reply whenever the script is empty."""
+        self._default = reply
+
+    def use_tls(self, *, certificate: bytes, key: bytes, client_ca: bytes | None = None) -> None:
+        """Speak TLS with this PEM pair; with ``client_ca``, require client certificates. Call it before the start."""
+        self._credentials = grpc.ssl_server_credentials([(key, certificate)], client_ca, client_ca is not None)
+
+    def passport(self) -> dict[str, Any]:
+        """Return the model's passport as the handshake sends it: the content of a complete ``model.json``."""
+        text = TextTower(
+            tokenizer={"kind": "clip-bpe", "clean": "lower", "context_length": _CONTEXT_WORDS},
+            tokenizer_sha256={},
+            fingerprint=_TEXT_FINGERPRINT,
+            parity=_PARITY,
+            canary=_CANARY_TEXT,
+            canary_vector=tuple(float(number) for number in self.vector(_CANARY_TEXT.encode())),
+            logit_scale=self.logit_scale,
+            logit_bias=self.logit_bias,
+        )
+        passport = Passport(
+            model=self.model,
+            pretrained="random:0",
+            weights_sha256="0" * 64,
+            preprocess={
+                "size": [224, 224],
+                "interpolation": "bicubic",
+                "resize_mode": "shortest",
+                "fill_color": 0,
+                "mean": [0.5, 0.5, 0.5],
+                "std": [0.5, 0.5, 0.5],
+            },
+            preprocess_id="shortest-bicubic-224x224",
+            dimension=self.dimension,
+            precision="fp32",
+            fingerprint=self.fingerprint,
+            parity=_PARITY,
+            canary=Canary(image=PNG_1X1, vector=tuple(float(number) for number in self.vector(PNG_1X1))),
+            opset=17,
+            ir_version=8,
+            text=text if self.has_text else None,
+        )
+        document: dict[str, Any] = json.loads(passport.to_json())
+        return document
+
+    async def start(self, *, port: int | None = None) -> None:
+        """Listen on ``port``, else on the same port as before, else on any free one."""
+        self.port = self.port if port is None else port
+        self._server = grpc.aio.server(options=[("grpc.max_receive_message_length", -1)])
+        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(self, self._server)
+        address = f"{self._host}:{self.port}"
+        if self._credentials is None:
+            self.port = self._server.add_insecure_port(address)
+        else:
+            self.port = self._server.add_secure_port(address, self._credentials)
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """Break every connection and stop listening."""
+        server, self._server = self._server, None
+        if server is not None:
+            await server.stop(None)
+        for task in list(self._working):
+            task.cancel()
+        if self._working:
+            await asyncio.wait(self._working)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *raised: object) -> None:
+        await self.stop()
+
+    # The methods below have the names of Triton's gRPC service.
+
+    async def ServerLive(self, request: Any, context: Any) -> Any:
+        return service_pb2.ServerLiveResponse(live=self.live)
+
+    async def ModelReady(self, request: Any, context: Any) -> Any:
+        return service_pb2.ModelReadyResponse(ready=request.name in self.ready_models)
+
+    async def RepositoryIndex(self, request: Any, context: Any) -> Any:
+        response = service_pb2.RepositoryIndexResponse()
+        for name in sorted(self.ready_models):
+            response.models.add(name=name, state="READY")
+        return response
+
+    async def ModelConfig(self, request: Any, context: Any) -> Any:
+        await self._check_call(request.name, context)
+        response = service_pb2.ModelConfigResponse()
+        response.config.name = request.name
+        response.config.max_batch_size = self.max_batch_size
+        return response
+
+    async def ModelInfer(self, request: Any, context: Any) -> Any:
+        """Answer a handshake or a request for embeddings, depending on the model's name."""
+        await self._check_call(request.model_name, context)
+        if request.model_name == self.names.preprocess:
+            self.handshakes += 1
+            return _response(request, {contract.PASSPORT: ("BYTES", 1, _strings([json.dumps(self.passport())]))})
+        images = tuple(deserialize_bytes_tensor(request.raw_input_contents[0]).tolist())
+        self.requests_received += 1
+        self.requests.append(
+            ReceivedRequest(
+                request_id=request.id,
+                model=request.model_name,
+                images=images,
+                timeout_s=context.time_remaining(),
+                metadata=dict(context.invocation_metadata() or ()),
+            )
+        )
+        del self.requests[:-_KEPT_REQUESTS]
+        reply = self._script.popleft() if self._script else self._default
+        self.in_flight += 1
+        self.max_in_flight = max(self.max_in_flight, self.in_flight)
+        try:
+            return await self._answer(request, images, reply, context)
+        finally:
+            self.in_flight -= 1
+
+    async def _check_call(self, model: str, context: Any) -> None:
+        metadata = dict(context.invocation_metadata() or ())
+        if self.token is not None and metadata.get("triton-grpc-protocol-authorization") != self.token:
+            await context.abort(
+                grpc.StatusCode.UNAVAILABLE,
+                "This protocol is restricted, expecting header 'triton-grpc-protocol-authorization'",
+            )
+        if model not in self.ready_models:
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"Request for unknown model: '{model}' is not found")
+
+    async def _answer(self, request: Any, images: tuple[bytes, ...], reply: Reply, context: Any) -> Any:
+        if reply.delay_s == float("inf"):
+            await asyncio.Event().wait()
+        elif reply.delay_s:
+            await asyncio.sleep(reply.delay_s)
+        if self.seconds_per_image:
+            task = asyncio.create_task(self._do_work(len(images)))
+            self._working.add(task)
+            task.add_done_callback(self._working.discard)
+            await asyncio.shield(task)
+        if reply.status is not None:
+            await context.abort(reply.status, reply.details)
+        self.images_embedded += len(images)
+        return self._embedded(request, images, reply)
+
+    async def _do_work(self, rows: int) -> None:
+        async with self._work:
+            await asyncio.sleep(rows * self.seconds_per_image)
+            self.images_worked_on += rows
+
+    def _embedded(self, request: Any, images: tuple[bytes, ...], reply: Reply) -> Any:
+        rows = len(images)
+        is_text = request.model_name == self.names.text
+        vectors = np.full((rows, self.dimension), np.nan, dtype="<f4")
+        statuses = np.zeros(rows, dtype="<i4")
+        errors = [""] * rows
+        for row, image in enumerate(images):
+            if row in reply.row_errors:
+                statuses[row], errors[row] = reply.row_errors[row]
+            elif image.strip() if is_text else image:
+                vectors[row] = self.vector(image)
+            else:
+                statuses[row] = contract.ImageStatus.EMPTY
+                errors[row] = f"The {'text' if is_text else 'file'} is empty."
+        fingerprint = reply.fingerprint or (_TEXT_FINGERPRINT if is_text else self.fingerprint)
+        fingerprints = np.tile(np.array(fingerprint, dtype="<i4"), rows)
+        tensors = {
+            contract.EMBEDDING: ("FP32", self.dimension, vectors.tobytes()),
+            contract.STATUS: ("INT32", 1, statuses.tobytes()),
+            contract.ERROR: ("BYTES", 1, _strings(errors)),
+            contract.FINGERPRINT: ("INT32", 2, fingerprints.tobytes()),
+        }
+        if is_text:
+            truncated = np.array([len(text.split()) > _CONTEXT_WORDS for text in images])
+            tensors[contract.TRUNCATED] = ("BOOL", 1, truncated.tobytes())
+        return _response(request, {name: value for name, value in tensors.items() if name not in reply.drop_outputs})
+
+
+def _strings(texts: list[str]) -> bytes:
+    packed: bytes = serialize_byte_tensor(np.array([text.encode() for text in texts], dtype=np.object_)).item()
+    return packed
+
+
+def _response(request: Any, tensors: Mapping[str, tuple[str, int, bytes]]) -> Any:
+    response = service_pb2.ModelInferResponse(model_name=request.model_name, id=request.id)
+    rows = request.inputs[0].shape[0]
+    for name, (datatype, width, raw) in tensors.items():
+        response.outputs.add(name=name, datatype=datatype, shape=[rows, width])
+        response.raw_output_contents.append(raw)
+    return response

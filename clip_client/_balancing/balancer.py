@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Final
 
 from clip_client._balancing.concurrency_limit import AdaptiveLimit
 from clip_client._balancing.retry import RETRIED, backoff_s
-from clip_client._client_stats import ServerStats
-from clip_client._endpoint import EndpointKind
+from clip_client._endpoint import Endpoint, EndpointKind
 from clip_client._errors import ClipError, DeadlineExceeded, Overloaded
+from clip_client._results import ServerStats
 from clip_client._transports.factory import resolve_auto
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from clip_client._config import ClientConfig
-    from clip_client._endpoint import Endpoint
     from clip_client._transports.base import Transport, TransportFactory
 
 _RESOLVE_EVERY_S: Final = 30.0
@@ -40,10 +39,6 @@ class Server:
         """Loop time before which it gets no request."""
         self._failures = 0
         self._failed_at = 0.0
-
-    def __repr__(self) -> str:
-        state = f"{self._failures} failures" if self._failures else "good"
-        return f"<Server {self.endpoint} [{state}] {self.limit.in_flight}/{self.limit.limit}>"
 
     @property
     def is_down(self) -> bool:
@@ -70,15 +65,7 @@ class Server:
         self.limit.answered(images, started_at=started_at, now=now, time_given_s=time_given_s)
         self._failures = 0
 
-    def failed(
-        self,
-        images: int,
-        error: ClipError,
-        *,
-        started_at: float,
-        now: float,
-        has_other: bool = False,
-    ) -> None:
+    def failed(self, images: int, error: ClipError, *, started_at: float, now: float, has_other: bool) -> None:
         """Record a failed request: shrink the limit, back off, both or neither. ``has_other``: another server works."""
         if isinstance(error, Overloaded):
             self.limit.refused(images, started_at=started_at, now=now)

@@ -1,6 +1,6 @@
 """From an iterable of images or texts to their vectors; no module here opens a connection.
 
-One image on its way through one call, from top to bottom; a text differs only in its encoder, ``texts.TextEncoder``::
+One image on its way through one call, from top to bottom; a text differs only in its encoder, ``TextEncoder``::
 
     the caller's iterable
       │  source.Source           takes images, never more than max_ahead that are not delivered yet

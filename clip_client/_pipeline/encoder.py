@@ -9,16 +9,16 @@ from collections.abc import AsyncIterable, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from clip_client._encoding import IMAGE_ENCODINGS, EncodedImage
-from clip_client._errors import ImageError, ProtocolMismatch
-from clip_client._model import Tower
-from clip_client._pipeline.images import is_single, path_of, picture_of, read_image, too_large
+from clip_client._errors import ImageError, ProtocolMismatch, TextError
+from clip_client._model import ModelInfo, Tower
+from clip_client._pipeline.images import is_single, png_of, read_image, too_large
+from preprocess_ensemble.contract import MAX_TEXT_BYTES
 from preprocess_ensemble.cores import usable_cores
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
     from clip_client._config import ClientConfig
-    from clip_client._model import ModelInfo
     from preprocess_ensemble.imaging.transform import PreprocessConfig
 
 _OBJECT_LOCKS: Final = 64
@@ -37,9 +37,9 @@ class Encoder(ABC):
         item = self.tower.value
         raise TypeError(f"expected one {item} or an iterable of {item}s, got {type(source).__name__}")
 
-    @abstractmethod
     def path_of(self, item: object) -> str | None:
         """Return the path that names the item in errors and results, if there is one."""
+        return None
 
     @abstractmethod
     def unchanged(self, source: object) -> bytes | None:
@@ -70,7 +70,8 @@ class ImageEncoder(Encoder):
         return [source] if is_single(source) else super().items(source)
 
     def path_of(self, item: object) -> str | None:
-        return path_of(item)
+        """Return the item if it is a path, else None; names that are not UTF-8 carry surrogate escapes."""
+        return os.fsdecode(item) if isinstance(item, str | os.PathLike) else None
 
     def unchanged(self, source: object) -> bytes | None:
         if isinstance(source, EncodedImage):
@@ -99,34 +100,37 @@ class ImageEncoder(Encoder):
             return self._encode(source, model)
 
     def _encode(self, source: object, model: ModelInfo) -> bytes:
-        if self._encoding.jpeg is None:
-            return read_image(source, max_bytes=self._max_bytes)
-        picture = picture_of(source)
-        data: bytes | None = None
-        if picture is None or not _is_ordinary(picture):
-            data = read_image(source, max_bytes=self._max_bytes)
-            if len(data) <= self._encoding.unchanged_up_to:
-                return data
+        image = read_image(source, max_bytes=self._max_bytes)
+        if self._encoding.quality is not None and not isinstance(image, bytes) and _is_ordinary(image):
+            config = _preprocessing(model)
+            with self._cores:
+                return self._encoding.payload(image, config, None)
+        data = image if isinstance(image, bytes) else png_of(image)
+        if len(data) <= self._encoding.unchanged_up_to:
+            return data
         from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, decode
 
         config = _preprocessing(model)
         with self._cores:
-            if data is not None:
-                try:
-                    picture = decode(data, DecodeLimits(max_bytes=self._max_bytes), at_least=config.decode_at_least)
-                except DecodeError as error:
-                    raise ImageError(error.message, code=error.status.name) from None
-            assert picture is not None  # else there is a file, which was decoded
+            try:
+                picture = decode(data, DecodeLimits(max_bytes=self._max_bytes), at_least=config.decode_at_least)
+            except DecodeError as error:
+                raise ImageError(error.message, code=error.status.name) from None
             return self._encoding.payload(picture, config, data)
 
 
 def _is_ordinary(picture: Image) -> bool:
-    """Return whether a picture in memory is within the limits; if not, the error of its file will say why."""
+    """Return whether a picture in memory needs no decoder: it is plain, and within the limits.
+
+    Of any other, its file is decoded, whose error says what is wrong.
+    """
     from preprocess_ensemble.imaging.decode import DecodeLimits
 
     limits = DecodeLimits()
     return (
-        max(picture.size) <= limits.max_side_ratio * min(picture.size)
+        picture.mode in ("L", "RGB")
+        and not picture.has_transparency_data
+        and max(picture.size) <= limits.max_side_ratio * min(picture.size)
         and picture.width * picture.height <= limits.max_pixels
     )
 
@@ -141,3 +145,42 @@ def _preprocessing(model: ModelInfo) -> PreprocessConfig:
             f"This client does not know the preprocessing of {model.id} ({error}); install the same version of "
             "clip-triton on both sides, or use transfer='original'."
         ) from None
+
+
+class TextEncoder(Encoder):
+    """Encodes texts in UTF-8. The server cleans them and turns them into tokens, as the model needs."""
+
+    tower = Tower.TEXT
+
+    def items(self, source: object) -> Iterable[Any] | AsyncIterable[Any]:
+        # A list is checked now, and not after the texts before it have been embedded.
+        for text in source if isinstance(source, list | tuple) else ():
+            _check_text(text)
+        if isinstance(source, bytes | bytearray | memoryview):
+            _check_text(source)
+        return [source] if isinstance(source, str) else super().items(source)
+
+    def unchanged(self, source: object) -> bytes | None:
+        """Return the bytes to send, or None for a text that no server takes. Raises TypeError if it is no text."""
+        text = _check_text(source)
+        try:
+            return text.encode() if len(text) <= MAX_TEXT_BYTES else None
+        except UnicodeEncodeError:  # half of a surrogate pair
+            return None
+
+    def encode(self, source: object, model: ModelInfo) -> bytes:
+        """Refuse a text that :meth:`unchanged` did not take, as a server would."""
+        from preprocess_ensemble.text.text_input import TextRejected, checked_text
+
+        data = _check_text(source).encode(errors="surrogatepass")
+        try:
+            checked_text(data)
+        except TextRejected as error:
+            raise TextError(error.message, code=error.status.name) from None
+        return data
+
+
+def _check_text(found: object) -> str:
+    if not isinstance(found, str):
+        raise TypeError(f"a text is a str, got {type(found).__name__}")
+    return found

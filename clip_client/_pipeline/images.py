@@ -1,4 +1,4 @@
-"""Turns every kind of image source into the bytes of an encoded image file."""
+"""Reads every kind of image source."""
 
 from __future__ import annotations
 
@@ -32,11 +32,6 @@ def is_single(images: object) -> bool:
     return isinstance(images, str | os.PathLike | bytes | bytearray | memoryview) or _is_pil(images) or _is_file(images)
 
 
-def path_of(source: object) -> str | None:
-    """Return the source if it is a path, else None; names that are not UTF-8 carry surrogate escapes."""
-    return os.fsdecode(source) if isinstance(source, str | os.PathLike) else None
-
-
 @contextmanager
 def _only_image_errors() -> Iterator[None]:
     try:
@@ -51,21 +46,21 @@ def _only_image_errors() -> Iterator[None]:
 
 
 @_only_image_errors()
-def read_image(source: object, *, max_bytes: int) -> bytes:
-    """Read or encode one image. Blocks on files: call it in a worker thread.
+def read_image(source: object, *, max_bytes: int) -> bytes | Image:
+    """Return the bytes of an image file, or the picture if the source is one in memory: upright, in a mode of PNG.
 
-    PIL images and arrays become PNG, which is lossless. Raises ImageError and nothing else: ``UNREADABLE`` if a file
-    cannot be read or is not a regular file, ``EMPTY`` if it has no bytes, ``TOO_LARGE`` above ``max_bytes``,
-    ``NOT_AN_IMAGE`` for an object that is not an image source.
+    Blocks on files: call it in a worker thread. Raises ImageError and nothing else: ``UNREADABLE`` if a file cannot be
+    read or is not a regular file, ``EMPTY`` if it has no bytes, ``TOO_LARGE`` above ``max_bytes``, ``NOT_AN_IMAGE`` for
+    an object that is not an image source.
     """
     if isinstance(source, str | os.PathLike):
         return _read_path(os.fsdecode(source), max_bytes)
     if isinstance(source, bytes | bytearray | memoryview):
         return bytes(source)
-    if (picture := _in_memory(source)) is not None:
-        buffer = io.BytesIO()
-        picture.save(buffer, "PNG", compress_level=_PNG_COMPRESS_LEVEL)
-        return buffer.getvalue()
+    if isinstance(source, np.ndarray):
+        return _from_array(source)
+    if _is_pil(source):
+        return _upright(source)
     if _is_file(source):
         return _read_at_most(source, max_bytes)
     raise ImageError(
@@ -75,20 +70,11 @@ def read_image(source: object, *, max_bytes: int) -> bytes:
 
 
 @_only_image_errors()
-def picture_of(source: object) -> Image | None:
-    """Return the picture, of mode L or RGB and with its orientation applied, if the source is one in memory; else None.
-
-    None means that the source must be decoded as a file; that includes pictures with transparency. Raises ImageError.
-    """
-    picture = _in_memory(source)
-    is_plain = picture is not None and picture.mode in ("L", "RGB") and not picture.has_transparency_data
-    return picture if is_plain else None
-
-
-def _in_memory(source: object) -> Image | None:
-    if isinstance(source, np.ndarray):
-        return _from_array(source)
-    return _with_orientation_applied(source) if _is_pil(source) else None
+def png_of(picture: Image) -> bytes:
+    """Encode a picture without loss."""
+    buffer = io.BytesIO()
+    picture.save(buffer, "PNG", compress_level=_PNG_COMPRESS_LEVEL)
+    return buffer.getvalue()
 
 
 def _is_pil(source: object) -> bool:
@@ -149,11 +135,10 @@ def _from_array(array: NDArray[Any]) -> Image:
     return Image.fromarray(np.ascontiguousarray(array))
 
 
-def _with_orientation_applied(image: Any) -> Image:
-    """Apply the orientation of a PIL image; convert it to a mode that PNG can hold without loss."""
+def _upright(image: Any) -> Image:
+    """Load a PIL image and apply its orientation; convert it to a mode that PNG can hold without loss."""
     from PIL import ImageOps
 
-    # PNG does not keep the orientation tag in every mode.
     oriented: Image = ImageOps.exif_transpose(image)
     if oriented.mode == "F":
         raise ImageError(

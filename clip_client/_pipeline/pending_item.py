@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias, Union
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from clip_client._errors import ClipError
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
     from clip_client._model import ModelInfo, Tower
 
-Result: TypeAlias = Union["NDArray[np.float32]", ClipError]
-"""A vector (D,), or the error that took its place. The vector is a read-only view of the whole answer: copy it before
-you hand it out."""
+Result: TypeAlias = tuple["NDArray[np.float32]", bool] | ClipError
+"""A vector (D,) and whether it is that of the beginning of a text which is too long for the model; or the error that
+took its place. The vector is a read-only view of the whole answer: copy it before you hand it out."""
 
 
 @dataclass(slots=True, eq=False)
 class Deadline:
-    """When the time of one item, or of all items of one call, ends. In loop time."""
+    """When the time of some items ends: those of one call, or those first sent at one time. In loop time."""
 
     since: float
     """When that time began."""
@@ -46,7 +46,7 @@ class PendingItem(asyncio.Future[Result]):
     An error is a result, not an exception of the future: asyncio would report those that no caller asks for.
     """
 
-    __slots__ = ("_on_cancelled", "_submitted_at", "deadline", "model", "payload", "tower", "truncated")
+    __slots__ = ("_on_cancelled", "_submitted_at", "deadline", "model", "payload", "tower")
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class PendingItem(asyncio.Future[Result]):
         on_cancelled: Callable[[PendingItem], None],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        super().__init__(loop=loop)
+        super().__init__(loop=loop)  # to look it up would take a third of the time of all this
         self.payload = payload
         """The bytes to send, as long as they may have to be sent."""
         self.tower = tower
@@ -66,8 +66,6 @@ class PendingItem(asyncio.Future[Result]):
         """The vector must be of this model."""
         self.deadline = deadline
         """None until the item is first sent, if the call has no deadline of its own."""
-        self.truncated = False
-        """Whether the vector is that of the beginning of a text that is longer than the model's context."""
         self._submitted_at = submitted_at
         self._on_cancelled = on_cancelled
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from clip_client._balancing.retry import RETRIED, RetryBudget
-from clip_client._client_stats import ClientStats
 from clip_client._errors import ClipError, DeadlineExceeded, Overloaded, ProtocolMismatch, Unavailable
 from clip_client._pipeline.pending_item import Deadline, PendingItem, Result
+from clip_client._results import ClientStats
 from preprocess_ensemble.contract import ImageStatus
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Sender:
 
     def __init__(self, balancer: Balancer, config: ClientConfig, on_mismatch: Callable[[ModelInfo], None]) -> None:
         self._balancer = balancer
-        self._config = config
+        self.config = config
         self._on_mismatch = on_mismatch
         self._loop = asyncio.get_running_loop()
         self._budget = RetryBudget(self._loop.time())
@@ -204,8 +204,10 @@ class Sender:
         others: list[PendingItem] = []
         size = 0
         now = self._loop.time()
+        of_item = Deadline(since=now, at=now + self.config.timeout_s)
         # If a server is down, that is why items are late; they are no sign of overload.
         latency = None if server.is_down else server.limit.latency_s
+        late_from = now + 2 * (latency or 0.0)
         while waiting and len(items) < available_slots:
             item = waiting[0]
             if item.tower is not tower or item.model is not model:
@@ -213,15 +215,11 @@ class Sender:
                     break
                 others.append(waiting.popleft())
                 continue
-            deadline = item.deadline
-            if deadline is None:
-                deadline = Deadline(since=now, at=now + self._config.timeout_s)
-            is_late = (
-                latency is not None and deadline.at - now <= 2 * latency and self._shed(item, server, latency, now)
-            )
+            deadline = item.deadline or of_item
+            is_late = latency is not None and deadline.at <= late_from and self._shed(item, server, latency, now)
             if not is_late and not item.done():
                 size += len(item.payload)
-                if items and size > self._config.max_request_bytes:
+                if items and size > self.config.max_request_bytes:
                     break
                 item.deadline = deadline
                 items.append(item)
@@ -238,7 +236,7 @@ class Sender:
         if item.deadline is None or item.done():
             return False
         remaining, waited = item.deadline.at - now, now - item.waits_since
-        if remaining > min(2 * latency, waited):
+        if remaining > waited:
             return False
         self._counts.images_shed += 1
         error = Overloaded(
@@ -302,22 +300,21 @@ class Sender:
 
     def _deliver(self, answer: Answer, items: list[PendingItem], server: Server, request_id: str) -> None:
         tower, model = items[0].tower, items[0].model
-        if answer.truncated is not None:
-            for item, truncated in zip(items, answer.truncated.tolist(), strict=True):
-                item.truncated = truncated
+        truncated = [False] * len(items) if answer.truncated is None else answer.truncated.tolist()
+        results: list[Result] = list(zip(answer.vectors, truncated, strict=True))
         expected = model.fingerprint_of(tower)
         # Converted to Python's numbers all at once: indexing an array for each item would cost more than the rest.
         same_model = [tuple(fingerprint) == expected for fingerprint in answer.fingerprints.tolist()]
         statuses = answer.statuses.tolist()
         if all(same_model) and not any(statuses) and answer.vectors.shape[1] == model.dimension:
             self._counts.images_embedded += len(items)
-            for item, vector in zip(items, answer.vectors, strict=True):
-                self._finish(item, vector)
+            for item, result in zip(items, results, strict=True):
+                self._finish(item, result)
             return
         for row, item in enumerate(items):
             if not same_model[row]:
                 self._on_mismatch(model)
-                result: Result = ProtocolMismatch(
+                result = ProtocolMismatch(
                     f"{server.endpoint} does not serve {model.id}, which it or another server named before; all "
                     "servers of one client must serve one model, and after a change of model call again.",
                     request_id=request_id,
@@ -334,7 +331,7 @@ class Sender:
                 result = tower.error(answer.errors[row], code=code, request_id=request_id)
             else:
                 self._counts.images_embedded += 1
-                result = answer.vectors[row]
+                result = results[row]
             self._finish(item, result)
 
     def _on_request_done(self, task: asyncio.Task[None]) -> None:

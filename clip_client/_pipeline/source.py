@@ -7,13 +7,12 @@ import contextlib
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, KeysView, ValuesView
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, KeysView, ValuesView
+from contextvars import copy_context
 from itertools import islice
 from queue import SimpleQueue
 from typing import Any, Final
 
-import anyio
-import anyio.to_thread
 import numpy as np
 
 _END: Final = object()
@@ -24,6 +23,14 @@ its thread, later."""
 
 _CONTAINERS: Final = (list, tuple, set, frozenset, deque, np.ndarray, KeysView, ValuesView)
 """Iterating over these never blocks; any other iterable might, so it runs in a thread."""
+
+
+def open_source(items: Iterable[Any] | AsyncIterable[Any], *, max_ahead: int) -> Source:
+    if isinstance(items, _CONTAINERS):
+        return _ContainerSource(items, max_ahead)
+    if isinstance(items, AsyncIterable):
+        return _AsyncSource(items, max_ahead)
+    return _ThreadSource(items, max_ahead)
 
 
 class Source(ABC):
@@ -67,14 +74,6 @@ class Source(ABC):
 
         If the iterable is blocking, its thread does that when it returns.
         """
-
-
-def open_source(items: Iterable[Any] | AsyncIterable[Any], *, max_ahead: int) -> Source:
-    if isinstance(items, _CONTAINERS):
-        return _ContainerSource(items, max_ahead)
-    if isinstance(items, AsyncIterable):
-        return _AsyncSource(items, max_ahead)
-    return _ThreadSource(items, max_ahead)
 
 
 class _ContainerSource(Source):
@@ -121,64 +120,69 @@ class _AsyncSource(Source):
 
 
 class _ThreadSource(Source):
+    """Runs the iterable in a thread of its own: a generator that sleeps for hours must not occupy a shared one."""
+
     def __init__(self, items: Iterable[Any], max_ahead: int) -> None:
-        super().__init__(0)
+        super().__init__(max_ahead)
         self._loop = asyncio.get_running_loop()
         self._buffer: deque[Any] = deque()
         self._arrival = asyncio.Event()
         self._announced = False
-        # Each number is how many more items the thread may take.
+        # Each number is how many more items the thread may take. It is woken for several at a time: waking it for each
+        # would take longer than the item itself.
         self._permits: SimpleQueue[int] = SimpleQueue()
-        self._permits.put(max_ahead)
-        self._delivered = 0
-        # The thread is woken for several items at a time: waking it for each would take longer than the item itself.
         self._permits_at_once = max(1, max_ahead // 8)
-        self._closed = threading.Event()
+        self._closed = False
         self._is_blocking = True
         """False while the thread waits for permits, or closes the iterator: it will soon end if it is told to."""
         self._error: BaseException | None = None
-        # A limiter of its own: a generator that sleeps for hours must not occupy one of the shared threads.
-        work = anyio.to_thread.run_sync(self._pump, items, limiter=anyio.CapacityLimiter(1), abandon_on_cancel=True)
-        self._task = asyncio.ensure_future(work)
-        self._task.add_done_callback(lambda _: self._arrival.set())
+        self._close_error: BaseException | None = None
+        self._ended = asyncio.Event()
+        """The thread has nothing more to do."""
+        self._give_permits()
+        # A daemon, because the program may end while the iterable blocks.
+        work = (self._pump, items)
+        threading.Thread(target=copy_context().run, args=work, name="clip_client source", daemon=True).start()
 
     async def next(self) -> list[Any]:
         while not self._buffer:
-            if self._task.done():
-                self._task.result()  # raises if no thread could be started, or if the iterator failed to close
-                raise self._error or StopAsyncIteration
+            if self._ended.is_set():
+                raise self._error or self._close_error or StopAsyncIteration
             await self._arrival.wait()
             self._arrival.clear()
         # The length is read first: the thread may append meanwhile.
         return [self._buffer.popleft() for _ in range(len(self._buffer))]
 
     def delivered(self) -> None:
-        self._delivered += 1
-        if self._delivered == self._permits_at_once:
-            self._permits.put(self._delivered)
-            self._delivered = 0
+        self._slots += 1
+        if self._slots == self._permits_at_once:
+            self._give_permits()
+
+    def _give_permits(self) -> None:
+        self._permits.put(self._slots)
+        self._slots = 0
 
     def rest(self) -> list[Any] | None:
-        return list(self._buffer) if self._task.done() else None
+        return list(self._buffer) if self._ended.is_set() else None
 
     async def aclose(self) -> None:
-        self._closed.set()
+        self._closed = True
         self._permits.put(0)
         if self._is_blocking:
-            await asyncio.wait({self._task}, timeout=_BLOCKED_S)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._ended.wait(), _BLOCKED_S)
         if not self._is_blocking:
-            await asyncio.wait({self._task})
-        self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._task
+            await self._ended.wait()
+            if self._close_error is not None:
+                raise self._close_error
 
     def _pump(self, items: Iterable[Any]) -> None:
-        """In the worker thread: item after item, while there are permits."""
+        """In the thread: item after item, while there are permits."""
         iterator: Iterator[Any] | None = None
         try:
             iterator = iter(items)
             permits = 0
-            while not self._closed.is_set():
+            while not self._closed:
                 if not permits:
                     self._is_blocking = False
                     permits = self._permits.get()
@@ -189,22 +193,30 @@ class _ThreadSource(Source):
                 if item is _END:
                     break
                 self._buffer.append(_own(item))
-                self._announce()
-        except BaseException as error:  # kept: a CancelledError would seem to be the task's own
+                # One wake-up for a burst of items. The loop clears this before it reads, so that no item is missed.
+                if not self._announced:
+                    self._announced = True
+                    self._tell(self._arrived)
+        except BaseException as error:
             self._error = error
         self._is_blocking = False
-        if (close := getattr(iterator, "close", None)) is not None:
-            close()
+        try:
+            if (close := getattr(iterator, "close", None)) is not None:
+                close()
+        except BaseException as error:
+            self._close_error = error
+        self._tell(self._has_ended)
 
-    def _announce(self) -> None:
-        # One wake-up for a burst of items. The flag is cleared before the buffer is read, so that no item is missed.
-        if not self._announced:
-            self._announced = True
-            with contextlib.suppress(RuntimeError):  # the loop has been closed under an abandoned thread
-                self._loop.call_soon_threadsafe(self._arrived)
+    def _tell(self, call: Callable[[], None]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has been closed under an abandoned thread
+            self._loop.call_soon_threadsafe(call)
 
     def _arrived(self) -> None:
         self._announced = False
+        self._arrival.set()
+
+    def _has_ended(self) -> None:
+        self._ended.set()
         self._arrival.set()
 
 

@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
 import anyio.to_thread
 
 from clip_client._errors import ClipError, DeadlineExceeded, ItemError
-from clip_client._model import Tower
-from clip_client._pipeline.pending_item import PendingItem
 from clip_client._pipeline.source import open_source
 
 if TYPE_CHECKING:
     from typing import Self
 
-    from clip_client._config import ClientConfig
     from clip_client._model import ModelInfo
     from clip_client._pipeline.encoder import Encoder
     from clip_client._pipeline.pending_item import Deadline, Result
     from clip_client._pipeline.sender import Sender
 
-Delivery: TypeAlias = tuple[int, Any, "Result", bool]
-"""Index, source, result, and whether it is the vector of the beginning of a text that is too long for the model."""
+Delivery: TypeAlias = tuple[int, Any, "Result"]
+"""Index, item, result."""
 
 
 class Stream:
@@ -43,24 +40,21 @@ class Stream:
         self,
         items: Iterable[Any] | AsyncIterable[Any],
         model: ModelInfo,
-        *,
-        max_ahead: int | None,
-        ordered: bool,
-        deadline: Deadline | None,
-        config: ClientConfig,
         encoder: Encoder,
-        threads: anyio.CapacityLimiter,
         sender: Sender,
+        threads: anyio.CapacityLimiter,
+        *,
+        deadline: Deadline | None,
+        ordered: bool = False,
+        max_ahead: int | None = None,
     ) -> None:
         self._model = model
-        self._ordered = ordered
-        self._deadline = deadline
-        self._timeout_s = config.timeout_s
         self._encoder = encoder
         self._tower = encoder.tower
-        self._is_text = encoder.tower is Tower.TEXT
-        self._threads = threads
         self._sender = sender
+        self._threads = threads
+        self._deadline = deadline
+        self._ordered = ordered
         self._loop = asyncio.get_running_loop()
 
         # An item is in _arrived, then in _pending from its submission to its delivery. _queue is in the order of
@@ -70,7 +64,7 @@ class Stream:
         self._queue: deque[asyncio.Future[Result]] = deque()
         self._submitted = 0
         self._wake = asyncio.Event()
-        self._source = open_source(items, max_ahead=max_ahead or 2 * config.max_in_flight)
+        self._source = open_source(items, max_ahead=max_ahead or 2 * sender.config.max_in_flight)
         self._source_error: BaseException | None = None
         self._feeding: asyncio.Task[None] | None = None
         self._has_ended = False
@@ -147,7 +141,9 @@ class Stream:
             # The time begins with a thread: if many items wait for one, the last of them has no less time.
             async with self._threads:
                 await self._sender.has_room()
-                remaining = self._timeout_s if self._deadline is None else self._deadline.request_s(self._loop.time())
+                remaining = self._sender.config.timeout_s
+                if self._deadline is not None:
+                    remaining = self._deadline.request_s(self._loop.time())
                 with anyio.fail_after(remaining):
                     payload = await anyio.to_thread.run_sync(
                         self._encoder.encode,
@@ -177,7 +173,7 @@ class Stream:
     def _wake_up(self, _: asyncio.Future[Any]) -> None:
         self._wake.set()
 
-    def __aiter__(self) -> AsyncIterator[Iterator[Delivery]]:
+    def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Iterator[Delivery]:
@@ -214,14 +210,11 @@ class Stream:
         while self._queue and self._queue[0].done():
             future = self._queue.popleft()
             index, item = self._pending.pop(future)
+            self._source.delivered()
             result = future.result()
             if isinstance(result, ClipError):
                 self._check(index, item, result)
-            self._source.delivered()
-            yield index, item, result, self._is_truncated(future) if self._is_text else False
-
-    def _is_truncated(self, future: asyncio.Future[Result]) -> bool:
-        return isinstance(future, PendingItem) and future.truncated  # one that failed before may be a task
+            yield index, item, result
 
     def _check(self, index: int, item: Any, error: ClipError) -> None:
         """Complete the error of an item; raise any other, unless the time of a call with a fixed end ran out."""
@@ -234,23 +227,24 @@ class Stream:
     def _give_up(self) -> Iterator[Delivery]:
         """End every item that has no result: the time is over. Raises DeadlineExceeded if that may not be all."""
         rest = [] if self._is_fed() else self._source.rest()
-        left = [(index, item, future) for future, (index, item) in self._pending.items()]
-        late = [index for index, _, future in left if not future.done()]
+        late = [index for future, (index, _) in self._pending.items() if not future.done()]
         late += range(self._submitted, self._submitted + len(self._arrived))
-        first = late[0] if late else self._submitted
         name = self._tower.value
-        message = f"timeout_s ran out with {len(late)} {name}s in flight, the first of them number {first}"
+        message = (
+            f"timeout_s ran out with {len(late)} {name}s in flight, the first of them number "
+            f"{late[0] if late else self._submitted}"
+        )
         if rest is None:
             hint = f"embed a list, or use {self._tower.stream_method} without timeout_s"
             raise DeadlineExceeded(f"{message}, and the iterator has not ended; {hint}.")
         error = DeadlineExceeded(f"{message}.")
         results = [
-            (index, item, *((future.result(), self._is_truncated(future)) if future.done() else (error, False)))
-            for index, item, future in left
+            (index, item, future.result() if future.done() else error)
+            for future, (index, item) in self._pending.items()
         ]
-        results += [(index, item, error, False) for index, item in enumerate((*self._arrived, *rest), self._submitted)]
+        results += [(index, item, error) for index, item in enumerate((*self._arrived, *rest), self._submitted)]
         self._end()
-        for index, item, result, truncated in results:
+        for index, item, result in results:
             if isinstance(result, ClipError):
                 self._check(index, item, result)
-            yield index, item, result, truncated
+            yield index, item, result

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clip_client._endpoint import Endpoint
-from clip_client._model import Tower
+from clip_client._model import ModelInfo, Tower
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from clip_client._model import ModelInfo
     from clip_client._transports.triton_statistics import ModelStatistics
 
 

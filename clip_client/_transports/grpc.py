@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import sys
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
@@ -29,13 +30,13 @@ from clip_client._transports.grpc_messages import (
     warm_up_malloc,
     with_strings,
 )
-from clip_client._transports.tracing import Metadata, request_span
 from clip_client._transports.triton_statistics import ModelStatistics, read_statistics
 from preprocess_ensemble import contract
 
 if TYPE_CHECKING:
     from clip_client._endpoint import Endpoint
 
+Metadata = tuple[tuple[str, str], ...]
 
 _channel_opened_in: int | None = None
 """Id of the process in which the first channel was opened."""
@@ -72,7 +73,7 @@ class TritonTransport(Transport):
         else:
             model, tensor, outputs = self._names.text, contract.TEXT, _OF_TEXTS
         request = _request(model, tensor, items, outputs, request_id)
-        with request_span(self.endpoint, tower=tower, rows=len(items), request_id=request_id) as trace:
+        with _span(self.endpoint, tower, len(items), request_id) as trace:
             response = await self._call(self._model_infer, request, timeout_s, request_id, trace, model)
         return read_answer(response, len(items), request_id)
 
@@ -257,3 +258,33 @@ def _request(model: str, tensor: str, items: Sequence[bytes], outputs: Sequence[
     for name in outputs:
         request.outputs.add(name=name)
     return with_strings(request.SerializeToString(), request.RAW_INPUT_CONTENTS_FIELD_NUMBER, items)
+
+
+@contextlib.contextmanager
+def _span(endpoint: Endpoint, tower: Tower, rows: int, request_id: str) -> Iterator[Metadata]:
+    """Open an OpenTelemetry span for one request; yield the headers that let the server's spans join it.
+
+    If several calls share the request, the span joins the trace of the call whose image or text triggered it. An
+    exception ends it with its class and its message, which are this package's own. No image, text, file name or token
+    becomes an attribute.
+    """
+    # A program that traces has imported the API already. Without an SDK a span costs a microsecond and is dropped.
+    if "opentelemetry.trace" not in sys.modules:
+        yield ()
+        return
+    from opentelemetry import propagate, trace
+
+    attributes: dict[str, str | int] = {
+        "rpc.system": "grpc",
+        "rpc.service": "inference.GRPCInferenceService",
+        "rpc.method": "ModelInfer",
+        "server.address": endpoint.host,
+        "server.port": endpoint.port,
+        f"clip.{tower.value}s": rows,
+        "clip.request_id": request_id,
+    }
+    tracer = trace.get_tracer("clip_client")
+    with tracer.start_as_current_span("clip_client.infer", kind=trace.SpanKind.CLIENT, attributes=attributes):
+        headers: dict[str, str] = {}
+        propagate.inject(headers)
+        yield tuple(headers.items())

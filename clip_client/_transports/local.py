@@ -8,9 +8,10 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -26,9 +27,8 @@ if TYPE_CHECKING:
 
     from preprocess_ensemble.imaging.preprocessor import Preprocessed, Preprocessor
     from preprocess_ensemble.model_repository.passport import Passport
-    from preprocess_ensemble.runtimes.model import Session
+    from preprocess_ensemble.runtimes.model import OpenModel, Session
     from preprocess_ensemble.runtimes.precision import Precision
-    from preprocess_ensemble.runtimes.selection import Selection
     from preprocess_ensemble.text.text_input import TokenizedText
     from preprocess_ensemble.text.tokenizer import Tokenizer
 
@@ -40,16 +40,14 @@ _logger = logging.getLogger("clip_client")
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Loaded:
-    selection: Selection
+class _ImageTower(NamedTuple):
+    runtime: OpenModel
     passport: Passport
     preprocessor: Preprocessor
 
 
-@dataclass(frozen=True, kw_only=True)
-class _LoadedText:
-    selection: Selection
+class _TextTower(NamedTuple):
+    runtime: OpenModel
     tokenizer: Tokenizer
 
 
@@ -78,8 +76,6 @@ class LocalTransport(Transport):
         self._precision = precision
         # One batch at a time: a second one would compete for the same cores.
         self._runner = ThreadPoolExecutor(1, thread_name_prefix="clip encode")
-        self._loaded: _Loaded | None = None
-        self._loaded_text: _LoadedText | None = None
 
     async def infer(
         self, items: Sequence[bytes], *, tower: Tower = Tower.IMAGE, request_id: str, timeout_s: float
@@ -88,21 +84,20 @@ class LocalTransport(Transport):
         return await self._in_thread(lambda: embed(items), timeout_s, request_id)
 
     async def model(self, *, timeout_s: float) -> ModelInfo:
-        loaded = await self._in_thread(self._load, timeout_s, None)
-        runtime = str(loaded.selection.model)
-        return ModelInfo.of(loaded.passport, max_batch_size=_MAX_BATCH_SIZE, runtime=runtime)
+        tower = await self._in_thread(lambda: self._image_tower, timeout_s, None)
+        return ModelInfo.of(tower.passport, max_batch_size=_MAX_BATCH_SIZE, runtime=str(tower.runtime))
 
     async def server_live(self, *, timeout_s: float) -> bool:
         return True
 
     async def models_ready(self, *, timeout_s: float) -> None:
-        await self._in_thread(self._load, timeout_s, None)
+        await self._in_thread(lambda: self._image_tower, timeout_s, None)
 
     async def close(self) -> None:
         """Refuse further calls. A running batch cannot be cancelled; its thread ends after it."""
         self._runner.shutdown(wait=False, cancel_futures=True)
-        if self._loaded is not None:
-            self._loaded.preprocessor.close(wait=False)
+        if "_image_tower" in vars(self):  # it was loaded
+            self._image_tower.preprocessor.close(wait=False)
 
     async def _in_thread(self, work: Callable[[], T], timeout_s: float, request_id: str | None) -> T:
         try:
@@ -121,9 +116,8 @@ class LocalTransport(Transport):
                 f"The model failed in this process ({type(error).__name__}).", request_id=request_id
             ) from error
 
-    def _load(self) -> _Loaded:
-        if self._loaded is not None:
-            return self._loaded
+    @cached_property
+    def _image_tower(self) -> _ImageTower:
         _need("onnxruntime")
         from preprocess_ensemble.imaging.preprocessor import Preprocessor
         from preprocess_ensemble.imaging.transform import PreprocessConfig
@@ -137,16 +131,13 @@ class LocalTransport(Transport):
             raise self._missing() from None
         except ValueError as error:
             raise ProtocolMismatch(f"{file} is no model's passport ({error}); export the model again.") from None
-        selection = self._select(file.with_name("model.onnx"), passport)
-        preprocessor = Preprocessor(preprocess, threads=self._threads)
-        self._loaded = _Loaded(selection=selection, passport=passport, preprocessor=preprocessor)
-        return self._loaded
+        runtime = self._select(file.with_name("model.onnx"), passport)
+        return _ImageTower(runtime, passport, Preprocessor(preprocess, threads=self._threads))
 
-    def _load_text(self) -> _LoadedText:
-        """Load the text tower, which the passport has: else no text gets here."""
-        if self._loaded_text is not None:
-            return self._loaded_text
-        passport = self._load().passport
+    @cached_property
+    def _text_tower(self) -> _TextTower:
+        """The text tower, which the passport has: else no text gets here."""
+        passport = self._image_tower.passport
         assert passport.text is not None
         _need("tokenizers")
         _need("ftfy")
@@ -159,8 +150,7 @@ class LocalTransport(Transport):
         except TokenizerError as error:
             raise ModelNotReady(str(error)) from None
         file = self.repository / self._names.text_encoder / "1" / "model.onnx"
-        self._loaded_text = _LoadedText(selection=self._select(file, passport, folder), tokenizer=tokenizer)
-        return self._loaded_text
+        return _TextTower(self._select(file, passport, folder), tokenizer)
 
     def _missing(self) -> ModelNotReady:
         names = model_names(self.repository)
@@ -174,7 +164,7 @@ class LocalTransport(Transport):
             f"{', '.join(map(repr, names))}. Name one of them with model= (--model of the commands)."
         )
 
-    def _select(self, file: Path, passport: Passport, tokenizer: Path | None = None) -> Selection:
+    def _select(self, file: Path, passport: Passport, tokenizer: Path | None = None) -> OpenModel:
         """Open a tower, choose what runs it, and log that. Raises ClipError if it cannot run as it should.
 
         It is the text tower if ``tokenizer`` is the folder of its files.
@@ -203,19 +193,19 @@ class LocalTransport(Transport):
         level = logging.WARNING if selection.disagrees else logging.INFO
         tower = "model" if tokenizer is None else "text tower"
         _logger.log(level, "The %s in %s runs on %s.", tower, self.repository, selection)
-        return selection
+        return selection.model
 
     def _embed_images(self, images: Sequence[bytes]) -> Answer:
-        loaded = self._load()
-        pixels, outcomes = loaded.preprocessor.run([images])  # uint8 (N, H, W, 3)
-        return _run(loaded.selection.model.session, contract.PIXELS, pixels, outcomes)
+        tower = self._image_tower
+        pixels, outcomes = tower.preprocessor.run([images])  # uint8 (N, H, W, 3)
+        return _run(tower.runtime.session, contract.PIXELS, pixels, outcomes)
 
     def _embed_texts(self, texts: Sequence[bytes]) -> Answer:
         from preprocess_ensemble.text.text_input import tokenize_rows
 
-        loaded = self._load_text()
-        tokens, outcomes = tokenize_rows(loaded.tokenizer, texts)
-        answer = _run(loaded.selection.model.session, contract.TOKENS, tokens, outcomes)
+        tower = self._text_tower
+        tokens, outcomes = tokenize_rows(tower.tokenizer, texts)
+        answer = _run(tower.runtime.session, contract.TOKENS, tokens, outcomes)
         return replace(answer, truncated=np.array([outcome.truncated for outcome in outcomes], np.bool_))
 
 

@@ -1,8 +1,9 @@
-"""How long ``embed`` may take, and what it returns when its time runs out: in simulated time."""
+"""How long ``embed`` may take, what it returns when its time runs out, and overload: in simulated time."""
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -10,22 +11,16 @@ import anyio.to_thread
 import numpy as np
 import pytest
 
-from clip_client import DeadlineExceeded, ImageErrors, Overloaded
+from clip_client import ClipClient, DeadlineExceeded, ItemErrors, Overloaded
 from clip_client.testing import FakeTriton, Reply
-from tests.fixtures.simulated_time import play
+from tests.fixtures.fakes import NEVER, InMemoryClient, asynchronous, images, now
+from tests.fixtures.simulated_time import play, simulate
 
 if TYPE_CHECKING:
-    from clip_client import ClipClient
+    from collections.abc import Coroutine
 
-NEVER = Reply(delay_s=float("inf"))
-
-
-def images(count: int) -> list[bytes]:
-    return [b"%d" % number for number in range(count)]
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
+CAPACITY = 200.0
+"""Images per second of the overloaded server, which serves one request at a time, even for clients that have left."""
 
 
 @pytest.mark.parametrize(("count", "seconds_per_image"), [(500, 0.2), (40, 4.0)], ids=["long", "slow"])
@@ -80,7 +75,7 @@ def test_an_explicit_time_bounds_the_call_and_keeps_what_is_finished(max_request
         assert list(batch.errors) == np.flatnonzero(np.isnan(batch.vectors[:, 0])).tolist()
         assert {error.code for error in batch.errors.values()} == {"TIMEOUT"}
         assert all(error.index == index for index, error in batch.errors.items())
-        with pytest.raises(ImageErrors, match=r"TIMEOUT: timeout_s ran out.*embed_stream"):
+        with pytest.raises(ItemErrors, match=r"TIMEOUT: timeout_s ran out.*embed_stream"):
             batch.raise_for_errors()
         again = await clip.embed([images(1000)[index] for index in batch.errors])
         assert again.errors == {}
@@ -128,20 +123,16 @@ def test_an_iterator_that_has_not_ended_has_no_batch() -> None:
     async def test(clip: ClipClient) -> None:
         server.script(Reply(), NEVER, NEVER)
         with pytest.raises(DeadlineExceeded, match=r"the iterator has not ended; embed a list, or use embed_stream"):
-            await clip.embed(source(1000), timeout_s=10)
+            await clip.embed(asynchronous(images(1000)), timeout_s=10)
         server.script(Reply(), *[NEVER] * 10)
-        batch = await clip.embed(source(200), timeout_s=10)  # fewer than are taken at a time
+        batch = await clip.embed(asynchronous(images(200)), timeout_s=10)  # fewer than are taken at a time
         assert len(batch) == 200
         assert {error.code for error in batch.errors.values()} == {"TIMEOUT"}
-
-    async def source(count: int) -> Any:
-        for image in images(count):
-            yield image
 
     play(test, server)
 
 
-def test_single_images_are_still_shed_under_overload() -> None:
+def test_single_images_are_shed_under_overload() -> None:
     """A service that embeds one image a call, without a ``timeout_s`` of its own."""
     server = FakeTriton(seconds_per_image=1.0)
 
@@ -154,3 +145,59 @@ def test_single_images_are_still_shed_under_overload() -> None:
         assert good >= 0.8 * server.images_worked_on
 
     play(test, server)
+
+
+def test_four_clients_at_many_times_the_capacity() -> None:
+    """The server keeps working for callers who still wait, and recovers when the load falls."""
+    counts: dict[type[Exception] | None, int] = {None: 0, Overloaded: 0, DeadlineExceeded: 0}
+
+    async def one(clip: ClipClient) -> None:
+        try:
+            await clip.embed(b"x", timeout_s=1.0)
+        except (Overloaded, DeadlineExceeded) as error:
+            counts[type(error)] += 1
+        else:
+            counts[None] += 1
+
+    async def run() -> None:
+        server = FakeTriton(seconds_per_image=1 / CAPACITY)
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(server.stop)
+            clients = [await stack.enter_async_context(InMemoryClient({"localhost": server})) for _ in range(4)]
+            await asyncio.gather(*(clip.model() for clip in clients))
+            async with anyio.create_task_group() as tasks:
+                for _ in range(80):
+                    for clip in 12 * clients:
+                        tasks.start_soon(one, clip)
+                    await asyncio.sleep(0.04)
+            # Nearly all of the server's work was for callers that still waited.
+            assert sum(counts.values()) == 80 * 4 * 12
+            assert counts[None] >= 0.8 * server.images_worked_on
+            assert counts[Overloaded] > 0
+            assert max(server.limit for clip in clients for server in clip.stats().servers) < 200
+
+            # After the load, the next image is embedded within its time, by every client.
+            for clip in clients:
+                assert (await clip.embed(b"y", timeout_s=1.0)).errors == {}
+
+    simulate(run())
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_a_deadline_that_passes_is_a_sign_of_load(is_stream: bool) -> None:
+    """Both the call's own deadline and the image's, which is sent with the request."""
+    server = FakeTriton()
+    server.answer_always(NEVER)
+
+    async def test(clip: ClipClient) -> None:
+        assert clip.stats().servers[0].limit == 16
+        work: Coroutine[Any, Any, Any] = (
+            anext(clip.embed_stream([b"a"])) if is_stream else clip.embed(b"a", timeout_s=5)
+        )
+        with pytest.raises(DeadlineExceeded):
+            await work
+        await asyncio.sleep(0.1)
+        assert clip.stats().servers[0].limit == 8
+        assert clip.stats().servers[0].images_in_flight == 0
+
+    play(test, server, timeout_s=5.0)

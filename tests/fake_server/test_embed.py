@@ -4,228 +4,211 @@ from __future__ import annotations
 
 import asyncio
 import io
+import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from clip_client import ClientConfig, ClipClient, ImageError, ImageErrors, ProtocolMismatch
+from clip_client import ClientConfig, ClipClient, ImageError, ItemErrors, ProtocolMismatch
 from clip_client.testing import FakeTriton, Reply, fake_vector
 from preprocess_ensemble.contract import ENSEMBLE
+from tests.fixtures.fakes import asynchronous, images
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import Mapping
     from pathlib import Path
 
-
-def names(count: int) -> list[bytes]:
-    return [b"image %d" % number for number in range(count)]
-
-
-async def test_vectors_come_in_input_order_whatever_the_source() -> None:
-    images = names(100)
-
-    def generator() -> Iterator[bytes]:
-        yield from images
-
-    async def asynchronous() -> AsyncIterator[bytes]:
-        for image in images:
-            yield image
-
-    async with FakeTriton() as server, ClipClient(server.url) as clip:
-        expected = np.stack([server.vector(image) for image in images])
-        for source in (images, tuple(images), iter(images), generator(), asynchronous()):
-            batch = await clip.embed(source)
-            assert batch.vectors.dtype == np.float32
-            assert (batch.vectors == expected).all()
-            assert batch.errors == {}
-            assert batch.model_id == "fake/random:0@00000000"
-            assert (
-                batch.vector_id
-                == clip.vector_id
-                == "fake/random:0@00000000|shortest-bicubic-224x224|thumb-jpeg-q90-444"
-            )
-            batch.raise_for_errors()
+NOISE = np.random.default_rng(0).integers(0, 256, (300, 400, 3), dtype=np.uint8)
+VECTOR_ID = "fake/random:0@00000000|shortest-bicubic-224x224|thumb-jpeg-q90-444"
 
 
-async def test_every_kind_of_image(tmp_path: Path) -> None:
+async def test_vectors_come_in_input_order_whatever_the_source(server: FakeTriton, clip: ClipClient) -> None:
+    files = images(100)
+    expected = np.stack([server.vector(image) for image in files])
+    for source in (files, tuple(files), iter(files), (image for image in files), asynchronous(files)):
+        batch = await clip.embed(source)
+        assert batch.vectors.dtype == np.float32
+        assert (batch.vectors == expected).all()
+        assert batch.errors == {}
+        assert (batch.model_id, batch.vector_id, clip.vector_id) == ("fake/random:0@00000000", VECTOR_ID, VECTOR_ID)
+        batch.raise_for_errors()
+
+
+async def test_every_kind_of_image_alone_and_among_others(server: FakeTriton, clip: ClipClient, tmp_path: Path) -> None:
     path = tmp_path / "a.jpg"
     path.write_bytes(b"file content")
     pixels = np.arange(36, dtype=np.uint8).reshape(3, 4, 3)
-    async with FakeTriton() as server, ClipClient(server.url) as clip:
-        batch = await clip.embed([path, str(path), b"bytes", io.BytesIO(b"stream"), Image.fromarray(pixels), pixels])
-        assert not batch.errors
-        sent = [image for request in server.requests for image in request.images]
-        assert {b"file content", b"bytes", b"stream"} <= set(sent)
-        assert (batch.vectors[0] == server.vector(b"file content")).all()
-        assert (batch.vectors[4] == batch.vectors[5]).all()
-        for single in (path, b"bytes", pixels, io.BytesIO(b"stream")):
-            assert len(await clip.embed(single)) == 1
-        assert len(await clip.embed(pixels[None])) == 1
+    batch = await clip.embed([path, str(path), b"bytes", io.BytesIO(b"stream"), Image.fromarray(pixels), pixels])
+    assert not batch.errors
+    sent = [image for request in server.requests for image in request.images]
+    assert {b"file content", b"bytes", b"stream"} <= set(sent)
+    assert (batch.vectors[0] == server.vector(b"file content")).all()
+    assert (batch.vectors[4] == batch.vectors[5]).all()
+    for single in (path, b"bytes", bytearray(b"bytes"), pixels, io.BytesIO(b"stream"), pixels[None]):
+        vectors = (await clip.embed(single)).vectors
+        assert vectors.shape == (1, 8)
+        assert vectors.base is None or vectors.base.shape == (1, 8)
+    assert (await clip.embed([])).vectors.shape == (0, 8)
+    with pytest.raises(TypeError, match="int"):
+        await clip.embed(5)  # type: ignore[arg-type]
 
 
-async def test_nothing_to_embed() -> None:
-    async with FakeTriton(dimension=5) as server, ClipClient(server.url) as clip:
-        batch = await clip.embed([])
-        assert batch.vectors.shape == (0, 5)
-        assert server.requests == []
+class Recorded(io.BytesIO):
+    """Notes which thread reads it."""
+
+    reader: threading.Thread | None = None
+
+    def read(self, size: int | None = -1) -> bytes:
+        self.reader = threading.current_thread()
+        return super().read(size)
 
 
-async def test_an_object_that_is_not_iterable_is_a_type_error() -> None:
-    async with FakeTriton() as server, ClipClient(server.url) as clip:
-        with pytest.raises(TypeError, match="int"):
-            await clip.embed(5)  # type: ignore[arg-type]
+async def test_thumbnails_are_made_off_the_loop(server: FakeTriton, clip: ClipClient) -> None:
+    buffer = io.BytesIO()
+    Image.fromarray(NOISE).save(buffer, "PNG")
+    file = Recorded(buffer.getvalue())
+    batch = await clip.embed([NOISE, Image.fromarray(NOISE), buffer.getvalue(), file])
+    batch.raise_for_errors()
+    (sent,) = {image for request in server.requests for image in request.images}
+    assert file.reader not in (None, threading.current_thread())
+    with Image.open(io.BytesIO(sent)) as thumbnail:
+        assert (thumbnail.format, thumbnail.size) == ("JPEG", (224, 224))
 
 
-async def test_a_bad_image_does_not_affect_its_batch(tmp_path: Path) -> None:
-    async with FakeTriton() as server, ClipClient(server.url) as clip:
-        server.script(Reply(row_errors={1: (4, "The file ends before the picture does.")}))
-        batch = await clip.embed([b"a", b"b", b"c"])
-        assert list(batch.errors) == [1]
-        error = batch.errors[1]
-        assert (error.code, error.index, error.source) == ("TRUNCATED", 1, None)
-        assert error.request_id == server.requests[0].request_id
-        assert np.isnan(batch.vectors[1]).all()
-        assert (batch.vectors[2] == server.vector(b"c")).all()
-        with pytest.raises(ImageError, match="TRUNCATED"):
-            batch.raise_for_errors()
+class OddlyPreprocessed(FakeTriton):
+    preprocess: Mapping[str, Any]
 
-        missing = tmp_path / "missing.jpg"
-        batch = await clip.embed([missing, b"", None, b"d"])  # type: ignore[list-item]
-        assert {index: error.code for index, error in batch.errors.items()} == {
-            0: "UNREADABLE",
-            1: "EMPTY",
-            2: "NOT_AN_IMAGE",
-        }
-        assert batch.errors[0].source == str(missing)
-        assert np.isnan(batch.vectors[:3]).all()
-        assert (batch.vectors[3] == server.vector(b"d")).all()
-        with pytest.raises(ImageErrors, match="and 2 more"):
-            batch.raise_for_errors()
+    def passport(self) -> dict[str, Any]:
+        return {**super().passport(), "preprocess": self.preprocess}
 
 
-async def test_an_unknown_status_is_an_image_error() -> None:
-    async with FakeTriton() as server, ClipClient(server.url) as clip:
-        server.script(Reply(row_errors={0: (99, "Something new.")}))
-        assert (await clip.embed(b"a")).errors[0].code == "INTERNAL"
+KNOWN = FakeTriton().passport()["preprocess"]
+
+
+@pytest.mark.parametrize("preprocess", [{"size": 224}, {**KNOWN, "resize_mode": "seam carving"}])
+async def test_unknown_preprocessing_fails_the_call_but_only_with_thumbnails(preprocess: dict[str, Any]) -> None:
+    async with OddlyPreprocessed() as server:
+        server.preprocess = preprocess
+        async with ClipClient(server.url) as clip:
+            assert len(await clip.embed(b"small")) == 1
+            with pytest.raises(ProtocolMismatch, match="transfer='original'"):
+                await clip.embed(NOISE)
+        async with ClipClient(server.url, transfer="original") as clip:
+            assert not (await clip.embed(NOISE)).errors
+
+
+async def test_a_bad_image_does_not_affect_its_batch(server: FakeTriton, clip: ClipClient, tmp_path: Path) -> None:
+    server.script(Reply(row_errors={1: (4, "The file ends before the picture does."), 3: (99, "Something new.")}))
+    missing = tmp_path / "missing.jpg"
+    batch = await clip.embed([b"a", b"b", b"c", b"d"])
+    late = await clip.embed([missing, b"", None, b"d"])  # type: ignore[list-item]
+    assert {index: error.code for index, error in batch.errors.items()} == {1: "TRUNCATED", 3: "INTERNAL"}
+    assert {index: error.code for index, error in late.errors.items()} == {
+        0: "UNREADABLE",
+        1: "EMPTY",
+        2: "NOT_AN_IMAGE",
+    }
+    assert (batch.errors[1].index, batch.errors[1].source, late.errors[0].source) == (1, None, str(missing))
+    assert batch.errors[1].request_id == server.requests[0].request_id
+    assert np.isnan(batch.vectors[[1, 3]]).all()
+    assert (batch.vectors[2] == server.vector(b"c")).all()
+    assert np.isnan(late.vectors[:3]).all()
+    assert (late.vectors[3] == server.vector(b"d")).all()
+    with pytest.raises(ItemErrors, match="and 2 more"):
+        late.raise_for_errors()
+    with pytest.raises(ImageError, match="EMPTY"):
+        (await clip.embed(b"")).raise_for_errors()
 
 
 async def test_requests_keep_to_the_batch_size_and_the_byte_limit() -> None:
     config = ClientConfig(max_request_bytes=1000)
     async with FakeTriton(max_batch_size=7) as server, ClipClient(server.url, config=config) as clip:
-        images = [b"x" * 300, b"y" * 5000, *names(60)]
-        await clip.embed(images)
+        files = [b"x" * 300, b"y" * 5000, *images(60)]
+        await clip.embed(files)
         sizes = [len(request.images) for request in server.requests]
         assert max(sizes) <= 7
-        assert sum(sizes) == len(images)
+        assert sum(sizes) == len(files)
         for request in server.requests:
             assert sum(map(len, request.images)) <= 1000 or len(request.images) == 1
 
 
-async def test_the_fake_keeps_the_last_requests_only() -> None:
-    async with FakeTriton() as server, ClipClient(server.url) as clip:
-        for image in names(150):
-            await clip.embed(image)
-        assert [request.images for request in server.requests] == [(image,) for image in names(150)[50:]]
-        assert server.requests_received == 150
+async def test_the_fake_keeps_the_last_requests_only(server: FakeTriton, clip: ClipClient) -> None:
+    for image in images(150):
+        await clip.embed(image)
+    assert [request.images for request in server.requests] == [(image,) for image in images(150)[50:]]
+    assert server.requests_received == 150
 
 
-async def test_calls_that_wait_share_requests() -> None:
-    async with FakeTriton() as server, ClipClient(server.url) as clip:
-        await clip.model()
-        batches = await asyncio.gather(*(clip.embed(image) for image in names(64)))
-        assert len(server.requests) < 32
-        for image, batch in zip(names(64), batches, strict=True):
-            assert (batch.vectors[0] == server.vector(image)).all()
-
-
-async def test_one_handshake_for_all() -> None:
-    async with FakeTriton() as server, ClipClient(server.url) as clip:
-        with pytest.raises(RuntimeError, match="not known yet"):
-            _ = clip.vector_id
-        assert server.handshakes == 0
-        await asyncio.gather(*(clip.embed(image) for image in names(20)), clip.model())
-        await clip.embed(b"later")
-        assert server.handshakes == 1
-        assert "model=fake/" in repr(clip)
-
-
-async def test_a_cancelled_caller_does_not_take_the_handshake_from_the_others() -> None:
-    async with FakeTriton() as server, ClipClient(server.url) as clip:
-        first, second = asyncio.create_task(clip.model()), asyncio.create_task(clip.model())
-        await asyncio.sleep(0)
-        first.cancel()
-        assert (await second).dimension == 8
-        with pytest.raises(asyncio.CancelledError):
-            await first
-        assert server.handshakes == 1
+async def test_calls_that_wait_share_one_handshake_and_their_requests(server: FakeTriton, clip: ClipClient) -> None:
+    with pytest.raises(RuntimeError, match="not known yet"):
+        _ = clip.vector_id
+    assert server.handshakes == 0
+    first, second = asyncio.create_task(clip.model()), asyncio.create_task(clip.model())
+    await asyncio.sleep(0)
+    first.cancel()
+    assert (await second).dimension == 8, "a caller that is cancelled does not take it from the others"
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    batches = await asyncio.gather(*(clip.embed(image) for image in images(64)))
+    assert server.handshakes == 1
+    assert len(server.requests) < 32
+    assert "model=fake/" in repr(clip)
+    for image, batch in zip(images(64), batches, strict=True):
+        assert (batch.vectors[0] == server.vector(image)).all()
 
 
 @pytest.mark.parametrize("fingerprint", [(1, 2), (1, -7654321), (1234567, 2)])
-async def test_another_model_is_noticed_and_the_next_call_uses_it(fingerprint: tuple[int, int]) -> None:
-    async with FakeTriton() as server, ClipClient(server.url) as clip:
+async def test_another_model_is_noticed_and_the_next_call_uses_it(
+    server: FakeTriton, clip: ClipClient, fingerprint: tuple[int, int]
+) -> None:
+    await clip.embed(b"a")
+    server.fingerprint, server.model = fingerprint, "other"
+    with pytest.raises(ProtocolMismatch, match="serve fake/random:0"):
         await clip.embed(b"a")
-        server.fingerprint, server.model = fingerprint, "other"
-        with pytest.raises(ProtocolMismatch, match="serve fake/random:0"):
-            await clip.embed(b"a")
-        batch = await clip.embed(b"a")
-        assert batch.model_id.startswith("other/")
-        assert server.handshakes == 2
-
-
-@pytest.mark.parametrize("dropped", ["embedding", "status", "error", "fingerprint"])
-async def test_an_answer_with_a_tensor_missing(dropped: str) -> None:
-    async with FakeTriton() as server, ClipClient(server.url) as clip:
-        server.script(Reply(drop_outputs=frozenset({dropped})))
-        with pytest.raises(ProtocolMismatch, match="contract"):
-            await clip.embed(b"a")
+    batch = await clip.embed(b"a")
+    assert batch.model_id.startswith("other/")
+    assert server.handshakes == 2
 
 
 class Garbled(FakeTriton):
-    texts = b""
+    texts: bytes | None = None
 
     async def ModelInfer(self, request: Any, context: Any) -> Any:
         response = await super().ModelInfer(request, context)
-        if request.model_name == ENSEMBLE:
+        if request.model_name == ENSEMBLE and self.texts is not None:
             response.raw_output_contents[[output.name for output in response.outputs].index("error")] = self.texts
         return response
 
 
-@pytest.mark.parametrize("texts", [b"", b"\1\0", b"\4\0\0\0abc", b"\1\0\0\0a" * 2])
-async def test_an_answer_with_damaged_texts(texts: bytes) -> None:
+@pytest.mark.parametrize(
+    "broken",
+    ["embedding", "status", "error", "fingerprint", "length", b"", b"\1\0", b"\4\0\0\0abc", b"\1\0\0\0a" * 2],
+)
+async def test_an_answer_that_does_not_follow_the_contract(broken: str | bytes) -> None:
+    """A tensor is missing, vectors have the wrong length, or the texts are damaged."""
     async with Garbled() as server, ClipClient(server.url) as clip:
-        server.texts = texts
-        with pytest.raises(ProtocolMismatch, match="contract"):
-            await clip.embed(b"a")
-
-
-async def test_vectors_of_the_wrong_length() -> None:
-    async with FakeTriton() as server, ClipClient(server.url) as clip:
         await clip.model()
-        server.dimension, server.vector = 9, lambda image: fake_vector(image, 9)
-        with pytest.raises(ProtocolMismatch, match="9 numbers"):
+        if isinstance(broken, bytes):
+            server.texts = broken
+        elif broken == "length":
+            server.dimension, server.vector = 9, lambda image: fake_vector(image, 9)
+        else:
+            server.script(Reply(drop_outputs=frozenset({broken})))
+        with pytest.raises(ProtocolMismatch, match="9 numbers" if broken == "length" else "contract"):
             await clip.embed(b"a")
 
 
-async def test_a_client_outside_of_async_with() -> None:
-    clip = ClipClient("localhost:1")
+async def test_a_client_outside_of_async_with(server: FakeTriton) -> None:
+    clip = ClipClient(server.url)
     with pytest.raises(RuntimeError, match="async with"):
         await clip.embed(b"a")
-    async with FakeTriton() as server:
-        async with ClipClient(server.url) as clip:
-            assert "[open]" in repr(clip)
-        assert "[closed]" in repr(clip)
-        with pytest.raises(RuntimeError, match="async with"):
-            await clip.embed(b"a")
-        with pytest.raises(RuntimeError, match="once"):
-            async with clip:
-                pass
-
-
-async def test_the_bytes_of_one_image_count_as_one_image() -> None:
-    async with FakeTriton(dimension=512) as server, ClipClient(server.url, transfer="original") as clip:
-        for image in (b"x" * 100_000, bytearray(b"x" * 100_000)):
-            vectors = (await clip.embed(image)).vectors
-            assert vectors.shape == (1, 512)
-            assert vectors.base is None or vectors.base.shape == (1, 512)
+    async with clip:
+        assert "[open]" in repr(clip)
+    assert "[closed]" in repr(clip)
+    with pytest.raises(RuntimeError, match="async with"):
+        await clip.embed(b"a")
+    with pytest.raises(RuntimeError, match="once"):
+        async with clip:
+            pass

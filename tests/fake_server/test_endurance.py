@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Final
 
 import psutil
 import pytest
 
 from clip_client import ClipClient
-from clip_client.testing import LoopWatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Self
 
 IMAGES = 100_000
+TICK_S: Final = 0.005
 
 SERVER = """
 import asyncio, numpy
@@ -48,6 +51,36 @@ def small_heap() -> Iterator[None]:
     gc.freeze()
     yield
     gc.unfreeze()
+
+
+class LoopWatch:
+    """Measures, while it is entered, how long the running event loop was blocked, in seconds."""
+
+    def __init__(self) -> None:
+        self.worst_busy_s = 0.0
+        """The most processor time of the loop's thread between two timers; other processes do not affect it."""
+        self.mean_s = 0.0
+        """The mean time by which timers were late."""
+        self._ticks = 0
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        self._arm()
+        return self
+
+    async def __aexit__(self, *raised: object) -> None:
+        self._timer.cancel()
+
+    def _arm(self) -> None:
+        self._armed_at_s = time.thread_time()
+        due_at = self._loop.time() + TICK_S
+        self._timer = self._loop.call_at(due_at, self._tick, due_at)
+
+    def _tick(self, due_at: float) -> None:
+        self._ticks += 1
+        self.mean_s += (self._loop.time() - due_at - self.mean_s) / self._ticks
+        self.worst_busy_s = max(self.worst_busy_s, time.thread_time() - self._armed_at_s)
+        self._arm()
 
 
 @pytest.mark.usefixtures("small_heap")

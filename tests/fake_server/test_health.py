@@ -13,7 +13,8 @@ from tritonclient.grpc import service_pb2
 
 from clip_client import ClientConfig, ClipClient, DeadlineExceeded
 from clip_client.cli.doctor.server_checks import check_server
-from clip_client.testing import PNG_1X1, FakeTriton, InMemoryTransports, Reply, fake_vector
+from clip_client.testing import PNG_1X1, FakeTriton, Reply, fake_vector
+from tests.fixtures.fakes import InMemoryClient
 from tests.fixtures.simulated_time import simulate
 
 if TYPE_CHECKING:
@@ -36,14 +37,13 @@ async def broken_step(server: FakeTriton, url: str | None = None) -> tuple[str, 
     return failed.name, failed.message
 
 
-async def test_a_healthy_service() -> None:
-    async with FakeTriton() as server, ClipClient(server.url) as clip:
-        report = await clip.health()
-        assert report.ok
-        assert report.failed is None
-        assert [step.name for step in report.steps] == STEPS
-        assert report.model_id == "fake/random:0@00000000"
-        assert server.requests[-1].images == (PNG_1X1,)
+async def test_a_healthy_service(server: FakeTriton, clip: ClipClient) -> None:
+    report = await clip.health()
+    assert report.ok
+    assert report.failed is None
+    assert [step.name for step in report.steps] == STEPS
+    assert report.model_id == "fake/random:0@00000000"
+    assert server.requests[-1].images == (PNG_1X1,)
 
 
 def _has_ipv6() -> bool:
@@ -149,7 +149,7 @@ def test_all_steps_share_one_deadline() -> None:
             return await super().ModelConfig(request, context)
 
     async def run() -> None:
-        async with ClipClient(transport_factory=InMemoryTransports({"localhost": Slow()})) as clip:
+        async with InMemoryClient({"localhost": Slow()}) as clip:
             failed = (await clip.health(timeout_s=5)).failed
             assert failed is not None
             assert (failed.name, failed.error) == ("handshake", DeadlineExceeded)
@@ -162,7 +162,7 @@ def test_a_canary_that_is_never_answered() -> None:
     async def run() -> None:
         server = FakeTriton()
         server.script(Reply(delay_s=float("inf")))
-        async with ClipClient(transport_factory=InMemoryTransports({"localhost": server})) as clip:
+        async with InMemoryClient({"localhost": server}) as clip:
             failed = (await clip.health(timeout_s=5)).failed
         assert failed is not None
         assert (failed.name, failed.error) == ("canary", DeadlineExceeded)

@@ -1,51 +1,70 @@
-"""A name that stands for several servers: repeated look-ups, and the name in TLS and for proxies."""
+"""What a URL stands for: ``auto:``, and a name of several servers in TLS and for proxies."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from contextlib import suppress
 from typing import Any
 
 import pytest
 import trustme
 
-from clip_client import ClientConfig, ClipClient, Unavailable
-from clip_client.testing import FakeTriton, InMemoryTransports
+from clip_client import ClientConfig, ClipClient, ModelNotReady, ProtocolMismatch, Unauthorized, Unavailable
+from clip_client.testing import FakeTriton
+from tests.fixtures.fakes import InMemoryClient, Relay, images, listening, now
 from tests.fixtures.simulated_time import simulate
 
 NAME = "clip.example.org"
 
 
-@pytest.mark.parametrize(
-    ("name", "addresses", "servers"),
-    [
-        ("clip.example.org", ["2001:db8::1", "192.0.2.1", "192.0.2.2"], ["192.0.2.1:8001", "192.0.2.2:8001"]),
-        ("clip.example.org", ["2001:db8::1", "2001:db8::2"], ["[2001:db8::1]:8001", "[2001:db8::2]:8001"]),
-        ("clip.example.org", ["2001:db8::1", "192.0.2.1"], ["clip.example.org:8001"]),
-        ("clip.example.org", ["192.0.2.1", "192.0.2.1"], ["clip.example.org:8001"]),
-        ("localhost", ["127.0.0.1", "127.0.0.2"], ["localhost:8001"]),
-    ],
-    ids=["both kinds", "IPv6 only", "one of each kind", "one address twice", "this machine"],
-)
-def test_a_host_with_several_addresses_is_not_taken_for_several_servers(
-    name: str, addresses: list[str], servers: list[str]
-) -> None:
-    """Nor are the IPv6 and IPv4 addresses of one host: only those of one kind count."""
+async def test_auto_uses_a_server_that_responds_even_an_unhealthy_one(caplog: pytest.LogCaptureFixture) -> None:
+    async with FakeTriton(token="secret") as server:
+        async with ClipClient(f"auto:localhost:{server.port}", token="wrong") as clip:
+            with pytest.raises(Unauthorized):
+                await clip.embed(b"x")
+        server.token = None
+        server.ready_models.clear()
+        async with ClipClient(f"auto:localhost:{server.port}") as clip:
+            with pytest.raises((ModelNotReady, ProtocolMismatch)):
+                await clip.embed(b"x")
+            assert not clip.is_local
+    # Only this package's records: gRPC may log something about a call of an earlier test.
+    assert not [record for record in caplog.records if record.name.startswith("clip_client")]
+
+
+async def test_concurrent_calls_resolve_auto_once(server: FakeTriton) -> None:
+    async with Relay(server.port) as relay:
+        url = f"auto:{relay.url}"
+        async with ClipClient(url) as clip:
+            assert repr(clip) == f"<ClipClient {url} [open]>"
+            await asyncio.gather(clip.health(), *(clip.embed(image) for image in images(5)))
+            assert repr(clip).startswith(f"<ClipClient {relay.url} [open] model=fake")
+        assert relay.connections == 2  # one to see who is there, and the one that stays
+
+
+def test_auto_ignores_a_server_that_does_not_respond() -> None:
+    class Silent(FakeTriton):
+        async def ServerLive(self, request: Any, context: Any) -> Any:
+            await asyncio.Event().wait()
 
     async def run() -> None:
-        transports = InMemoryTransports(dict.fromkeys([name, *addresses], FakeTriton()))
-        async with ClipClient(name, transport_factory=transports) as clip:
-            await clip.model()
-            assert [server.url for server in clip.stats().servers] == [f"grpc://{server}" for server in servers]
+        here = FakeTriton()
+        async with InMemoryClient({"localhost": Silent(), "": here}, "auto:") as clip:
+            await clip.embed(b"a")
+            assert now() == pytest.approx(5)
+            assert clip.is_local
+            assert here.images_embedded == 1
+            assert [channel.closed for channel in clip.transports.channels["localhost"]] == [True]
 
-    simulate(run(), names={name: addresses})
+    simulate(run())
 
 
-def resolve_to(*addresses: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give every name these addresses for the rest of the test."""
+@pytest.fixture
+async def two_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every name have two addresses of this machine."""
 
     async def getaddrinfo(host: str, port: int, **_: object) -> list[tuple[Any, ...]]:
+        addresses = ("127.0.0.1", "127.0.0.2")
         return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (address, port)) for address in addresses]
 
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
@@ -53,12 +72,11 @@ def resolve_to(*addresses: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("issued_to", "server_name"),
-    [("clip.example.org", None), ("inside.example.org", "inside.example.org")],
+    [(NAME, None), ("inside.example.org", "inside.example.org")],
     ids=["the URL's name", "server_name="],
 )
-async def test_the_certificate_of_a_numeric_address_must_have_the_name(
-    issued_to: str, server_name: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("two_addresses")
+async def test_the_certificate_of_a_numeric_address_must_have_the_name(issued_to: str, server_name: str | None) -> None:
     authority = trustme.CA()
     issued = authority.issue_cert(issued_to)
     server = FakeTriton(host="127.0.0.1")
@@ -66,28 +84,23 @@ async def test_the_certificate_of_a_numeric_address_must_have_the_name(
     async with server:
         url = f"grpcs://{NAME}:{server.port}"
         config = ClientConfig(urls=(url,), ca_certificate=authority.cert_pem.bytes(), server_name=server_name)
-        resolve_to("127.0.0.1", "127.0.0.2", monkeypatch=monkeypatch)
         async with ClipClient(config=config, timeout_s=20) as clip:
             assert (await clip.embed(b"a")).errors == {}
             assert len(clip.stats().servers) == 2
 
 
-async def test_a_proxy_is_told_the_name_of_a_numeric_address(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("two_addresses")
+async def test_a_proxy_is_told_the_name_of_a_numeric_address() -> None:
     """Envoy and others choose the service by it."""
     heard = bytearray()
 
     async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         # An empty SETTINGS frame: an HTTP/2 client sends nothing before it.
         writer.write(bytes(3) + b"\x04" + bytes(5))
-        with suppress(OSError):
-            while b"ServerLive" not in heard and b"ModelInfer" not in heard and (data := await reader.read(4096)):
-                heard.extend(data)
-        writer.close()
+        while b"ServerLive" not in heard and b"ModelInfer" not in heard and (data := await reader.read(4096)):
+            heard.extend(data)
 
-    listener = await asyncio.start_server(listen, "127.0.0.1", 0)
-    async with listener:
-        resolve_to("127.0.0.1", "127.0.0.2", monkeypatch=monkeypatch)
-        async with ClipClient(f"{NAME}:{listener.sockets[0].getsockname()[1]}", timeout_s=20) as clip:
-            with pytest.raises(Unavailable):
-                await clip.embed(b"a")
+    async with listening(listen) as address, ClipClient(f"{NAME}:{address.rpartition(':')[2]}", timeout_s=20) as clip:
+        with pytest.raises(Unavailable):
+            await clip.embed(b"a")
     assert NAME.encode() in heard

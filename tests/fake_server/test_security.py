@@ -23,41 +23,40 @@ def authority() -> trustme.CA:
     return trustme.CA()
 
 
-@pytest.fixture
-async def tls_server(authority: trustme.CA) -> AsyncIterator[FakeTriton]:
-    issued = authority.issue_cert("localhost")
-    server = FakeTriton()
-    server.use_tls(certificate=issued.cert_chain_pems[0].bytes(), key=issued.private_key_pem.bytes())
-    async with server:
-        yield server
+@pytest.fixture(params=[False, True], ids=["tls", "mutual tls"])
+def is_mutual(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
 
 
 @pytest.fixture
-async def mtls_server(authority: trustme.CA) -> AsyncIterator[FakeTriton]:
+async def tls_server(authority: trustme.CA, is_mutual: bool) -> AsyncIterator[FakeTriton]:
     issued = authority.issue_cert("localhost")
     server = FakeTriton()
     server.use_tls(
         certificate=issued.cert_chain_pems[0].bytes(),
         key=issued.private_key_pem.bytes(),
-        client_ca=authority.cert_pem.bytes(),
+        client_ca=authority.cert_pem.bytes() if is_mutual else None,
     )
     async with server:
         yield server
 
 
-async def embed(url: str, config: ClientConfig | None = None) -> None:
-    async with ClipClient(url, config=config, timeout_s=20) as clip:
+async def embed(server: FakeTriton, **settings: Any) -> None:
+    async with ClipClient(config=ClientConfig(urls=(server.url,), timeout_s=20, **settings)) as clip:
         assert (await clip.embed(b"a")).errors == {}
 
 
-async def test_tls_with_the_certificate_as_bytes_and_as_path(
-    tls_server: FakeTriton, authority: trustme.CA, tmp_path: Path
+async def test_certificates_are_bytes_or_paths(
+    tls_server: FakeTriton, authority: trustme.CA, is_mutual: bool, tmp_path: Path
 ) -> None:
-    pem = authority.cert_pem.bytes()
-    path = tmp_path / "ca.pem"
-    path.write_bytes(pem)
-    for certificate in (pem, path, str(path)):
-        await embed(tls_server.url, ClientConfig(urls=(tls_server.url,), ca_certificate=certificate))
+    mine = authority.issue_cert("client@example.org")
+    ca, key = tmp_path / "ca.pem", tmp_path / "key.pem"
+    authority.cert_pem.write_to_path(str(ca))
+    mine.private_key_pem.write_to_path(str(key))
+    own: dict[str, Any] = {"client_certificate": mine.cert_chain_pems[0].bytes(), "client_key": key}
+    for certificate in (ca.read_bytes(), ca, str(ca)):
+        await embed(tls_server, ca_certificate=certificate, token="s3cret", **(own if is_mutual else {}))
+    assert tls_server.requests[0].metadata["authorization"] == "Bearer s3cret"
 
 
 async def test_a_closed_client_stops_connecting() -> None:
@@ -85,23 +84,6 @@ async def test_a_closed_client_stops_connecting() -> None:
     assert clip is not None
 
 
-async def test_mutual_tls(mtls_server: FakeTriton, authority: trustme.CA, tmp_path: Path) -> None:
-    mine = authority.issue_cert("client@example.org")
-    key = tmp_path / "key.pem"
-    mine.private_key_pem.write_to_path(str(key))
-    await embed(
-        mtls_server.url,
-        ClientConfig(
-            urls=(mtls_server.url,),
-            ca_certificate=authority.cert_pem.bytes(),
-            client_certificate=mine.cert_chain_pems[0].bytes(),
-            client_key=key,
-            token="s3cret",
-        ),
-    )
-    assert mtls_server.requests[0].metadata["authorization"] == "Bearer s3cret"
-
-
 @pytest.mark.parametrize(
     ("file", "says"),
     [("/no/such.pem", "ca_certificate cannot be read: No such file"), (os.devnull, "ca_certificate is empty")],
@@ -113,8 +95,9 @@ async def test_a_missing_or_empty_file_does_not_mean_the_roots_of_the_system(fil
             pass
 
 
+@pytest.mark.parametrize("is_mutual", [True], indirect=True)
 @pytest.mark.parametrize("wrong", ["ca_certificate", "client_certificate", "client_key", "another key"])
-async def test_files_that_are_no_certificates(mtls_server: FakeTriton, authority: trustme.CA, wrong: str) -> None:
+async def test_files_that_are_no_certificates(tls_server: FakeTriton, authority: trustme.CA, wrong: str) -> None:
     mine, other = (authority.issue_cert(f"{name}@example.org") for name in ("me", "you"))
     files: dict[str, Any] = {
         "ca_certificate": authority.cert_pem.bytes(),
@@ -123,7 +106,7 @@ async def test_files_that_are_no_certificates(mtls_server: FakeTriton, authority
     }
     files |= {"client_key": other.private_key_pem.bytes()} if wrong == "another key" else {wrong: b"junk"}
     with pytest.raises(Unauthorized, match="is not in PEM form, or the key is another certificate's"):
-        await embed(mtls_server.url, ClientConfig(urls=(mtls_server.url,), **files))
+        await embed(tls_server, **files)
 
 
 async def test_secrets_are_never_shown(caplog: pytest.LogCaptureFixture) -> None:

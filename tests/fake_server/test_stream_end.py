@@ -17,25 +17,29 @@ import grpc
 import pytest
 
 from clip_client import ClientConfig, ClipClient, ClipError, ProtocolMismatch, Unavailable
-from clip_client.testing import FakeTriton, InMemoryTransports, Reply
+from clip_client.testing import FakeTriton, Reply
+from tests.fixtures.fakes import LOST, NEVER, InMemoryClient
 from tests.fixtures.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
-
-LOST = Reply(status=grpc.StatusCode.UNAVAILABLE, details="Socket closed")
-NEVER = Reply(delay_s=float("inf"))
-
-
-async def asynchronous(images: Iterator[bytes]) -> AsyncIterator[bytes]:
-    for image in images:
-        yield image
 
 
 def other_tasks() -> set[str]:
     return {
         task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("clip_client") and not task.done()
     }
+
+
+@pytest.fixture
+def reported() -> list[Any]:
+    """What the running loop reports of errors that no caller gets."""
+    return []
+
+
+@pytest.fixture
+async def reporting(reported: list[Any]) -> None:
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context.get("exception")))
 
 
 async def test_a_scope_of_anyio_that_ends_leaves_nothing_behind() -> None:
@@ -70,18 +74,24 @@ async def test_a_scope_of_anyio_that_ends_leaves_nothing_behind() -> None:
 
 
 class Recorded:
-    """Images from an iterator of each kind, whose closing takes a while and is recorded."""
+    """Images from an iterator of each kind, whose closing takes a while, is recorded, and may fail."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, error: Exception | None = None) -> None:
         self.left = count
         self.closed: list[str] = []
+        self.error = error
+
+    def close(self, kind: str = "object") -> None:
+        self.closed.append(kind)
+        if self.error is not None:
+            raise self.error
 
     def thread(self) -> Iterator[bytes]:
         try:
             yield from map(bytes, self)
         finally:
             time.sleep(0.2)
-            self.closed.append("thread")
+            self.close("thread")
 
     async def asynchronous(self) -> AsyncIterator[bytes]:
         try:
@@ -89,7 +99,7 @@ class Recorded:
                 yield image
         finally:
             await asyncio.sleep(0.2)
-            self.closed.append("asynchronous")
+            self.close("asynchronous")
 
     def object(self) -> Recorded:
         return self
@@ -103,142 +113,101 @@ class Recorded:
             raise StopIteration
         return b"%d" % self.left
 
-    def close(self) -> None:
-        self.closed.append("object")
+
+KINDS = ["thread", "asynchronous", "object"]
 
 
-@pytest.mark.parametrize("kind", ["thread", "asynchronous", "object"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("how", ["end", "break", "cancel", "failure"])
-async def test_a_source_is_closed_when_its_stream_ends(kind: str, how: str) -> None:
+async def test_a_source_is_closed_when_its_stream_ends(
+    server: FakeTriton, clip: ClipClient, kind: str, how: str
+) -> None:
     """By then, not when the garbage is collected or the loop ends."""
-    images = Recorded(3 if how == "end" else 10_000)
-    async with FakeTriton() as server, ClipClient(server.url) as clip:
-        await clip.model()
-        # anyio cancels again at each await, including those that clean up.
-        with anyio.CancelScope() as scope, contextlib.suppress(ClipError):
-            async with aclosing(clip.embed_stream(getattr(images, kind)())) as items:
-                async for _ in items:
-                    if how == "failure":
-                        server.answer_always(Reply(status=grpc.StatusCode.INTERNAL))
-                    elif how == "cancel":
-                        scope.cancel()
-                    elif how == "break":
-                        break
-        assert images.closed == [kind]
-        assert other_tasks() == set()
-        # And the client still works.
-        server.answer_always(Reply())
-        assert (await clip.embed(b"y")).errors == {}
-        await until(lambda: not clip.stats().images_in_flight)
+    source = Recorded(3 if how == "end" else 10_000)
+    await clip.model()
+    # anyio cancels again at each await, including those that clean up.
+    with anyio.CancelScope() as scope, contextlib.suppress(ClipError):
+        async with aclosing(clip.embed_stream(getattr(source, kind)())) as items:
+            async for _ in items:
+                if how == "failure":
+                    server.answer_always(Reply(status=grpc.StatusCode.INTERNAL))
+                elif how == "cancel":
+                    scope.cancel()
+                elif how == "break":
+                    break
+    assert source.closed == [kind]
+    assert other_tasks() == set()
+    # And the client still works.
+    server.answer_always(Reply())
+    assert (await clip.embed(b"y")).errors == {}
+    await until(lambda: not clip.stats().images_in_flight)
 
 
-async def test_a_source_that_is_left_while_it_makes_an_image_is_closed_before_its_stream_ends() -> None:
-    def images() -> Iterator[bytes]:
-        try:
-            yield b"0"
-            left.wait()
-            time.sleep(0.05)
-            yield b"1"
-        finally:
-            time.sleep(0.2)
-            closed.append(True)
-
-    left = threading.Event()
-    closed: list[bool] = []
-    async with FakeTriton() as server, ClipClient(server.url) as clip, aclosing(clip.embed_stream(images())) as items:
-        await anext(items)
-        left.set()
-        await items.aclose()
-        assert closed
-
-
-@pytest.mark.parametrize("kind", ["thread", "async"])
-async def test_a_source_that_fails_to_close_is_reported(kind: str) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.usefixtures("reporting")
+async def test_a_source_that_fails_to_close_is_reported(clip: ClipClient, kind: str, reported: list[Any]) -> None:
     """It does not hide why the stream was left."""
+    error = ZeroDivisionError("of the user")
 
-    def images() -> Iterator[bytes]:
-        try:
-            yield from map(bytes, itertools.count(1))
-        finally:
-            raise ZeroDivisionError("of the user")
-
-    async def images_async() -> AsyncIterator[bytes]:
-        try:
-            for number in itertools.count(1):
-                yield bytes(number)
-        finally:
-            raise ZeroDivisionError("of the user")
-
-    async def leave(clip: ClipClient) -> None:
-        async with aclosing(clip.embed_stream(images() if kind == "thread" else images_async())) as items:
+    async def leave() -> None:
+        async with aclosing(clip.embed_stream(getattr(Recorded(10_000, error), kind)())) as items:
             async for _ in items:
                 raise KeyError
 
-    reported: list[object] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["exception"]))
-    async with FakeTriton() as server, ClipClient(server.url) as clip:
-        with pytest.raises(KeyError):
-            await leave(clip)
-    assert [type(error) for error in reported] == [ZeroDivisionError]
+    with pytest.raises(KeyError):
+        await leave()
+    assert reported == [error]
 
 
-async def test_a_source_that_blocks_is_closed_when_it_returns() -> None:
-    go_on, closed = threading.Event(), threading.Event()
+@pytest.mark.parametrize("blocks", [False, True])
+async def test_a_source_that_is_left_while_it_makes_an_image(clip: ClipClient, blocks: bool) -> None:
+    """It is closed before its stream ends, or when it returns if it blocks."""
+    reached, left, go_on, closed = (threading.Event() for _ in range(4))
 
-    def images() -> Iterator[bytes]:
+    def source() -> Iterator[bytes]:
         try:
-            yield b"a"
-            go_on.wait(20)
-            yield b"b"
+            yield b"0"
+            reached.set()
+            left.wait()
+            go_on.wait(20 if blocks else 0.05)
+            yield b"1"
         finally:
+            time.sleep(0.2)
             closed.set()
 
-    async with FakeTriton() as server, ClipClient(server.url) as clip:
-        async with aclosing(clip.embed_stream(images())) as items:
-            await anext(items)
-        assert not closed.is_set()
+    async with aclosing(clip.embed_stream(source())) as items:
+        await anext(items)
+        await until(reached.is_set)
+        left.set()
+        await items.aclose()
+        assert closed.is_set() != blocks
         go_on.set()
         await until(closed.is_set)
 
 
 @pytest.mark.parametrize("reply", [LOST, NEVER], ids=["in back-off", "in flight"])
-async def test_closing_a_client_with_many_waiting_images_closes_its_connections(reply: Reply) -> None:
+@pytest.mark.usefixtures("reporting")
+async def test_closing_a_client_with_many_waiting_images_closes_its_connections(
+    reply: Reply, reported: list[Any]
+) -> None:
     """Each image that fails frees memory for the next, which fails at once as well."""
-    reported: list[object] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     server = FakeTriton(max_batch_size=1)
     server.answer_always(reply)
-    transports = InMemoryTransports({"localhost": server})
-    config = ClientConfig(urls=("localhost",), transfer="original", max_request_bytes=80)
-    async with ClipClient(config=config, transport_factory=transports) as clip:
+    config = ClientConfig(transfer="original", max_request_bytes=80)
+    async with InMemoryClient({"localhost": server}, config=config) as clip:
         call = asyncio.create_task(clip.embed([bytes(8)] * 5000))
         await until(lambda: server.requests)
         await until(lambda: clip.stats().images_in_flight == (0 if reply is LOST else 16))
     with pytest.raises(Unavailable, match="closed"):
         await call
-    assert [channel.closed for channel in transports.channels["localhost"]] == [True]
+    assert [channel.closed for channel in clip.transports.channels["localhost"]] == [True]
     assert reported == []
 
 
-@pytest.mark.parametrize("kind", ["thread", "async"])
-async def test_a_source_that_is_cancelled_ends_the_stream(kind: str) -> None:
-    def images() -> Iterator[bytes]:
-        yield b"a"
-        raise asyncio.CancelledError("by what the source waited for")
-
-    async with FakeTriton() as server, ClipClient(server.url) as clip:
-        items = clip.embed_stream(images() if kind == "thread" else asynchronous(images()))
-        assert (await anext(items)).index == 0
-        with pytest.raises(asyncio.CancelledError, match="waited for"):
-            await asyncio.wait_for(anext(items), 20)
-        assert other_tasks() == set()
-
-
-async def test_cancelling_embed_cancels_its_request_on_the_server() -> None:
+async def test_cancelling_embed_cancels_its_request_on_the_server(server: FakeTriton) -> None:
     # The request's own deadline would end it on the server, too, so it is far beyond what this test waits for.
-    config = ClientConfig(timeout_s=3600)
-    async with FakeTriton() as server, ClipClient(server.url, config=config) as clip:
-        server.script(Reply(delay_s=float("inf")))
+    async with ClipClient(server.url, timeout_s=3600) as clip:
+        server.script(NEVER)
         task = asyncio.create_task(clip.embed(b"a"))
         await until(lambda: server.in_flight)
         assert other_tasks() == {"clip_client request"}
@@ -282,19 +251,18 @@ async def test_cancelled_calls_do_not_pile_up_on_the_server() -> None:
         assert server.images_worked_on <= 16 * (seconds / 0.5 + 4)
 
 
-async def test_images_that_arrive_after_the_client_is_closed_fail_at_once() -> None:
+async def test_images_that_arrive_after_the_client_is_closed_fail_at_once(server: FakeTriton) -> None:
     go_on = asyncio.Event()
 
-    async def images() -> AsyncIterator[bytes]:
+    async def source() -> AsyncIterator[bytes]:
         yield b"a"
         await go_on.wait()
         yield b"b"
 
-    async with FakeTriton() as server:
-        async with ClipClient(server.url) as clip:
-            items = clip.embed_stream(images())
-            await anext(items)
-        go_on.set()
-        with pytest.raises(Unavailable, match="closed"):
-            await asyncio.wait_for(anext(items), 20)
-        assert other_tasks() == set()
+    async with ClipClient(server.url) as clip:
+        items = clip.embed_stream(source())
+        await anext(items)
+    go_on.set()
+    with pytest.raises(Unavailable, match="closed"):
+        await asyncio.wait_for(anext(items), 20)
+    assert other_tasks() == set()

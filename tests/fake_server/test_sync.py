@@ -17,6 +17,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from clip_client import ClientConfig, SyncClipClient, Unavailable
 from clip_client.testing import FakeTriton, Reply
+from tests.fixtures.fakes import NEVER, images
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 def server() -> Iterator[FakeTriton]:
     """A fake in an event loop of its own, since these tests block theirs."""
     with start_blocking_portal() as portal:
-        fake = portal.call(FakeTriton)
+        fake = portal.call(lambda: FakeTriton(has_text=True))
         with portal.wrap_async_context_manager(fake):
             yield fake
 
@@ -47,6 +48,12 @@ def test_embed_and_the_rest_of_the_surface(server: FakeTriton) -> None:
         batch = clip.embed([b"a", b"b"])
         assert (batch.vectors[1] == server.vector(b"b")).all()
         assert clip.model().dimension == 8
+        assert clip.embed_text(["a", "word " * 78]).truncated == (1,)
+        for item in clip.embed_text_stream(f"text {number}" for number in range(100)):
+            if item.index == 5:
+                break
+        assert [item.index for item in clip.embed_stream(iter(images(100)))] == list(range(100))
+        assert clip.classify(b"a", ["cat"]).probabilities.tolist() == [[1.0]]
         assert clip.vector_id == batch.vector_id
         assert clip.health().ok
         assert clip.stats().images_embedded >= 2
@@ -80,61 +87,43 @@ def test_a_process_ends_although_a_client_is_open(server: FakeTriton) -> None:
     assert ended.stdout.startswith("EmbeddingBatch(1 x 8 float32")
 
 
-def test_a_loop_that_cannot_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_cannot_be_opened_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError("Too many open files")
 
-    monkeypatch.setattr(anyio, "run", refuse)
-    with pytest.raises(OSError, match="Too many open files"):
-        SyncClipClient("localhost:1").open()
-
-
-def test_a_client_that_cannot_be_opened_leaves_no_thread() -> None:
     before = threads()
     config = ClientConfig(urls=("grpcs://localhost",), ca_certificate="/no/such.pem")
     with pytest.raises(ValueError, match="ca_certificate"):
         SyncClipClient(config=config).open()
+    monkeypatch.setattr(anyio, "run", refuse)
+    with pytest.raises(OSError, match="Too many open files"):
+        SyncClipClient("localhost:1").open()
     assert threads() == before
-
-
-def test_streams(server: FakeTriton) -> None:
-    with SyncClipClient(server.url) as clip:
-        items = list(clip.embed_stream(b"%d" % number for number in range(100)))
-        assert [item.index for item in items] == list(range(100))
-        for item in clip.embed_stream(b"%d" % number for number in range(100)):
-            if item.index == 5:
-                break
-        assert clip.embed(b"still works").errors == {}
 
 
 def test_many_threads_share_one_client(server: FakeTriton) -> None:
     with SyncClipClient(server.url) as clip, ThreadPoolExecutor(8) as pool:
-        images = [b"%d" % number for number in range(100)]
-        for image, batch in zip(images, pool.map(clip.embed, images), strict=True):
+        for image, batch in zip(images(100), pool.map(clip.embed, images(100)), strict=True):
             assert (batch.vectors[0] == server.vector(image)).all()
         assert server.handshakes == 1
 
 
-def test_in_the_thread_of_a_running_loop(server: FakeTriton) -> None:
-    async def cell() -> int:
-        # What a notebook does: blocking code called while this thread's loop is running.
-        with SyncClipClient(server.url) as clip:
-            return len(clip.embed([b"a", b"b"]))
+def test_in_the_thread_of_a_running_loop_errors_are_the_same() -> None:
+    """What a notebook does: blocking code called while this thread's loop is running."""
 
-    assert asyncio.run(cell()) == 2
+    async def cell() -> None:
+        before = threads()
+        with SyncClipClient("localhost:1") as clip:
+            with pytest.raises(Unavailable, match="No server answers"):
+                clip.embed(b"a")
+            assert len(threads() - before) == 1
+        assert threads() == before
 
-
-def test_errors_are_the_same() -> None:
-    before = threads()
-    with SyncClipClient("localhost:1") as clip:
-        with pytest.raises(Unavailable, match="No server answers"):
-            clip.embed(b"a")
-        assert len(threads() - before) == 1
-    assert threads() == before
+    asyncio.run(cell())
 
 
 def test_closing_from_another_thread_ends_a_call(server: FakeTriton) -> None:
-    server.answer_always(Reply(delay_s=float("inf")))
+    server.answer_always(NEVER)
     with SyncClipClient(server.url) as clip, ThreadPoolExecutor(1) as pool:
         call = pool.submit(clip.embed, b"a")
         until(lambda: server.requests)
@@ -146,7 +135,7 @@ def test_closing_from_another_thread_ends_a_call(server: FakeTriton) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="no signal to one thread")
 @pytest.mark.parametrize("what", ["embed", "stream"])
 def test_an_interrupt_ends_the_call(server: FakeTriton, what: str) -> None:
-    server.answer_always(Reply(delay_s=float("inf")))
+    server.answer_always(NEVER)
     main = threading.main_thread().ident
     assert main is not None
 
@@ -168,7 +157,7 @@ def test_an_interrupt_ends_the_call(server: FakeTriton, what: str) -> None:
 def test_an_interrupt_ends_a_call_that_is_just_starting(
     server: FakeTriton, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server.answer_always(Reply(delay_s=float("inf")))
+    server.answer_always(NEVER)
     start = BlockingPortal.start_task_soon
 
     def interrupted(*arguments: Any) -> None:

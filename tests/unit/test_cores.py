@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
-from clip_client import ClipClient
-from clip_client.testing import FakeTriton, InMemoryTransports
+from clip_client.testing import FakeTriton
 from preprocess_ensemble.cores import model_threads, performance_cores, usable_cores
+from tests.fixtures.fakes import InMemoryClient
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -141,6 +141,6 @@ async def test_a_client_starts_few_threads_if_it_may_use_few_cores(monkeypatch: 
 
     monkeypatch.setattr(threading, "BoundedSemaphore", decoding)
     monkeypatch.setattr(anyio, "CapacityLimiter", reading)
-    async with ClipClient(transport_factory=InMemoryTransports({"localhost": FakeTriton()})) as clip:
+    async with InMemoryClient({"localhost": FakeTriton()}) as clip:
         await clip.embed(b"an image")
     assert sorted(limits) == [2, 6]

@@ -46,7 +46,7 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
         tuple(
             f"clip_client.{name}"
             for name in (
-                "_client_stats", "_config", "_encoding", "_endpoint", "_errors", "_model", "_results",
+                "_config", "_encoding", "_endpoint", "_errors", "_model", "_results",
             )
         ),
         ("contract", "imaging", "model_repository", "runtimes"),
@@ -103,8 +103,8 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
         ),
     ),
     "client testing": (
-        ("clip_client.testing", "clip_client._testing"),
-        (BASE, "contract", "model_repository", "transports"),
+        ("clip_client.testing",),
+        ("contract", "model_repository"),
     ),
     "review": (
         ("clip_client.review",),
@@ -258,7 +258,7 @@ def test_benchmarks_import_in_one_direction() -> None:
 
 
 def test_nothing_that_is_shipped_imports_benchmarks_or_test_aids() -> None:
-    aids = ("benchmarks", "tests", "clip_client.testing", "clip_client._testing")
+    aids = ("benchmarks", "tests", "clip_client.testing")
     shipped = [item for item in all_imports() if not item.importer.startswith(aids)]
     assert [str(item) for item in shipped if item.imported.startswith(aids)] == []
 
@@ -280,10 +280,10 @@ def test_other_tests_import_only_the_fixtures_that_benchmarks_share() -> None:
 @pytest.mark.parametrize(
     ("top", "adapters"),
     [
-        ("grpc", {"clip_client._transports.grpc", "clip_client._transports.grpc_errors", "clip_client._testing"}),
+        ("grpc", {"clip_client._transports.grpc", "clip_client._transports.grpc_errors", "clip_client.testing"}),
         (
             "tritonclient",
-            {"clip_client._transports", "clip_client._testing", "preprocess_ensemble.model_repository.config"},
+            {"clip_client._transports", "clip_client.testing", "preprocess_ensemble.model_repository.config"},
         ),
         ("openvino", {"preprocess_ensemble.runtimes.openvino_model"}),
         ("cv2", {"clip_client.dedup.alignment"}),

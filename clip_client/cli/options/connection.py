@@ -1,10 +1,11 @@
-"""Which server a command talks to, and how the two authenticate each other."""
+"""Which server a command talks to, or which model of this machine, and how the two authenticate each other."""
 
 from __future__ import annotations
 
 import argparse
 import math
 import os
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -17,9 +18,14 @@ from clip_client._client import URL_VARIABLE, make_config
 from clip_client._encoding import IMAGE_ENCODINGS, TransferName
 from clip_client._endpoint import EndpointKind
 from clip_client.cli.errors import CommandFailed, CommandMisused
-from clip_client.cli.options.first_model import export_default_model, may_export_default_model
 from clip_client.cli.parser import number_type, user_path
 from preprocess_ensemble.contract import DEFAULT_NAME
+from preprocess_ensemble.model_repository.location import (
+    MODEL_VARIABLE,
+    default_repository,
+    has_model,
+    user_repository,
+)
 
 TOKEN_VARIABLE: Final = "CLIP_TOKEN"
 """Environment variable that holds the token. No option does: other users could read it in ``ps``."""
@@ -29,6 +35,12 @@ OTHERWISE: Final = "localhost:8001 if a server responds there, else the model on
 
 _MOST_TOKEN_BYTES: Final = 65_536
 """A larger file was named by mistake; proxies refuse headers of a quarter of this size."""
+
+_EXPORT: Final = (sys.executable, "-m", "preprocess_ensemble.export.command")
+_NOTICE: Final = """\
+clip-client: there is no model on this machine yet. ViT-B-32 with the LAION-2B weights is a download of 605 MB, once;
+clip-client: the model made from it takes 350 MB, in {repository}.
+"""
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
@@ -173,7 +185,7 @@ async def connected(config: ClientConfig, *, quiet: bool = False, hint: str = ""
             if not clip.is_local:
                 raise
             is_default = isinstance(error, ModelNotReady) and first.model == DEFAULT_NAME
-            may_export = is_default and may_export_default_model(first.repository or "")
+            may_export = is_default and _may_export(first.repository or "")
             if not (may_export and export_default_model()):
                 if not is_auto:
                     raise
@@ -188,3 +200,28 @@ async def connected(config: ClientConfig, *, quiet: bool = False, hint: str = ""
             # In the other case the library itself prints a notice.
             print(f"clip-client: using the server at {first.address}", file=sys.stderr)
         yield clip
+
+
+def _may_export(repository: str) -> bool:
+    """Return whether the model is missing in ``repository``, of a ``local:`` URL, and may be put where it is found.
+
+    A repository that the user has named is not filled: a wrong path would look like a missing model.
+    """
+    return not repository and MODEL_VARIABLE not in os.environ and not has_model(default_repository())
+
+
+def export_default_model() -> bool:
+    """Export the default model into the user's data directory with ``clip-export``; return whether it is there now.
+
+    On a terminal it asks first. What happens is printed on standard error, by ``clip-export`` as well.
+    """
+    repository = user_repository()
+    sys.stderr.write(_NOTICE.format(repository=repository))
+    if sys.stdin.isatty() and sys.stderr.isatty():
+        sys.stderr.write("clip-client: get it now? [Y/n] ")
+        sys.stderr.flush()
+        if sys.stdin.readline().lower() not in ("\n", "y\n", "yes\n"):
+            return False
+    repository.mkdir(parents=True, exist_ok=True)
+    # A process of its own returns its memory.
+    return subprocess.run([*_EXPORT, "--repository", str(repository)], check=False).returncode == 0

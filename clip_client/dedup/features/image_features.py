@@ -155,7 +155,7 @@ class ModelInput:
         from preprocess_ensemble.imaging.transform import PreprocessConfig
 
         encoding = next((one for one in IMAGE_ENCODINGS.values() if one.id == model.transfer), None)
-        if encoding is None or encoding.jpeg is None:
+        if encoding is None or encoding.quality is None:
             return None
         try:
             config = PreprocessConfig.from_mapping(model.preprocess)

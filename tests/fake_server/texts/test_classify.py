@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from clip_client import ClipClient, ModelNotReady, SyncClipClient
-from clip_client.testing import FakeTriton, InMemoryTransports, Reply
+from clip_client import ModelNotReady
+from clip_client.testing import FakeTriton, Reply
+from tests.fixtures.fakes import InMemoryClient
 
 if TYPE_CHECKING:
     import torch
@@ -65,16 +66,13 @@ class OpenClip:
                 shares = (logits + self.model.logit_bias).sigmoid().numpy()
         return shares
 
-    def client(self) -> ClipClient:
-        return ClipClient("localhost", transport_factory=InMemoryTransports({"localhost": self.server}))
-
 
 @pytest.mark.parametrize("bias", [None, -10.0], ids=["softmax", "sigmoid"])
 async def test_probabilities_are_those_of_open_clip(bias: float | None) -> None:
     from open_clip.zero_shot_metadata import SIMPLE_IMAGENET_TEMPLATES
 
     model = OpenClip(bias=bias)
-    async with model.client() as clip:
+    async with InMemoryClient({"localhost": model.server}) as clip:
         found = await clip.classify(IMAGES, LABELS)
         own = await clip.classify(iter(IMAGES), LABELS, templates=["{}", "a picture of {}"], timeout_s=60)
     assert found.labels == tuple(LABELS)
@@ -90,11 +88,10 @@ def server() -> FakeTriton:
     return FakeTriton(has_text=True)
 
 
-def test_an_image_that_fails_has_no_probabilities(server: FakeTriton) -> None:
-    transports = InMemoryTransports({"localhost": server})
-    with SyncClipClient("localhost", transport_factory=transports) as clip:
+async def test_an_image_that_fails_has_no_probabilities(server: FakeTriton) -> None:
+    async with InMemoryClient({"localhost": server}) as clip:
         server.script(Reply(), Reply(row_errors={1: (5, "It contradicts itself.")}))
-        found = clip.classify([b"a", b"b"], ["cat"], templates=["{}"])
+        found = await clip.classify([b"a", b"b"], ["cat"], templates=["{}"])
     assert found.probabilities[0] == pytest.approx([1.0])
     assert np.isnan(found.probabilities[1]).all()
     assert found.errors[1].code == "CORRUPT"
@@ -116,13 +113,13 @@ def test_an_image_that_fails_has_no_probabilities(server: FakeTriton) -> None:
 async def test_labels_and_templates_are_checked_first(
     server: FakeTriton, arguments: dict[str, Any], kind: type[Exception], says: str
 ) -> None:
-    async with ClipClient("localhost", transport_factory=InMemoryTransports({"localhost": server})) as clip:
+    async with InMemoryClient({"localhost": server}) as clip:
         with pytest.raises(kind, match=says):
             await clip.classify([b"a"], **arguments)
     assert not server.requests
 
 
 async def test_it_needs_a_text_tower() -> None:
-    async with ClipClient("localhost", transport_factory=InMemoryTransports({"localhost": FakeTriton()})) as clip:
+    async with InMemoryClient({"localhost": FakeTriton()}) as clip:
         with pytest.raises(ModelNotReady, match="clip-export --towers image,text"):
             await clip.classify([b"a"], ["cat"])

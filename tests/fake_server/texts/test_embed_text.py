@@ -11,15 +11,15 @@ import pytest
 
 from clip_client import (
     ClipClient,
+    ItemErrors,
     ModelNotReady,
     ProtocolMismatch,
-    SyncClipClient,
     TextError,
-    TextErrors,
     VectorsError,
     nearest,
 )
-from clip_client.testing import FakeTriton, InMemoryTransports, Reply, fake_vector
+from clip_client.testing import FakeTriton, Reply, fake_vector
+from tests.fixtures.fakes import InMemoryClient
 from tests.fixtures.simulated_time import play
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ LONG = "word " * 78
 
 
 def client_of(server: FakeTriton, **arguments: Any) -> ClipClient:
-    return ClipClient("localhost", transport_factory=InMemoryTransports({"localhost": server}), **arguments)
+    return InMemoryClient({"localhost": server}, **arguments)
 
 
 async def test_each_text_has_a_vector_or_an_error() -> None:
@@ -44,7 +44,7 @@ async def test_each_text_has_a_vector_or_an_error() -> None:
             np.testing.assert_array_equal(batch.vectors[index], fake_vector(texts[index].encode()))
         assert {index: error.code for index, error in batch.errors.items()} == {1: "EMPTY", 3: "NOT_UTF8"}
         assert np.isnan(batch.vectors[[1, 3]]).all()
-        with pytest.raises(TextErrors, match=r"text 1: EMPTY.* and 1 more"):
+        with pytest.raises(ItemErrors, match=r"text 1: EMPTY.* and 1 more"):
             batch.raise_for_errors()
         one = await clip.embed_text("word " * 2**14)
         with pytest.raises(TextError, match=r"text 0: TOO_LARGE: The text has 81,920 bytes"):
@@ -87,8 +87,7 @@ async def test_a_model_without_a_text_tower_names_the_remedy() -> None:
 
 async def test_texts_need_a_tower_on_every_server() -> None:
     with_text, without = FakeTriton(has_text=True), FakeTriton()
-    transports = InMemoryTransports({"a": with_text, "b": without})
-    async with ClipClient(["a", "b"], transport_factory=transports) as clip:
+    async with InMemoryClient({"a": with_text, "b": without}, ["a", "b"]) as clip:
         assert not (await clip.embed([b"image"] * 64)).errors
         with pytest.raises(ModelNotReady, match="no text tower"):
             await clip.embed_text("a")
@@ -180,10 +179,3 @@ async def test_texts_are_compared_with_images_of_their_model_only() -> None:
             nearest(query, vectors)
         assert query.vector_id in str(refused.value)
         assert vectors.vector_id in str(refused.value)
-
-
-def test_blocking_code_embeds_texts() -> None:
-    transports = InMemoryTransports({"localhost": FakeTriton(has_text=True)})
-    with SyncClipClient("localhost", transport_factory=transports) as clip:
-        assert clip.embed_text(["a", LONG]).truncated == (1,)
-        assert [item.index for item in clip.embed_text_stream(iter(["a", "b"]))] == [0, 1]

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from clip_client import ClientConfig, ClipClient, ImageError
+from clip_client import ClientConfig, ClipClient
 from clip_client._encoding import IMAGE_ENCODINGS
 from clip_client._pipeline.encoder import ImageEncoder
 from preprocess_ensemble.contract import PREPROCESSOR
-from preprocess_ensemble.imaging.decode import decode
 from preprocess_ensemble.imaging.transform import PreprocessConfig
 from tests.live.raw import infer
 
@@ -61,17 +60,6 @@ async def test_the_server_takes_a_thumbnails_pixels_as_they_are(photos: Path, se
             np.testing.assert_array_equal(pixels, np.asarray(image.convert("RGB")))
 
 
-async def test_pictures_in_memory_travel_as_thumbnails_too(photos: Path, server: Server) -> None:
-    file = max(files_in(photos), key=lambda path: path.stat().st_size).read_bytes()
-    picture = decode(file).convert("RGB")
-    async with ClipClient(server.grpc_url) as clip, ClipClient(server.grpc_url, transfer="original") as whole:
-        batch = await clip.embed([picture, np.asarray(picture)])
-        exact = await whole.embed([picture])
-        assert clip.stats().bytes_sent < 2 * 40_000
-    np.testing.assert_array_equal(batch.vectors[0], batch.vectors[1])
-    assert batch.vectors[0] @ exact.vectors[0] >= LEAST_COSINE["thumbnail"]
-
-
 async def test_large_files_that_are_bad_fail_here_as_they_do_there(photos: Path, server: Server) -> None:
     jpeg = (photos / "rocket.jpg").read_bytes()
     strip = io.BytesIO()
@@ -87,28 +75,3 @@ async def test_large_files_that_are_bad_fail_here_as_they_do_there(photos: Path,
     assert set(here.errors) == {0, 1, 2, 3}
     assert {error.code for error in here.errors.values()} >= {"TRUNCATED", "NOT_AN_IMAGE", "LIMIT"}
     assert np.isnan(here.vectors[:4]).all()
-
-
-async def test_sideways_photos_are_turned_before_they_are_reduced(photos: Path, server: Server) -> None:
-    upright = decode((photos / "rocket.jpg").read_bytes()).resize((1800, 1200))
-    exif = Image.Exif()
-    exif[0x0112] = 6  # to be turned by 90 degrees clockwise
-    files = []
-    for image, options in ((upright, {}), (upright.transpose(Image.Transpose.ROTATE_90), {"exif": exif})):
-        buffer = io.BytesIO()
-        image.save(buffer, "JPEG", quality=95, **options)
-        files.append(buffer.getvalue())
-    async with ClipClient(server.grpc_url) as clip:
-        batch = await clip.embed(files)
-    batch.raise_for_errors()
-    assert batch.vectors[0] @ batch.vectors[1] >= 0.999
-
-
-async def test_a_limit_of_the_client_is_named(photos: Path, server: Server) -> None:
-
-    config = ClientConfig(urls=(server.grpc_url,), max_image_bytes=1000)
-    async with ClipClient(config=config) as clip:
-        batch = await clip.embed([photos / "rocket.jpg", (photos / "rocket.jpg").read_bytes()])
-    assert [error.code for error in batch.errors.values()] == ["TOO_LARGE", "TOO_LARGE"]
-    with pytest.raises(ImageError, match="max_image_bytes"):
-        raise batch.errors[0]

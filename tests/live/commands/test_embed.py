@@ -51,8 +51,12 @@ def test_embed_writes_what_the_library_gives(
             codes, written_id = held["error_codes"].tolist(), str(held["vector_id"])
     else:
         table = pq.read_table(output)
-        empty = [np.nan] * expected.vectors.shape[1]
-        vectors = np.array([row or empty for row in table.column("vector").to_pylist()], dtype=np.float32)
+        vectors = np.array(table.column("vector").to_pylist(), dtype=np.float32)
+        assert table.column("path").to_pylist() == [
+            os.fsencode(path).decode("utf-8", "backslashreplace") for path in paths
+        ]
+        found = zip(table.column("size_bytes").to_pylist(), table.column("mtime_ns").to_pylist(), strict=True)
+        assert [*found] == [(os.stat(path).st_size, os.stat(path).st_mtime_ns) for path in paths]
         names = table.column("path_bytes").to_pylist()
         codes = [code or "" for code in table.column("error_code").to_pylist()]
         written_id = table.schema.metadata[b"vector_id"].decode()

@@ -11,9 +11,8 @@ import pytest
 from benchmarks.fixtures.server import free_port
 from clip_client import ClientConfig, ModelNotReady
 from clip_client.cli.errors import CommandFailed
-from clip_client.cli.options import connection, first_model
-from clip_client.cli.options.connection import connected
-from clip_client.cli.options.first_model import export_default_model
+from clip_client.cli.options import connection
+from clip_client.cli.options.connection import connected, export_default_model
 from preprocess_ensemble.model_repository.location import default_repository, user_repository
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def export(tiny_repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A quick replacement of clip-export that takes its last option."""
     program = f"import shutil, sys; shutil.copytree({str(tiny_repository)!r}, sys.argv[-1], dirs_exist_ok=True)"
-    monkeypatch.setattr(first_model, "_EXPORT", (sys.executable, "-c", program))
+    monkeypatch.setattr(connection, "_EXPORT", (sys.executable, "-c", program))
 
 
 @pytest.mark.parametrize("url", ["local:", "auto:127.0.0.1:{port}"])
@@ -63,14 +62,14 @@ async def test_the_first_command_gets_the_model(
     assert [str(user_repository()) in use for use in uses] == [True] * url.startswith("auto:")
     assert str(user_repository()) in said
     assert default_repository() == user_repository()
-    monkeypatch.setattr(first_model, "_EXPORT", FAILS)
+    monkeypatch.setattr(connection, "_EXPORT", FAILS)
     async with connected(config) as clip:
         assert clip.is_local
     assert "605 MB" not in capfd.readouterr().err
 
 
 async def test_a_model_that_cannot_be_had_ends_the_command_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(first_model, "_EXPORT", FAILS)
+    monkeypatch.setattr(connection, "_EXPORT", FAILS)
     with pytest.raises(ModelNotReady, match=r"clip-export --repository .*models"):
         async with connected(LOCAL):
             pass

@@ -8,21 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 from clip_client._vectors.vector_file import FileVersion, npz_file, parquet_file, vector_row
 from clip_client.cli import errors
 from clip_client.cli.main import main
 from clip_client.cli.output.output_file import replacing
-from clip_client.dedup import FailedFile
 from tests.fixtures.models.model_info import model_info
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from contextlib import AbstractContextManager
-
-MODEL = model_info(dimension=3)
+    from collections.abc import Iterator
 
 
 @pytest.fixture
@@ -62,12 +57,6 @@ def test_no_server_is_one_sentence(
     output = capsys.readouterr()
     assert refusing in output.out + output.err
     assert "Traceback" not in output.err
-
-
-def test_embed_without_a_photo_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["embed", str(tmp_path), "--output", str(tmp_path / "out.npz")]) == 1
-    assert "no photo" in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_missing_package_is_named_with_the_remedy() -> None:
@@ -120,20 +109,6 @@ def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
-def test_a_full_disk_is_one_sentence() -> None:
-    with pytest.raises(errors.CommandFailed, match="No space left"), replacing(Path("/dev/full")) as file:
-        file.write(b"x")
-
-
-def fill(opened: AbstractContextManager[Callable[[Mapping[str, Any]], None]]) -> None:
-    gone = FailedFile(path="/b.jpg", code="TRUNCATED", message="The file ends early.")
-    with opened as add:
-        add(vector_row(FileVersion(path="/a.jpg", size_bytes=7, mtime_ns=8), np.eye(3, dtype=np.float32)[0]))
-        add(vector_row(FileVersion(path="/b.jpg"), failure=gone))
-        add(vector_row(FileVersion(path="/caf\udce9.jpg"), np.eye(3, dtype=np.float32)[1]))
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 @pytest.mark.parametrize("kind", [parquet_file, npz_file])
 def test_vectors_on_a_full_disk_are_one_sentence(kind: Any) -> None:
     rows = [vector_row(FileVersion(path=f"/{number}.jpg"), np.zeros(512, np.float32)) for number in range(2000)]
@@ -145,21 +120,6 @@ def test_vectors_on_a_full_disk_are_one_sentence(kind: Any) -> None:
 
     with pytest.raises(errors.CommandFailed, match="No space left"):
         write_all()
-
-
-def test_parquet_holds_vectors_reasons_and_the_model(tmp_path: Path) -> None:
-    with open(tmp_path / "v.parquet", "wb") as file:
-        fill(parquet_file(file, MODEL))
-    table = pq.read_table(tmp_path / "v.parquet")
-    assert table.column("path").to_pylist() == ["/a.jpg", "/b.jpg", "/caf\\xe9.jpg"]
-    assert table.column("path_bytes").to_pylist() == [b"/a.jpg", b"/b.jpg", b"/caf\xe9.jpg"]
-    assert table.column("size_bytes").to_pylist() == [7, None, None]
-    assert table.column("mtime_ns").to_pylist() == [8, None, None]
-    vectors = np.array(table.column("vector").to_pylist())
-    np.testing.assert_array_equal(vectors, np.array([[1, 0, 0], [np.nan] * 3, [0, 1, 0]]))
-    assert table.column("error_code").to_pylist() == [None, "TRUNCATED", None]
-    assert table.schema.metadata[b"model"].decode() == MODEL.id
-    assert table.schema.metadata[b"vector_id"].decode() == MODEL.vector_id
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")

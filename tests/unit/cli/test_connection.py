@@ -7,71 +7,53 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from clip_client.cli.errors import CommandMisused
 from clip_client.cli.main import main
 from clip_client.cli.options.connection import add_model_options, add_server_options, client_config
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from clip_client import ClientConfig
 
-def server_parser() -> argparse.ArgumentParser:
+PEM = b"-----BEGIN CERTIFICATE-----\n"
+
+
+def config_of(*options: str, otherwise: str | None = None) -> ClientConfig:
     parser = argparse.ArgumentParser()
     add_server_options(parser)
-    return parser
-
-
-def arguments_of(*options: str) -> argparse.Namespace:
-    return server_parser().parse_args(options)
-
-
-@pytest.fixture
-def pem(tmp_path: Path) -> Path:
-    file = tmp_path / "file.pem"
-    file.write_bytes(b"-----BEGIN CERTIFICATE-----\n")
-    return file
+    return client_config(parser.parse_args(options), otherwise=otherwise)
 
 
 def test_every_command_of_a_server_has_the_same_options(capsys: pytest.CaptureFixture[str]) -> None:
-    parser = argparse.ArgumentParser()
-    add_model_options(parser)
-    options = {action.dest for action in parser._actions} - {"transfer"}
-    assert options == {action.dest for action in server_parser()._actions}
+    models, servers = argparse.ArgumentParser(), argparse.ArgumentParser()
+    add_model_options(models)
+    add_server_options(servers)
+    options, of_servers = ({action.dest for action in parser._actions} for parser in (models, servers))
+    assert options - {"transfer"} == of_servers
     for command in ("embed", "similar", "dedup", "health", "profile", "doctor"):
         with pytest.raises(SystemExit):
             main([command, "--help"])
-        assert "--token-file" in capsys.readouterr().out
+        said = capsys.readouterr().out
+        assert said.index("--url") < said.index("TLS and token:") < said.index("--tls-ca") < said.index("--token-file")
 
 
-def test_files_become_the_clients_settings(pem: Path, tmp_path: Path) -> None:
+def test_options_become_the_clients_settings(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("s3cret\n", encoding="ascii")
-    options = [f"--{name}={pem}" for name in ("tls-ca", "tls-certificate", "tls-key")]
-    secret = f"--token-file={tmp_path / 'token'}"
-    config = client_config(arguments_of("--url=grpcs://clip", *options, "--tls-name=clip.example.org", secret))
-    content = pem.read_bytes()
-    assert (config.ca_certificate, config.client_certificate, config.client_key) == (content, content, content)
-    assert (config.server_name, config.token) == ("clip.example.org", "s3cret")
+    (tmp_path / "file.pem").write_bytes(PEM)
+    options = [f"--{name}={tmp_path / 'file.pem'}" for name in ("tls-ca", "tls-certificate", "tls-key")]
+    options += [f"--token-file={tmp_path / 'token'}", "--tls-name=clip.example.org", "--model=siglip"]
+    config = config_of("--url=grpcs://clip", *options)
+    assert (config.ca_certificate, config.client_certificate, config.client_key) == (PEM, PEM, PEM)
+    assert (config.server_name, config.token, config.model) == ("clip.example.org", "s3cret", "siglip")
 
 
-def test_the_name_of_a_model_is_one_of_the_settings() -> None:
-    assert (client_config(arguments_of()).model, client_config(arguments_of("--model=siglip")).model) == (
-        "clip",
-        "siglip",
-    )
-    with pytest.raises(CommandMisused, match="'a_b' is no name of a model"):
-        client_config(arguments_of("--model=a_b"))
-
-
-def test_the_token_of_the_environment_gives_way_to_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert client_config(arguments_of()).token is None
+def test_an_option_comes_before_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = config_of(otherwise="auto:")
+    assert (config.urls, config.token, config.model) == (("auto:",), None, "clip")
+    monkeypatch.setenv("CLIP_URL", "localhost:1")
     monkeypatch.setenv("CLIP_TOKEN", "of the environment")
-    assert client_config(arguments_of()).token == "of the environment"
+    config = config_of(otherwise="auto:")
+    assert (config.urls, config.token) == (("localhost:1",), "of the environment")
     (tmp_path / "token").write_text("of the file", encoding="ascii")
-    assert client_config(arguments_of(f"--token-file={tmp_path / 'token'}")).token == "of the file"
-
-
-def test_the_environment_names_the_server_where_no_option_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert client_config(arguments_of(), otherwise="auto:").urls == ("auto:",)
-    monkeypatch.setenv("CLIP_URL", "one:1")
-    assert client_config(arguments_of(), otherwise="auto:").urls == ("one:1",)
-    assert client_config(arguments_of("--url=two:2"), otherwise="auto:").urls == ("two:2",)
+    config = config_of("--url=localhost:2", f"--token-file={tmp_path / 'token'}", otherwise="auto:")
+    assert (config.urls, config.token) == (("localhost:2",), "of the file")

@@ -35,14 +35,6 @@ def test_every_command_that_reports_has_json(capsys: pytest.CaptureFixture[str])
     assert lacking == ["review"]
 
 
-def test_security_options_have_a_group_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["dedup", "--help"])
-    said = capsys.readouterr().out
-    assert said.index("TLS and token:") < said.index("--tls-ca") < said.index("--token-file")
-    assert said.index("--url") < said.index("TLS and token:")
-
-
 def test_the_package_runs_as_a_module_and_tells_its_version() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "clip_client", "--version"], capture_output=True, text=True, check=True

@@ -1,58 +1,34 @@
-"""Rates, and the lines that stand for bars where there is no terminal."""
+"""Bars, and the lines that stand for them where there is no terminal."""
 
 from __future__ import annotations
 
 import pytest
+from rich.progress import Progress
 
-from clip_client.cli.output.progress import ProgressBars, Rate, progress_bars
-
-
-def test_a_batch_at_once_is_no_rate_of_thousands() -> None:
-    rate = Rate(0.0, 0)
-    for done in range(1, 33):
-        rate.add(0.5 + done / 10_000, done)
-    assert rate.at(0.6) is None
-    assert rate.at(1.0) == pytest.approx(32.0)
-
-
-def test_a_rate_leaves_out_what_was_done_before_and_long_ago() -> None:
-    rate = Rate(0.0, 1000)
-    for second in range(1, 101):
-        rate.add(float(second), 1000 + 50 * min(second, 50) + 10 * max(0, second - 50))
-    assert rate.at(100.0) == pytest.approx(10.0)
-    assert rate.at(2000.0) == pytest.approx(0.16, abs=0.01), "it falls while nothing arrives"
+from clip_client.cli.output.progress import ProgressBars, progress_bars
 
 
 @pytest.mark.parametrize(
-    ("each_second", "total", "words"),
+    ("each_second", "total", "said"),
     [
-        (3, 3, ["3.0 photos/s"]),
-        (3, 30, ["3.0 photos/s", "9 s left"]),
-        (1234, None, ["1,234 photos/s"]),
-        (10, 6010, ["10.0 photos/s", "10 min left"]),
-        (10, 90_010, ["10.0 photos/s", "2.5 h left"]),
+        (10, 1000, "100 of 1,000, 10.0 photos/s, 2 min left"),
+        (10, 400, "100 of 400, 10.0 photos/s, 30 s left"),
+        (10, 90_100, "100 of 90,100, 10.0 photos/s, 2.5 h left"),
+        (1234, None, "12,340, 1,234.0 photos/s"),
+        (3, 30, "30 of 30"),
     ],
 )
-def test_numbers_for_people(each_second: int, total: int | None, words: list[str]) -> None:
-    rate = Rate(0.0, 0)
-    rate.add(1.0, each_second)
-    assert rate.in_words(1.0, total) == words
-
-
-def test_a_line_every_ten_seconds() -> None:
-    now, said = [0.0], list[str]()
-    show = ProgressBars(None, said.append, clock=lambda: now[0])
+def test_a_line_every_ten_seconds(each_second: int, total: int | None, said: str) -> None:
+    now, lines = [0.0], list[str]()
+    show = ProgressBars(Progress(get_time=lambda: now[0]), lines.append, in_lines=True)
     show("looking for photos", 3, None)
-    for tenth in range(250):
-        now[0] = tenth / 10
-        show("embedding", tenth, 1000)
-    assert said == [
-        "clip-client: embedding: 100 of 1,000, 10.0 photos/s, 2 min left",
-        "clip-client: embedding: 200 of 1,000, 10.0 photos/s, 80 s left",
-    ]
+    for second in range(11):
+        now[0] = float(second)
+        show("embedding", each_second * second, total)
+    assert lines == [f"clip-client: embedding: {said}"]
     now[0] += 10
     show("looking for photos", 40, None)
-    assert said[-1].startswith("clip-client: looking for photos: 40, ")
+    assert lines[1].startswith("clip-client: looking for photos: 40, ")
 
 
 def test_without_a_terminal_and_in_time_nothing_is_said(capsys: pytest.CaptureFixture[str]) -> None:

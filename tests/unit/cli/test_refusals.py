@@ -98,6 +98,7 @@ def test_wrong_usage_is_told_with_the_usage(words: list[str], said: str, capsys:
         (["health", "--tls-ca={pem}"], "write the URLs as grpcs://"),
         (["health", "--url=grpcs://a", "--tls-ca={pem}.no"], "file.pem.no cannot be read"),
         (["health", "--token-file={pem}.no"], "see --token-file"),
+        (["health", "--model=a_b"], "'a_b' is no name of a model"),
         (["health", "--token-file=/dev/null"], "must hold the token in one line"),
         (["health", "--token-file={two}"], "must hold the token in one line"),
         (["health", "--token-file=/dev/zero"], "more than 65536 bytes"),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from clip_client.cli.main import main
-from clip_client.cli.options.paths import add_walk_options, read_walk_options
+from clip_client.cli.options.paths import WalkOptions, add_walk_options, read_walk_options
 from clip_client.cli.parser import user_path
 from tests.fixtures.albums import write
 
@@ -19,41 +19,35 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def parsed(*words: str) -> argparse.Namespace:
+def read(*words: str) -> WalkOptions:
     parser = argparse.ArgumentParser()
     add_walk_options(parser)
-    return parser.parse_args(words)
+    return read_walk_options(parser.parse_args(words))
 
 
-def test_a_carriage_return_inside_a_name_ends_no_line(tmp_path: Path) -> None:
-    names = tmp_path / "list"
-    names.write_bytes(b"/Icon\r.jpg\n/b.jpg\r\n")
-    assert list(read_walk_options(parsed("--files-from", str(names))).paths) == ["/Icon\r.jpg", "/b.jpg"]
-
-
-def test_a_list_holds_one_path_in_a_line(tmp_path: Path) -> None:
-    names = tmp_path / "list"
-    names.write_bytes(b"/a b.jpg\r\n\n/caf\xe9.jpg\n")
-    assert list(read_walk_options(parsed("/first.jpg", "--files-from", str(names))).paths) == [
-        "/first.jpg",
-        "/a b.jpg",
-        os.fsdecode(b"/caf\xe9.jpg"),
-    ]
-
-
-def test_a_list_on_standard_input_may_hold_any_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"/line\nbreak.jpg\0/b.jpg\0")))
-    assert list(read_walk_options(parsed("--files-from", "-", "--null")).paths) == ["/line\nbreak.jpg", "/b.jpg"]
+@pytest.mark.parametrize(
+    ("content", "options", "paths"),
+    [
+        (b"/a b.jpg\r\n\n/caf\xe9.jpg\n", [], ["/a b.jpg", os.fsdecode(b"/caf\xe9.jpg")]),
+        (b"/Icon\r.jpg\n/b.jpg\r\n", [], ["/Icon\r.jpg", "/b.jpg"]),
+        (b"/line\nbreak.jpg\0/b.jpg\0", ["--null"], ["/line\nbreak.jpg", "/b.jpg"]),
+    ],
+)
+def test_a_list_holds_a_path_in_a_line_or_before_a_null(
+    content: bytes, options: list[str], paths: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write(tmp_path / "list", content)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+    for source in (str(file), "-"):
+        assert list(read("/first.jpg", "--files-from", source, *options).paths) == ["/first.jpg", *paths]
 
 
 def test_patterns_are_resolved_where_no_shell_has(tmp_path: Path) -> None:
     photos = [write(tmp_path / "trip" / name, b"x") for name in ("1.jpg", "deep/2.jpg")]
     odd = write(tmp_path / "[odd].jpg", b"x")
-    assert list(read_walk_options(parsed(str(tmp_path / "trip" / "**" / "*.jpg"))).paths) == [
-        str(photo) for photo in photos
-    ]
-    assert list(read_walk_options(parsed(str(odd))).paths) == [str(odd)]
-    assert list(read_walk_options(parsed(str(tmp_path / "*.png"))).paths) == [str(tmp_path / "*.png")]
+    assert list(read(str(tmp_path / "trip" / "**" / "*.jpg")).paths) == [str(photo) for photo in photos]
+    assert list(read(str(odd)).paths) == [str(odd)]
+    assert list(read(str(tmp_path / "*.png")).paths) == [str(tmp_path / "*.png")]
 
 
 def test_one_file_system_stays_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,22 +60,22 @@ def test_one_file_system_stays_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyP
         return os.stat_result((status.st_mode, status.st_ino, device, *status[3:]), {"st_mtime_ns": status.st_mtime_ns})
 
     monkeypatch.setattr(os, "stat", mounted)
-    assert read_walk_options(parsed(str(tmp_path))).scan().photos == (str(here), str(there))
-    found = read_walk_options(parsed(str(tmp_path), "--one-file-system")).scan()
+    assert read(str(tmp_path)).scan().photos == (str(here), str(there))
+    found = read(str(tmp_path), "--one-file-system").scan()
     assert found.photos == (str(here),)
     assert [failure.path for failure in found.failed] == [str(tmp_path / "mounted")]
-    assert read_walk_options(parsed(str(tmp_path / "mounted"), "--one-file-system")).scan().photos == (str(there),)
+    assert read(str(tmp_path / "mounted"), "--one-file-system").scan().photos == (str(there),)
 
 
 def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "a.jpg").write_bytes(b"x")
-    assert read_walk_options(parsed("~/a.jpg")).paths == (str(tmp_path / "a.jpg"),)
-    assert read_walk_options(parsed("~/*.jpg")).paths == (str(tmp_path / "a.jpg"),)
+    assert read("~/a.jpg").paths == (str(tmp_path / "a.jpg"),)
+    assert read("~/*.jpg").paths == (str(tmp_path / "a.jpg"),)
     assert user_path("~/store") == tmp_path / "store"
     monkeypatch.chdir(tmp_path)
     (tmp_path / "~").mkdir()
-    assert read_walk_options(parsed("~")).paths == ("~",), "a name that exists counts"
+    assert read("~").paths == ("~",), "a name that exists counts"
 
 
 def test_nothing_to_compare_is_said_before_anything_is_started(

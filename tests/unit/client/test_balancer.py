@@ -12,7 +12,8 @@ from clip_client import ClientConfig, ClipError, DeadlineExceeded, ModelNotReady
 from clip_client._balancing import retry
 from clip_client._balancing.balancer import Balancer, Server
 from clip_client._endpoint import EndpointKind
-from clip_client.testing import FakeTriton, InMemoryTransports
+from clip_client.testing import FakeTriton
+from tests.fixtures.fakes import InMemoryTransports
 from tests.fixtures.simulated_time import simulate
 
 if TYPE_CHECKING:
@@ -50,33 +51,31 @@ def fail(
     server.failed(images, error, started_at=started_at, now=now, has_other=has_other)
 
 
-@pytest.mark.parametrize(("error", "backs_off"), [(ClipError("x"), True), (DeadlineExceeded("x"), False)])
-def test_any_failure_makes_a_server_back_off_that_is_not_alone(error: ClipError, backs_off: bool) -> None:
-    server = new_server()
-    fail(server, error, started_at=1.0, now=2.0, has_other=True)
-    assert server.is_down is backs_off
-
-
 @pytest.mark.parametrize(
-    ("error", "limit", "backs_off"),
+    ("error", "has_other", "limit", "backs_off"),
     [
-        (Unavailable("x"), 16, True),
-        (ModelNotReady("x"), 16, True),
-        (Overloaded("x"), 8, True),
-        (DeadlineExceeded("x"), 8, False),
-        (Unauthorized("x"), 16, False),
-        (ClipError("x"), 16, False),
+        (Unavailable("x"), False, 16, True),
+        (ModelNotReady("x"), False, 16, True),
+        (Overloaded("x"), False, 8, True),
+        (DeadlineExceeded("x"), False, 8, False),
+        (DeadlineExceeded("x"), True, 8, False),
+        (Unauthorized("x"), False, 16, False),
+        (ClipError("x"), False, 16, False),
+        (ClipError("x"), True, 16, True),
     ],
 )
-def test_a_failure_shrinks_the_limit_or_backs_off_or_both(error: ClipError, limit: int, backs_off: bool) -> None:
+def test_a_failure_shrinks_the_limit_or_backs_off_or_both(
+    error: ClipError, has_other: bool, limit: int, backs_off: bool
+) -> None:
+    """One that is alone backs off only after what is retried."""
     server = new_server()
     server.limit.started(3)
-    fail(server, error, started_at=1.0, now=2.0)
+    fail(server, error, started_at=1.0, now=2.0, has_other=has_other)
     assert (server.limit.limit, server.limit.in_flight) == (limit, 3)
     assert server.backoff_until == (2.1 if backs_off else 0.0)
     assert server.is_down is backs_off
     # A second one of the same round trip adds no information.
-    fail(server, error, started_at=1.0, now=2.0)
+    fail(server, error, started_at=1.0, now=2.0, has_other=has_other)
     assert (server.limit.limit, server.limit.in_flight) == (limit, 3)
     assert server.backoff_until == (2.1 if backs_off else 0.0)
 
@@ -86,10 +85,10 @@ def test_the_back_off_doubles_until_an_answer_comes() -> None:
     for now, backoff_until in ((0.5, 0.6), (3.0, 3.2), (4.0, 4.4)):
         fail(server, Unavailable("x"), started_at=now - 0.5, now=now)
         assert server.backoff_until == pytest.approx(backoff_until)
-    assert repr(server) == "<Server grpc://localhost:8001 [3 failures] 0/16>"
+    was_down = server.is_down
     server.limit.started(4)
     server.succeeded(4, started_at=5.0, now=5.25, time_given_s=60.0)
-    assert repr(server) == "<Server grpc://localhost:8001 [good] 0/16>"
+    assert (was_down, server.is_down) == (True, False)
     fail(server, Unavailable("x"), started_at=5.5, now=6.0)
     assert server.backoff_until == 6.1
 
@@ -119,11 +118,6 @@ def test_a_server_takes_nothing_during_its_back_off_and_then_one_request() -> No
     assert server.stats().url == "grpc://localhost:8001"
     assert (server.stats().images_in_flight, server.stats().limit, server.stats().latency_s) == (1, 10, 0.25)
     assert server.stats().is_down is False
-
-
-def unused(endpoint: Endpoint, _: str | None) -> Transport:
-    """Connect to a server that is never asked."""
-    return InMemoryTransports({endpoint.host: FakeTriton()})(endpoint, None)
 
 
 class Network:
@@ -201,6 +195,44 @@ def test_the_next_attempt_is_at_the_end_of_the_first_back_off() -> None:
     Network("a", "b", "c").run(test)
 
 
+@pytest.mark.parametrize(
+    ("url", "addresses", "servers"),
+    [
+        (NAME, ["2001:db8::1", FIRST, SECOND], [f"grpc://{FIRST}:8001", f"grpc://{SECOND}:8001"]),
+        (NAME, ["2001:db8::1", "2001:db8::2"], ["grpc://[2001:db8::1]:8001", "grpc://[2001:db8::2]:8001"]),
+        (NAME, ["2001:db8::1", FIRST], [f"grpc://{NAME}:8001"]),
+        (NAME, [FIRST, FIRST], [f"grpc://{NAME}:8001"]),
+        ("localhost", ["127.0.0.1", "127.0.0.2"], ["grpc://localhost:8001"]),
+        ("local:", [FIRST, SECOND], ["local:"]),
+        (f"http://{NAME}", [FIRST, SECOND], [f"http://{NAME}:8002"]),
+        (f"{NAME}:8005", socket.gaierror("no name server answers"), [f"grpc://{NAME}:8005"]),
+        ("a..b", UnicodeError("an impossible name"), ["grpc://a..b:8001"]),
+    ],
+    ids=[
+        "both kinds", "IPv6 only", "one of each kind", "one address twice", "this machine", "this process",
+        "no gRPC", "not found", "impossible",
+    ],
+)  # fmt: skip
+async def test_several_addresses_of_one_kind_are_several_servers(
+    url: str, addresses: list[str] | Exception, servers: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def getaddrinfo(host: str, port: int, *, type: int) -> list[tuple[Any, ...]]:
+        assert (host, port, type) == (NAME if NAME in url else url, 8005 if "8005" in url else 8001, socket.SOCK_STREAM)
+        if isinstance(addresses, Exception):
+            raise addresses
+        families = {True: socket.AF_INET6, False: socket.AF_INET}
+        return [(families[":" in address], type, 0, "", (address, port)) for address in addresses]
+
+    def connect(endpoint: Endpoint, _: str | None) -> Transport:
+        return InMemoryTransports({endpoint.host: FakeTriton()})(endpoint, None)
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+    balancer = Balancer(ClientConfig(urls=(url,)), connect)
+    await balancer.ensure_resolved()
+    assert [str(server.endpoint) for server in balancer.servers] == servers
+    await balancer.aclose()
+
+
 def test_the_first_look_up_is_made_once_and_connects_by_address_with_the_name() -> None:
     network = Network()
 
@@ -212,35 +244,6 @@ def test_the_first_look_up_is_made_once_and_connects_by_address_with_the_name() 
 
     network.run(test)
     assert network.named == [(f"grpc://{FIRST}:8001", NAME), (f"grpc://{SECOND}:8001", NAME)]
-
-
-def test_a_host_with_one_address_is_connected_by_its_own_name() -> None:
-    network = Network()
-    network.names[NAME] = [FIRST]
-    network.run(lambda balancer: balancer.ensure_resolved())
-    assert network.named == [(f"grpc://{NAME}:8001", None)]
-
-
-async def test_a_name_is_looked_up_for_streams_to_its_port(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[object, ...]] = []
-
-    async def getaddrinfo(host: str, port: int, *, type: int) -> list[tuple[Any, ...]]:
-        asked.append((host, port, type))
-        return [(socket.AF_INET6, type, 0, "", (address, port)) for address in ("2001:db8::1", "2001:db8::2")]
-
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
-    balancer = Balancer(ClientConfig(urls=(f"{NAME}:8005",)), unused)
-    await balancer.ensure_resolved()
-    assert asked == [(NAME, 8005, socket.SOCK_STREAM)]
-    assert hosts(balancer) == ["2001:db8::1", "2001:db8::2"]
-    await balancer.aclose()
-
-
-async def test_an_impossible_name_is_left_to_the_connection() -> None:
-    balancer = Balancer(ClientConfig(urls=("a..b",)), unused)
-    await balancer.ensure_resolved()
-    assert hosts(balancer) == ["a..b"]
-    await balancer.aclose()
 
 
 @pytest.mark.parametrize(("is_down", "period_s"), [(False, 30.0), (True, 5.0)])
@@ -312,20 +315,6 @@ def test_known_addresses_stay_while_no_name_server_answers() -> None:
 
     network.run(test)
     assert len(network.named) == 2
-
-
-@pytest.mark.parametrize("url", ["local:", "http://clip.example.org", "localhost", "a..b"])
-def test_what_needs_no_look_up_is_one_server(url: str) -> None:
-    network = Network(url)
-    network.names |= {"": [FIRST, SECOND], "localhost": [FIRST, SECOND]}
-    network.transports.servers = {**network.transports.servers, "localhost": FakeTriton(), "a..b": FakeTriton()}
-
-    async def test(balancer: Balancer) -> None:
-        await balancer.ensure_resolved()
-        (server,) = balancer.servers
-        assert server.endpoint == balancer.endpoints[0]
-
-    network.run(test)
 
 
 def test_what_auto_stands_for_is_decided_once() -> None:

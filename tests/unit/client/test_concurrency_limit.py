@@ -102,18 +102,12 @@ def test_the_limit_shrinks_when_the_server_slows_down_and_grows_again() -> None:
     assert limit.limit > 1.5 * slow
 
 
-def test_a_limit_that_is_not_used_does_not_grow() -> None:
-    limit = new_limit()
-    for step in range(100):
-        limit.started(1)
-        limit.answered(1, started_at=step, now=step + 0.001, time_given_s=TIMEOUT_S)
-    assert limit.limit == 16
-
-
 def test_a_limit_that_makes_no_image_wait_does_not_grow() -> None:
     # Thirty callers, one image each, all at once: the limit grows until it lets all through, and no further.
-    limit = AdaptiveLimit(maximum=256, target_latency_s=0.5)
-    now = 0.0
+    limit, now = new_limit(), 0.0
+    limit.started(1)
+    limit.answered(1, started_at=-1.0, now=-0.99, time_given_s=TIMEOUT_S)
+    assert limit.limit == 16
     for _ in range(100):
         for _ in range(30):
             limit.started(limit.available_slots(1, MAX_BATCH))
@@ -147,18 +141,6 @@ def test_never_below_one_and_never_above_the_maximum() -> None:
         limit.started(1)
         limit.answered(1, started_at=100.0 + step, now=100.001 + step, time_given_s=TIMEOUT_S)
     assert limit.limit == 20
-
-
-def test_a_caller_with_little_time_is_no_sign_of_load() -> None:
-    limit = new_limit()
-    limit.started(1)
-    limit.answered(1, started_at=0.0, now=0.05, time_given_s=TIMEOUT_S)
-    before = limit.limit
-    limit.started(1)
-    limit.expired(1, started_at=1.0, now=1.06)
-    limit.started(1)
-    limit.answered(1, started_at=2.0, now=2.05, time_given_s=0.06)
-    assert limit.limit >= before
 
 
 def test_requests_are_not_too_small() -> None:
@@ -207,16 +189,6 @@ def test_cancelled_requests_of_a_slow_server_keep_their_slots_longer_than_the_ta
     assert limit.cancelled(started_at=6.0, now=6.5) == 8.0
 
 
-def test_a_late_answer_reduces_the_limit_by_a_fifth_and_an_expired_deadline_by_half() -> None:
-    limit = new_limit()
-    limit.started(8)
-    limit.answered(8, started_at=0.0, now=0.6, time_given_s=TIMEOUT_S)
-    assert limit.limit == 12
-    limit.started(8)
-    limit.expired(8, started_at=1.0, now=1.0 + 3 * 0.6)
-    assert limit.limit == 6
-
-
 def test_one_image_that_waits_lets_the_limit_grow() -> None:
     limit = new_limit()
     assert limit.available_slots(100, MAX_BATCH) == 8
@@ -259,14 +231,14 @@ def test_an_answer_is_late_only_beyond_its_longest_time(
 
 
 def test_a_deadline_counts_only_if_an_idle_server_would_have_met_it_twice() -> None:
-    limit = limit_after(1.0)
+    limit = limit_after(0.5)
     limit.started(8)
-    limit.expired(8, started_at=10.0, now=12.0)
+    limit.expired(8, started_at=10.0, now=11.0)
     assert limit.limit == 16
     # Two requests of one round trip expire: one decrease.
     limit.started(16)
-    limit.expired(8, started_at=20.0, now=22.25)
-    limit.expired(8, started_at=20.0, now=22.5)
+    limit.expired(8, started_at=20.0, now=21.25)
+    limit.expired(8, started_at=20.0, now=21.5)
     assert limit.limit == 8
 
 

@@ -20,7 +20,8 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no fork here")
 CHILD = """
 import asyncio, os, signal, sys
 from clip_client import ClipClient, ClipError, ForkedProcess, SyncClipClient
-from clip_client.testing import FakeTriton, InMemoryTransports
+from clip_client.testing import FakeTriton
+from tests.fixtures.fakes import InMemoryClient
 
 url = sys.argv[1]
 
@@ -45,7 +46,7 @@ async def embed():
         return len(await clip.embed(b"a"))
 
 async def embed_in_memory():
-    async with ClipClient("localhost", transport_factory=InMemoryTransports({"localhost": FakeTriton()})) as clip:
+    async with InMemoryClient({"localhost": FakeTriton()}) as clip:
         return len(await clip.embed(b"a"))
 
 def embed_blocking():

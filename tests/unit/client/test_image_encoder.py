@@ -1,16 +1,19 @@
-"""What travels: files that are small as they are, and everything else as a thumbnail of the model's input size."""
+"""What travels: of every kind of image source, small files as they are, all else as a thumbnail of the input size."""
 
 from __future__ import annotations
 
 import io
+import os
+import re
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from clip_client import ClientConfig, ImageError, ModelInfo, ProtocolMismatch
+from clip_client import ClientConfig, ImageError, ModelInfo
 from clip_client._encoding import IMAGE_ENCODINGS
 from clip_client._pipeline.encoder import ImageEncoder
 from preprocess_ensemble.imaging.decode import DecodeError, decode
@@ -18,13 +21,13 @@ from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
 from tests.fixtures.models.model_info import model_info
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from numpy.typing import NDArray
 
     from clip_client._encoding import TransferName
 
+MAX = 1 << 20
 CONFIG = PreprocessConfig(size=(32, 48), resize_mode="squash", mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+PIXELS = np.random.default_rng(5).integers(0, 256, (7, 5, 3), dtype=np.uint8)
 NOISE = Image.effect_noise((300, 200), 60).convert("RGB")
 SCENE = Image.merge("RGB", [Image.radial_gradient("L").resize((300, 200)).point(lambda v: 255 - v),
                             Image.linear_gradient("L").resize((300, 200)),
@@ -32,6 +35,7 @@ SCENE = Image.merge("RGB", [Image.radial_gradient("L").resize((300, 200)).point(
 """Smooth, so that its thumbnail is as near as JPEG is, and another picture when it is turned or mirrored."""
 MEAN_LEVELS = {"thumbnail": 1.5, "thumbnail-small": 2.5}
 """How far a thumbnail of the scene may be from the exact pixels on average."""
+SMALL = IMAGE_ENCODINGS["thumbnail"].unchanged_up_to
 
 
 def model(**preprocess_values: Any) -> ModelInfo:
@@ -40,6 +44,11 @@ def model(**preprocess_values: Any) -> ModelInfo:
 
 def encoder(transfer: TransferName = "thumbnail") -> ImageEncoder:
     return ImageEncoder(ClientConfig(transfer=transfer))
+
+
+def read(source: object) -> bytes:
+    """Return what is sent of the source as it is."""
+    return ImageEncoder(ClientConfig(transfer="original", max_image_bytes=MAX)).encode(source, model())
 
 
 def encoded(image: Image.Image, image_format: str, **options: Any) -> bytes:
@@ -56,6 +65,97 @@ def opened(file: bytes) -> Image.Image:
 
 def pixels_of(file: bytes) -> NDArray[np.int16]:
     return np.asarray(opened(file).convert("RGB"), dtype=np.int16)
+
+
+def test_files_are_read_by_any_name_and_as_objects(tmp_path: Path) -> None:
+    for name in ("ünï 🐈 x.jpg", *([] if os.name == "nt" else [os.fsdecode(b"\xff\xfe.jpg")])):
+        path = tmp_path / name
+        path.write_bytes(b"content")
+        assert read(path) == read(str(path)) == b"content"
+    assert read(io.BytesIO(b"content")) == b"content"
+    for source in (b"x", bytearray(b"x"), memoryview(b"x")):
+        assert read(source) == b"x"
+
+
+def test_the_size_limit(tmp_path: Path) -> None:
+    path = tmp_path / "large"
+    path.write_bytes(b"x" * (MAX + 1))
+    for source in (path, io.BytesIO(b"x" * (MAX + 1))):
+        with pytest.raises(ImageError, match="max_image_bytes") as caught:
+            read(source)
+        assert caught.value.code == "TOO_LARGE"
+    with pytest.raises(ImageError) as caught:
+        ImageEncoder(ClientConfig(max_image_bytes=1000)).encode(encoded(NOISE, "PNG"), model())
+    assert caught.value.code == "TOO_LARGE"
+    path.write_bytes(b"x" * MAX)
+    with path.open("rb") as file:
+        assert len(read(file)) == len(read(path)) == MAX
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "HSV", "I;16", "I"])
+def test_a_picture_in_memory_arrives_pixel_by_pixel(mode: str) -> None:
+    image = Image.fromarray(PIXELS).convert(mode)
+    arrived = opened(read(image))
+    if mode in ("CMYK", "YCbCr", "HSV"):
+        image = image.convert("RGB")
+    if mode == "I":
+        arrived = arrived.convert("I")
+    assert (np.asarray(arrived) == np.asarray(image)).all()
+
+
+def test_an_array_arrives_pixel_by_pixel() -> None:
+    for array in (PIXELS, PIXELS[:, ::-1]):
+        assert (pixels_of(read(array)) == array).all()
+
+
+class Broken:
+    def read(self, size: int) -> bytes:
+        raise RuntimeError("disk on fire")
+
+
+TRUNCATED = encoded(Image.fromarray(np.random.default_rng(5).integers(0, 256, (64, 64, 3), dtype=np.uint8)), "PNG")
+
+
+@pytest.mark.parametrize(
+    ("source", "code", "says"),
+    [
+        *((source, "NOT_AN_IMAGE", "expected a path, bytes, a PIL image") for source in (None, 5, object())),
+        *(
+            (array, "NOT_AN_IMAGE", "an array must be uint8 of shape (H, W, 3)")
+            for array in (np.zeros((4, 4)), np.zeros((4, 4, 4), np.uint8), np.zeros((0, 4, 3), np.uint8))
+        ),
+        ("https://example.com/a.jpg", "UNREADABLE", "it is a URL; download the file, and pass its path or bytes."),
+        (".", "UNREADABLE", "it is a folder; pass the paths of its photos, as from sorted("),
+        ("/no/such/file", "UNREADABLE", "No such file"),
+        ("null\0byte", "UNREADABLE", "reading it raised ValueError"),
+        ("{tmp}/loop", "UNREADABLE", "Too many levels of symbolic links"),
+        ("{tmp}/fifo", "UNREADABLE", "it is not a regular file"),
+        ("{tmp}/empty", "EMPTY", "The file is empty."),
+        (io.StringIO("text"), "UNREADABLE", "open the file in binary mode"),
+        (Broken(), "UNREADABLE", "reading it raised RuntimeError"),
+        (Image.new("F", (2, 2)), "UNSUPPORTED_FORMAT", "no defined white level"),
+        (Image.open(io.BytesIO(TRUNCATED[:2000])), "UNREADABLE", "cannot be read"),
+    ],
+)
+def test_what_is_no_image_or_cannot_be_read(source: object, code: str, says: str, tmp_path: Path) -> None:
+    """A FIFO does not block."""
+    (tmp_path / "empty").touch()
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(tmp_path / "fifo")
+    elif source == "{tmp}/fifo":
+        pytest.skip("no FIFOs here")
+    with pytest.raises(ImageError, match=re.escape(says)) as caught:
+        read(source.format(tmp=tmp_path) if isinstance(source, str) else source)
+    assert caught.value.code == code
+    assert "\n" not in str(caught.value)
+
+
+def test_one_image_or_many() -> None:
+    one: tuple[Any, ...] = ("p", Path("p"), b"", bytearray(), PIXELS, io.BytesIO(), Image.new("L", (1, 1)))
+    assert all(encoder().items(image) == [image] for image in one)
+    many: tuple[Any, ...] = (["p"], ("p",), PIXELS[None], iter(["p"]))
+    assert all(encoder().items(images) is images for images in many)
 
 
 @pytest.mark.parametrize("transfer", ["thumbnail", "thumbnail-small"])
@@ -76,32 +176,30 @@ def test_a_large_file_becomes_the_pixels_that_the_model_takes(transfer: Transfer
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_a_thumbnail_has_its_orientation_applied(orientation: int) -> None:
+def test_the_orientation_is_applied(orientation: int) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
     file = encoded(SCENE, "JPEG", quality=95, subsampling=0, exif=exif.tobytes())
-    file += b"\0" * (IMAGE_ENCODINGS["thumbnail"].unchanged_up_to + 1 - len(file))
+    file += b"\0" * (SMALL + 1 - len(file))
     thumbnail = encoder().encode(file, model())
-    upright = ImageOps.exif_transpose(opened(file)).resize((48, 32), Image.Resampling.BICUBIC)
+    upright = ImageOps.exif_transpose(opened(file))
+    small = upright.resize((48, 32), Image.Resampling.BICUBIC)
     assert opened(thumbnail).getexif().get(0x0112, 1) == 1
-    assert abs(pixels_of(thumbnail) - np.asarray(upright)).mean() < MEAN_LEVELS["thumbnail"]
-
-
-def test_original_sends_the_file(tmp_path: Path) -> None:
-    file = encoded(NOISE, "PNG")
-    (tmp_path / "a").write_bytes(file)
-    assert encoder("original").unchanged(file) == file
-    assert encoder("original").encode(tmp_path / "a", model()) == file
-    assert (pixels_of(encoder("original").encode(NOISE, model())) == np.asarray(NOISE)).all()
+    assert abs(pixels_of(thumbnail) - np.asarray(small)).mean() < MEAN_LEVELS["thumbnail"]
+    # Of a picture in memory as well, whether it is reduced or not.
+    assert encoder().encode(opened(file), model()) == encoder().encode(upright, model())
+    arrived = opened(read(opened(file)))
+    assert (np.asarray(arrived) == np.asarray(upright)).all()
+    assert arrived.getexif().get(0x0112, 1) == 1
 
 
 def test_a_small_file_is_sent_unchanged(tmp_path: Path) -> None:
-    limit = IMAGE_ENCODINGS["thumbnail"].unchanged_up_to
-    small, large = b"x" * limit, b"x" * (limit + 1)
+    small, large = b"x" * SMALL, b"x" * (SMALL + 1)
     for source in (small, bytearray(small), memoryview(small)):
         assert encoder().unchanged(source) == small
+    assert encoder("original").unchanged(large) == large
     assert encoder().unchanged(large) is None
-    assert encoder().unchanged(np.zeros((limit, 2), np.uint8).data) is None
+    assert encoder().unchanged(np.zeros((SMALL, 2), np.uint8).data) is None
     path = tmp_path / "small"
     path.write_bytes(small)
     assert encoder().unchanged(path) is None
@@ -111,16 +209,8 @@ def test_a_small_file_is_sent_unchanged(tmp_path: Path) -> None:
 
 def test_a_thumbnail_larger_than_its_file_is_not_sent() -> None:
     file = encoded(NOISE.resize((600, 400)), "JPEG", quality=3)
-    file += b"\0" * (IMAGE_ENCODINGS["thumbnail"].unchanged_up_to + 1 - len(file))
-    huge = {"size": [600, 600]}
-    assert encoder().encode(file, model(**huge)) == file
-
-
-def test_the_orientation_of_a_picture_in_memory_counts() -> None:
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    sideways = opened(encoded(NOISE.transpose(Image.Transpose.ROTATE_90), "PNG", exif=exif))
-    assert encoder().encode(sideways, model()) == encoder().encode(NOISE, model())
+    file += b"\0" * (SMALL + 1 - len(file))
+    assert encoder().encode(file, model(size=[600, 600])) == file
 
 
 @pytest.mark.parametrize("mode", ["L", "LA", "P", "RGBA", "CMYK", "I;16", "1"])
@@ -148,11 +238,6 @@ def test_a_picture_in_memory_over_a_limit_fails_as_its_file_would() -> None:
     with pytest.raises(ImageError) as caught:
         encoder().encode(strip, model())
     assert caught.value.code == "LIMIT"
-
-
-def test_unknown_preprocessing_is_not_an_image_error() -> None:
-    with pytest.raises(ProtocolMismatch, match="transfer='original'"):
-        encoder().encode(NOISE, model(resize_mode="seam carving"))
 
 
 def test_one_thread_at_a_time_reads_an_object_that_is_passed_twice() -> None:

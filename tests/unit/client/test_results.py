@@ -8,10 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from clip_client import ClipClient, DeadlineExceeded, EmbeddedItem, EmbeddingBatch, ImageError
+from clip_client import DeadlineExceeded, EmbeddedItem, EmbeddingBatch, ImageError
 from clip_client._model import Tower
 from clip_client._results import Collector
-from clip_client.testing import FakeTriton, InMemoryTransports, Reply
+from clip_client.testing import FakeTriton, Reply
+from tests.fixtures.fakes import InMemoryClient
 from tests.fixtures.models.model_info import model_info
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ async def test_embed_keeps_paths_and_drops_images(tmp_path: Path) -> None:
     path.write_bytes(b"a")
     fake = FakeTriton()
     fake.script(Reply(row_errors={1: (4, "The file ends early.")}))
-    async with ClipClient("localhost", transport_factory=InMemoryTransports({"localhost": fake})) as clip:
+    async with InMemoryClient({"localhost": fake}) as clip:
         found = await clip.embed([b"0", b"1", path])
     assert found.sources == (None, None, str(path))
     assert list(found.errors) == [1]
@@ -47,8 +48,8 @@ async def test_embed_keeps_paths_and_drops_images(tmp_path: Path) -> None:
 
 def test_a_late_image_is_named() -> None:
     collector = Collector(model_info(), Tower.IMAGE, expected=2)
-    collector.add(0, None, np.ones(2, np.float32), False)
-    collector.add(1, "b.jpg", DeadlineExceeded("late", request_id="r"), False)
+    collector.add(0, None, (np.ones(2, np.float32), False))
+    collector.add(1, "b.jpg", DeadlineExceeded("late", request_id="r"))
     error = collector.batch().errors[1]
     assert (error.code, error.index, error.source, error.request_id) == ("TIMEOUT", 1, "b.jpg", "r")
 

@@ -1,1 +1,0 @@
-"""Parts of :mod:`clip_client.testing`; nothing in the product imports them."""
