@@ -246,6 +246,9 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
     async def ServerLive(self, request: Any, context: Any) -> Any:
         return service_pb2.ServerLiveResponse(live=self.live)
 
+    async def ServerMetadata(self, request: Any, context: Any) -> Any:
+        return service_pb2.ServerMetadataResponse(name="triton")
+
     async def ModelReady(self, request: Any, context: Any) -> Any:
         return service_pb2.ModelReadyResponse(ready=request.name in self.ready_models)
 

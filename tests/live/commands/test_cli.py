@@ -168,7 +168,7 @@ def test_doctor_tells_about_the_server(server: Server, capsys: pytest.CaptureFix
     report = json.loads(capsys.readouterr().out)
     found = {finding["name"]: finding["value"] for finding in report["findings"]}
     assert report["ok"] is True
-    assert found["Triton"] == "2.51.0 (triton)"
+    assert found["Triton"] == "2.51.0 (clip-serve:clip)"
     assert "a classification of a text output ends the server; very large" in found["known holes"]
     assert found["provider"] == "onnxruntime, on CPU"
     assert found["precision"] == 'auto, by its configuration; its log says what the model "runs on"'
