@@ -203,7 +203,10 @@ def _format_name(text: str) -> str:
 def _pixels(text: str) -> float:
     try:
         number = text.upper().removesuffix("P")
-        return float(number.removesuffix("M")) * (1e6 if number.endswith("M") else 1)
+        pixels = float(number.removesuffix("M")) * (1e6 if number.endswith("M") else 1)
+        if not 0 <= pixels < np.inf:
+            raise ValueError
+        return pixels
     except ValueError:
         raise QueryError(f"min-pixels is a number such as 2000000 or 2M, not {text!r}") from None
 

@@ -122,7 +122,7 @@ class Place:
                     found.append(picture)
                 if len(found) == wanted:
                     break
-            if len(found) == wanted or len(hits) == compared:
+            if len(found) == wanted or count >= compared:
                 break
             count *= 4
         fall = first_fall([picture.score for picture in found])

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from clip_client._vectors.files import VECTOR_SUFFIXES
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
 from clip_client.cli.options.connection import add_model_options, connected, read_config
 from clip_client.cli.options.place import QDRANT, Where, add_place_options, open_place, where
@@ -55,9 +56,9 @@ examples:
   clip-client search ./cat.jpg + at night --since 2021
   clip-client search sunset --null --top 100 | xargs -0 -I {} cp {} ~/sunsets
 
-A WORD that names an existing file is a photo to search for. A WORD with a / that names a folder, or what `clip-client
-embed` wrote, is where to search, like --in; write ./beach for a folder that is called like a word. Without any, all
-photos are searched that the store knows, as `clip-client dedup` and earlier searches have embedded them.
+A WORD with a / or a dot that names an existing file is a photo to search for. A WORD with a / that names a folder, or
+what `clip-client embed` wrote, is where to search, like --in; write ./beach for what is called like a word. Without
+any, all photos are searched that the store knows, as `clip-client dedup` and earlier searches have embedded them.
 
 If the output goes to a file or another program, each line is a score, a path, when it was taken, and the number of its
 other copies, with tabs between them. In the paths a backslash is written twice, and each byte that cannot be printed as
@@ -176,26 +177,23 @@ def _read_words(arguments: argparse.Namespace) -> tuple[list[Term], Where]:
 
     Raises QueryError, CommandFailed for a path that does not exist, and CommandMisused for a URL.
     """
-    from clip_client.search.query import terms_of
+    from clip_client.search.query import is_photo, terms_of
 
     words, places = [], list(arguments.places)
     for word in arguments.parts:
         path = os.path.expanduser(word.partition(":")[2] if re.match(r"[\d.]+:", word) else word)
-        if path.startswith(QDRANT):
+        is_path = _PATH.match(path) or os.sep in path
+        if path.startswith(QDRANT) or path.endswith(VECTOR_SUFFIXES) or (is_path and os.path.isdir(path)):
             places.append(path)
-            continue
-        if _URL.match(path):
+        elif _URL.match(path):
             raise CommandMisused(f"{path} is a URL, and only files are read; download it first: curl -O {path}")
-        if not _PATH.match(path) and os.sep not in path:
-            if os.path.isdir(path):
-                note = f"clip-client: {word} is searched for as a word; to search in the folder, write ./{word}"
-                print(note, file=sys.stderr)
-            words.append(word)
-        elif os.path.isdir(path) or path.endswith((".parquet", ".npz")):
-            places.append(path)
         elif _PATH.match(path) and not os.path.exists(path):
             raise CommandFailed(f"there is no file or folder {printable(path)}")
         else:
+            if os.path.exists(path) and not is_photo(path):
+                kind = "folder" if os.path.isdir(path) else "file"
+                note = f"clip-client: {word} is searched for as a word; write ./{word} for the {kind} of that name"
+                print(note, file=sys.stderr)
             words.append(word)
     return terms_of(words), where(places, arguments.store)
 

@@ -78,14 +78,14 @@ def where(named: Sequence[str], store: Path | None) -> Where:
     Raises CommandFailed for one that does not exist, and CommandMisused for several of which one is no photo.
     """
     for name in named:
-        if name.startswith(QDRANT) and len(named) == 1:
-            return Where(qdrant=name)
-        if not os.path.exists(name):
+        path, is_collection = Path(name), name.startswith(QDRANT)
+        if not (is_collection or path.exists()):
             raise CommandFailed(f"there is no file or folder {printable(name)}")
-        path = Path(name)
         is_store = (path / _STORE_FILE).is_file()
-        if (is_store or holds_vectors(path)) and len(named) > 1:
-            raise CommandMisused(f"{path} holds vectors, and is searched alone: name no other folder beside it")
+        if (is_collection or is_store or holds_vectors(path)) and len(named) > 1:
+            raise CommandMisused(f"{name} holds vectors, and is searched alone: name no other place beside it")
+        if is_collection:
+            return Where(qdrant=name)
         if is_store:
             return Where(store=path)
         if holds_vectors(path):

@@ -146,14 +146,18 @@ def test_null_ends_each_path(search: Search, album: Path, capfdbinary: pytest.Ca
 
 
 def test_vectors_that_embed_wrote_are_searched_by_path(
-    server: FakeTriton, album: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    server: FakeTriton,
+    album: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    vectors = tmp_path / "vectors.parquet"
-    assert main(["embed", str(album), "--output", str(vectors), "--url", server.url]) == 0
+    monkeypatch.chdir(tmp_path)
+    assert main(["embed", str(album), "--output", "vectors.parquet", "--url", server.url]) == 0
     capsys.readouterr()
-    assert main(["search", "blue", str(vectors), "--top", "1", "--url", server.url]) == 0
+    assert main(["search", "blue", "vectors.parquet", "--top", "1", "--url", server.url]) == 0
     assert names(capsys.readouterr().out) == ["blue.png"]
-    assert main(["search", "blue", str(vectors), "--camera", "x", "--url", server.url]) == 1
+    assert main(["search", "blue", "vectors.parquet", "--camera", "x", "--url", server.url]) == 1
     assert "camera needs what a store knows" in capsys.readouterr().err
 
 
@@ -186,6 +190,8 @@ def test_filters_that_leave_nothing_end_with_1(search: Search, album: Path, caps
         ([" "], 1, "the query is empty"),
         (["red", "--near", "here"], 1, "near is latitude"),
         (["red"], 1, "holds no photos yet: name a folder"),
+        (["red", "absent.parquet"], 1, "there is no file or folder absent.parquet"),
+        (["red", "--in", "qdrant://host/photos", "--in", "."], 2, "is searched alone"),
     ],
 )
 def test_what_cannot_be_searched_is_one_sentence(
@@ -216,10 +222,13 @@ def test_a_model_without_a_text_tower_says_so_before_anything_is_embedded(
     assert not (tmp_path / "store" / "vectors").exists()
 
 
-def test_a_folder_that_is_called_like_a_word_is_no_place(
+def test_what_is_called_like_a_word_is_one(
     search: Search, album: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (album / "red").mkdir()
+    (album / "blue").touch()
     monkeypatch.chdir(album)
-    assert search("red", ".") == 0
-    assert "red is searched for as a word; to search in the folder, write ./red" in capsys.readouterr().err
+    assert search("blue", "red", ".") == 0
+    said = capsys.readouterr().err
+    assert "red is searched for as a word; write ./red for the folder of that name" in said
+    assert "blue is searched for as a word; write ./blue for the file of that name" in said

@@ -106,6 +106,8 @@ def test_a_folder_is_not_another_whose_name_begins_the_same(store: Store, tmp_pa
         ({"until": "last year"}, "until is a year"),
         ({"near": "91,0,5"}, "near is latitude"),
         ({"min_pixels": "many"}, "min-pixels is a number"),
+        ({"min_pixels": "nan"}, "min-pixels is a number"),
+        ({"min_pixels": "-1M"}, "min-pixels is a number"),
         ({"format": "docx"}, "format is one of RAW file, .*HEIC"),
     ],
 )
@@ -152,6 +154,12 @@ def test_pictures_whose_files_are_gone_are_counted_and_the_list_is_still_full(st
     result = place.find(QUERY, top=2)
     assert [os.path.basename(picture.path) for picture in result.pictures] == ["small.jpg", "edited.png"]
     assert (result.gone, result.compared) == (1, 6)
+
+
+def test_a_query_that_compares_with_nothing_ends(store: Store) -> None:
+    place = Place(index=store_index(store, VECTOR_ID), store=store)
+    with np.errstate(invalid="ignore"):
+        assert place.find(np.array([np.inf, 1], np.float32)).pictures == ()
 
 
 def test_the_index_follows_the_store(store: Store, tmp_path: Path) -> None:
