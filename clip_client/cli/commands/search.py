@@ -9,16 +9,16 @@ import json
 import os
 import re
 import sys
-from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+from anyio import to_thread
 
 from clip_client._vectors.files import VECTOR_SUFFIXES
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
 from clip_client.cli.options.connection import add_model_options, connected, read_config
-from clip_client.cli.options.place import QDRANT, Where, add_place_options, open_place, where
-from clip_client.cli.options.store import opened_store
+from clip_client.cli.options.place import QDRANT, Where, add_place_options
 from clip_client.cli.output.output_file import check_place, output
 from clip_client.cli.output.progress import ProgressBars, progress_bars
 from clip_client.cli.parser import count, user_path
@@ -26,12 +26,13 @@ from clip_client.dedup.text import counted, escaped, printable
 from clip_client.dedup.types import is_random
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from clip_client.dedup import FailedFile, Store
+    from clip_client.dedup import Store
+    from clip_client.dedup.files.directories import DirectorySet
     from clip_client.search.filters import Filter
-    from clip_client.search.pictures import FoundPicture, FoundPictures
-    from clip_client.search.query import QueryVector, Term
+    from clip_client.search.pictures import FoundPicture, FoundPictures, Place
+    from clip_client.search.query import Term
 
 TOP: Final = 20
 _URL: Final = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
@@ -75,14 +76,12 @@ class Answer:
     model: str
     vector_id: str
     """Of the photos."""
-    is_unclear: bool = False
-    """The scores look like those of texts that mean nothing."""
     truncated: Sequence[str]
     """Texts of which the model has read only the beginning."""
-    failed: Sequence[FailedFile] = ()
-    """Files that could not be embedded."""
-    skipped: Mapping[str, int] = field(default_factory=dict)
-    """Kind -> number of files that are not called like photos."""
+    is_unclear: bool = False
+    """The scores look like those of texts that mean nothing."""
+    place: Place | None = None
+    """Where it was found; None for a collection."""
 
     def to_mapping(self) -> dict[str, Any]:
         """Return what ``--json`` prints."""
@@ -97,8 +96,8 @@ class Answer:
             "gone": self.found.gone,
             "truncated": list(self.truncated),
             "photos": [picture.to_mapping() for picture in self.found.pictures],
-            "failed": [vars(failure) for failure in self.failed],
-            "skipped": dict(self.skipped),
+            "failed": [vars(failure) for failure in self.place.failed] if self.place else [],
+            "skipped": dict(self.place.skipped) if self.place else {},
         }
 
 
@@ -138,29 +137,26 @@ def add_search_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read the words, and search."""
-    need_search()
     return search_and_print(arguments, *_read_words(arguments))
-
-
-def need_search() -> None:
-    """Raise CommandFailed for a package that a search lacks."""
-    need("rich", "pyarrow", "faiss", "defusedxml", "platformdirs", extra="dedup")
 
 
 def search_and_print(
     arguments: argparse.Namespace, terms: list[Term], places: Where, *, without: Sequence[str] = ()
 ) -> int:
     """Search, and print what was found, except the files ``without``; the exit code is 1 if that is nothing."""
+    need("rich", "pyarrow", "faiss", "defusedxml", "platformdirs", extra="dedup")
+    from clip_client.dedup.files.directories import DirectorySet
     from clip_client.search.filters import Filter
 
-    wanted = Filter(**{name: getattr(arguments, name) for name in FILTERS})
-    wanted.demands()
+    wanted = Filter.of(**{name: getattr(arguments, name) for name in FILTERS})
     if arguments.report is not None:
         need("jinja2")
         check_place(arguments.report)
-    with nullcontext() if places.vectors is not None or places.qdrant else opened_store(places.store) as store:
+    if places.qdrant and arguments.strict:
+        raise CommandMisused("--strict needs all scores, and a collection of Qdrant returns the best: leave it out")
+    with places.opened_store() as store:
         with progress_bars() as show:
-            answer = asyncio.run(_search(arguments, terms, places, wanted, without, store, show))
+            answer = asyncio.run(_search(arguments, terms, places, wanted, DirectorySet(without), store, show))
         _print(answer, arguments)
         if arguments.report is not None:
             from clip_client.dedup.features.preview import thumbnail
@@ -195,7 +191,7 @@ def _read_words(arguments: argparse.Namespace) -> tuple[list[Term], Where]:
                 note = f"clip-client: {word} is searched for as a word; write ./{word} for the {kind} of that name"
                 print(note, file=sys.stderr)
             words.append(word)
-    return terms_of(words), where(places, arguments.store)
+    return terms_of(words), Where.of(places, arguments.store)
 
 
 async def _search(
@@ -203,58 +199,39 @@ async def _search(
     terms: list[Term],
     places: Where,
     wanted: Filter,
-    without: Sequence[str],
+    without: DirectorySet,
     store: Store | None,
     show: ProgressBars,
 ) -> Answer:
-    from anyio import to_thread
-
-    from clip_client.dedup.files.directories import DirectorySet
+    from clip_client.search.qdrant import QdrantCollection
     from clip_client.search.query import query_vector
     from clip_client.search.scores import NeutralTexts
-    from clip_client.search.store_index import index_folder
 
     async with connected(read_config(arguments)) as clip:
         query = await query_vector(clip, terms)  # first: new photos may take hours
         model = await clip.model()
+        words: dict[str, Any] = {
+            "query": " ".join(arguments.parts),
+            "model": model.id,
+            "truncated": query.truncated,
+        }
         if places.qdrant:
-            found = await to_thread.run_sync(_find_in_qdrant, places.qdrant, query, model.vector_id, wanted, arguments)
-            vector_id = model.vector_id
-        else:
-            opened = await open_place(places, clip, store, show)
-            place = replace(opened.place, without=DirectorySet(without))
-            vector_id = place.index.vector_id
-            query.check(vector_id)
-            rows = await to_thread.run_sync(place.rows, wanted)
-            options = {"top": arguments.top, "strict": arguments.strict, "in_folder": wanted.in_folder}
-            found = await to_thread.run_sync(lambda: place.find(query.vector, rows, **options))
-        answer = Answer(
-            found=found,
-            query=" ".join(arguments.parts),
-            model=model.id,
-            vector_id=vector_id,
-            truncated=query.truncated,
+            query.check(model.vector_id)
+            with QdrantCollection(places.qdrant) as collection:
+                found = await to_thread.run_sync(
+                    lambda: collection.find(query.vector, model.vector_id, wanted, top=arguments.top, without=without)
+                )
+            return Answer(found=found, vector_id=model.vector_id, **words)
+        place = replace(await places.opened(clip, store, show), without=without)
+        query.check(place.index.vector_id)
+        found = await to_thread.run_sync(
+            lambda: place.find(query.vector, wanted, top=arguments.top, strict=arguments.strict)
         )
-        if places.qdrant:
-            return answer
+        is_unclear = False
         if query.is_text and found.pictures:
-            folder = None if store is None else index_folder(store, vector_id)
-            neutral = await NeutralTexts.of(clip, place.index, folder)
-            is_unclear = await to_thread.run_sync(neutral.is_unclear, query.vector, place.index, rows)
-            answer = replace(answer, is_unclear=is_unclear)
-        return replace(answer, failed=opened.failed, skipped=opened.skipped)
-
-
-def _find_in_qdrant(
-    address: str, query: QueryVector, vector_id: str, wanted: Filter, arguments: argparse.Namespace
-) -> FoundPictures:
-    from clip_client.search.qdrant import QdrantAddress, QdrantCollection
-
-    if arguments.strict:
-        raise CommandMisused("--strict needs all scores, and a collection of Qdrant returns the best: leave it out")
-    query.check(vector_id)
-    with QdrantCollection(QdrantAddress.of(address)) as collection:
-        return collection.find(query.vector, vector_id, wanted, top=arguments.top)
+            neutral = await NeutralTexts.of(clip, place.index)
+            is_unclear = await to_thread.run_sync(neutral.is_unclear, query.vector, place.index, found.rows)
+        return Answer(found=found, vector_id=place.index.vector_id, is_unclear=is_unclear, place=place, **words)
 
 
 def _print(answer: Answer, arguments: argparse.Namespace) -> None:
@@ -264,6 +241,11 @@ def _print(answer: Answer, arguments: argparse.Namespace) -> None:
     from clip_client.dedup.reporting.terminal import print_failed, print_skipped
 
     pictures = answer.found.pictures
+    listed = [
+        (picture, path)
+        for picture in pictures
+        for path in (picture.path, *(picture.copies if arguments.copies else ()))
+    ]
     is_table = sys.stdout.isatty() and not (arguments.json or arguments.csv or arguments.null)
     notes = Console(stderr=not is_table, highlight=False, soft_wrap=True)
     for sentence in _warnings(answer):
@@ -271,28 +253,22 @@ def _print(answer: Answer, arguments: argparse.Namespace) -> None:
     if arguments.json:
         print(json.dumps(answer.to_mapping(), indent=2))
     elif arguments.csv:
-        _print_csv(pictures, copies=arguments.copies)
+        _print_csv(listed)
     elif arguments.null:
-        for picture in pictures:
-            for path in (picture.path, *(picture.copies if arguments.copies else ())):
-                sys.stdout.buffer.write(os.fsencode(path) + b"\0")
+        sys.stdout.buffer.write(b"".join(os.fsencode(path) + b"\0" for _, path in listed))
     elif is_table:
         _print_table(pictures, notes, copies=arguments.copies)
     else:
-        for picture in pictures:
-            print(f"{picture.score:.4f}\t{escaped(picture.path)}\t{picture.taken}\t{len(picture.copies)}")
-            for path in picture.copies if arguments.copies else ():
-                print(f"copy\t{escaped(path)}\t\t")
+        for picture, path in listed:
+            score, taken, copies = f"{picture.score:.4f}", picture.taken, str(len(picture.copies))
+            columns = (score, taken, copies) if path == picture.path else ("copy", "", "")
+            print("\t".join((columns[0], escaped(path), *columns[1:])))
     sys.stdout.flush()
-    print_failed(answer.failed, notes)
-    print_skipped(answer.skipped, notes)
-    if answer.found.gone:
-        are_gone = counted(answer.found.gone, "nearer picture")
-        notes.print(f"{are_gone} not listed, because the files are no longer where they were", markup=False)
-    if arguments.strict and answer.found.fall is None and pictures:
-        notes.print("the scores fall off nowhere, so --strict leaves nothing out", markup=False)
-    compared = counted(answer.found.compared, "photo")
-    notes.print(f"{compared} compared, model {answer.model}", markup=False)
+    if answer.place is not None:
+        print_failed(answer.place.failed, notes)
+        print_skipped(answer.place.skipped, notes)
+    for sentence in _notes(answer, strict=arguments.strict):
+        notes.print(sentence, markup=False)
 
 
 def _warnings(answer: Answer) -> list[str]:
@@ -309,16 +285,25 @@ def _warnings(answer: Answer) -> list[str]:
     return warnings
 
 
-def _print_csv(pictures: Sequence[FoundPicture], *, copies: bool) -> None:
-    columns = ("score", "path", "taken", "camera", "width", "height", "format", "copies", "copy_of")
+def _notes(answer: Answer, *, strict: bool) -> Iterator[str]:
+    """Yield what a person may want to know after the list."""
+    if answer.found.gone:
+        are_gone = counted(answer.found.gone, "nearer picture")
+        yield f"{are_gone} not listed, because the files are no longer where they were"
+    if strict and answer.found.fall is None and answer.found.pictures:
+        yield "the scores fall off nowhere, so --strict leaves nothing out"
+    yield f"{counted(answer.found.compared, 'photo')} compared, model {answer.model}"
+
+
+def _print_csv(listed: Sequence[tuple[FoundPicture, str]]) -> None:
     writer = csv.writer(sys.stdout)
-    writer.writerow(columns)
-    for picture in pictures:
+    writer.writerow(("score", "path", "taken", "camera", "width", "height", "format", "copies", "copy_of"))
+    for picture, path in listed:
         facts = [picture.facts.get(name) for name in ("camera", "width", "height", "format")]
-        score = f"{picture.score:.6f}"
-        writer.writerow([score, printable(picture.path), picture.taken, *facts, len(picture.copies), ""])
-        for path in picture.copies if copies else ():
-            writer.writerow([score, printable(path), *[""] * 6, printable(picture.path)])
+        about = [picture.taken, *facts, len(picture.copies), ""]
+        if path != picture.path:
+            about = [*[""] * 6, printable(picture.path)]
+        writer.writerow([f"{picture.score:.6f}", printable(path), *about])
 
 
 def _print_table(pictures: Sequence[FoundPicture], console: Any, *, copies: bool) -> None:

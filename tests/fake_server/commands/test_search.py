@@ -158,7 +158,7 @@ def test_vectors_that_embed_wrote_are_searched_by_path(
     assert main(["search", "blue", "vectors.parquet", "--top", "1", "--url", server.url]) == 0
     assert names(capsys.readouterr().out) == ["blue.png"]
     assert main(["search", "blue", "vectors.parquet", "--camera", "x", "--url", server.url]) == 1
-    assert "camera needs what a store knows" in capsys.readouterr().err
+    assert "only in-folder can be asked of vectors alone" in capsys.readouterr().err
 
 
 def test_a_collection_of_qdrant_is_filled_and_searched(
@@ -173,6 +173,9 @@ def test_a_collection_of_qdrant_is_filled_and_searched(
     printed = capsys.readouterr()
     assert names(printed.out) == ["red again.png", "pink.png"]
     assert "5 photos compared" in printed.err
+    assert main(["similar", str(album / "pink.png"), "--in", address, "--top", "1", *options]) == 0
+    assert names(capsys.readouterr().out) == ["red again.png"]
+    assert main(["search", "red", "--in", address, "--strict", *options]) == 2
 
 
 def test_filters_that_leave_nothing_end_with_1(search: Search, album: Path, capsys: pytest.CaptureFixture[str]) -> None:
