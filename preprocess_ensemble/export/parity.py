@@ -5,13 +5,12 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from PIL import Image
 
-from preprocess_ensemble.export.model_source import BuiltGraph, ExportError, GraphOptions
+from preprocess_ensemble.export.model_source import ExportError
 from preprocess_ensemble.export.onnx_file import quantize
 from preprocess_ensemble.imaging.decode import decode
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
@@ -21,7 +20,9 @@ from preprocess_ensemble.runtimes.onnx_session import open_session, session_opti
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+    from onnxruntime import SessionOptions
 
+    from preprocess_ensemble.export.exportable import BuiltGraph, GraphOptions
     from preprocess_ensemble.runtimes.agreement import Rows
     from preprocess_ensemble.runtimes.model import Session
 
@@ -73,38 +74,38 @@ class Agreement:
     """What the measurement was, for people."""
 
 
-def measure(built: BuiltGraph, options: GraphOptions) -> Agreement:
+def measure(built: BuiltGraph, rows: Rows, options: GraphOptions) -> Agreement:
     """Quantise a graph that is to be int8, and check it. Raises ExportError if it is not what PyTorch computes."""
     file, precision = built.files[-1], options.precision
     if precision == "int8":
         quantize(file)
-    is_pytorchs = built.other_weights is None
-    options.report("comparing it with PyTorch" if is_pytorchs else "checking it")
-    lowest, vectors = check(_opened(file, precision), built.rows, built.expected, options.fingerprint, precision)
+    options.report("comparing it with PyTorch" if built.other_weights is None else "checking it")
+    session = open_session(file, _options(precision))
+    lowest, vectors = check(session, rows, built.expected, options.fingerprint, precision)
     required = REQUIRED_COSINE[precision]
     if built.other_weights is None:
-        worst, compared = lowest, 0 if built.expected is None else len(built.expected)
+        compared = 0 if built.expected is None else len(built.expected)
         sentence = f"cosine to PyTorch {lowest:.7f}, {required} is required"
     else:
-        worst, compared = min(lowest, built.other_weights), 0
+        compared = 0
         to_fp32 = "" if precision == "fp32" else f", and {precision} one of {lowest:.7f} to fp32"
         sentence = (
             f"its graph has a cosine of {built.other_weights:.7f} to PyTorch with other weights{to_fp32}; PyTorch's "
             "vectors of these weights are not known here"
         )
-    parity = Parity(images=compared, min_cosine=worst, required=required)
+        lowest = min(lowest, built.other_weights)
+    parity = Parity(images=compared, min_cosine=lowest, required=required)
     return Agreement(parity=parity, canary=vectors[-1], sentence=sentence)
 
 
-def _opened(file: Path, precision: str) -> Session:
-    """Open a model with the options that config.pbtxt gives it: see ``model_repository/config.py``."""
+def _options(precision: str) -> SessionOptions:
+    """Return the options that config.pbtxt gives a model: see ``model_repository/config.py``."""
     from onnxruntime import GraphOptimizationLevel
 
     options = session_options()
     if precision == "fp16":
         options.graph_optimization_level = GraphOptimizationLevel.ORT_ENABLE_EXTENDED
-    session: Session = open_session(file, options)
-    return session
+    return options
 
 
 def check(

@@ -16,7 +16,8 @@ import numpy as np
 from benchmarks.fixtures.repositories import exported_passport
 from benchmarks.harness.experiment import Run, experiment, option, rounds
 from benchmarks.harness.results import show
-from preprocess_ensemble.model_repository.config import encoder_directory, text_encoder_directory
+from preprocess_ensemble.contract import DEFAULT_NAMES
+from preprocess_ensemble.model_repository.config import version_directory
 from preprocess_ensemble.runtimes.agreement import checked_vectors
 from preprocess_ensemble.runtimes.onnx_session import open_session, session_options
 
@@ -72,10 +73,11 @@ def measure(run: Run) -> dict[str, Any]:
 def _towers(repository: Path, passport: Passport, batch: int) -> dict[str, Tower]:
     generator = np.random.default_rng(0)
     pixels = generator.integers(0, 256, (batch, *passport.preprocess["size"], 3), np.uint8)
-    found = {"image": Tower(encoder_directory(repository) / "model.onnx", passport.fingerprint, pixels)}
+    found = {"image": Tower(version_directory(repository) / "model.onnx", passport.fingerprint, pixels)}
     if (text := passport.text) is not None:
         tokens = generator.integers(3, _TOKENS, (batch, text.tokenizer["context_length"]), np.int32)
-        found["text"] = Tower(text_encoder_directory(repository) / "model.onnx", text.fingerprint, tokens)
+        model = version_directory(repository, DEFAULT_NAMES.text_encoder) / "model.onnx"
+        found["text"] = Tower(model, text.fingerprint, tokens)
     return found
 
 

@@ -18,7 +18,7 @@ def tower() -> Any:
 def test_the_vectors_are_the_same_and_less_is_computed(tower: Any) -> None:
     import torch
 
-    from preprocess_ensemble.export.pytorch.class_token_pruning import prune_to_class_token
+    from preprocess_ensemble.export.pytorch.graph import prune_to_class_token
 
     images = torch.rand((3, 3, 224, 224), generator=torch.Generator().manual_seed(0))
     rows: list[int] = []
@@ -33,7 +33,7 @@ def test_the_vectors_are_the_same_and_less_is_computed(tower: Any) -> None:
 
 @pytest.mark.parametrize(("name", "value"), [("pool_type", "avg"), ("output_tokens", True)])
 def test_a_tower_that_uses_more_tokens_is_not_pruned(tower: Any, name: str, value: object) -> None:
-    from preprocess_ensemble.export.pytorch.class_token_pruning import prune_to_class_token
+    from preprocess_ensemble.export.pytorch.graph import prune_to_class_token
 
     setattr(tower, name, value)
     last = tower.transformer.resblocks[-1]

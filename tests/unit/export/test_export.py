@@ -20,7 +20,7 @@ from PIL import Image
 from benchmarks.fixtures.server import TINY_CLIP
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.export import command as export_command
-from preprocess_ensemble.export import exporter, parity, towers
+from preprocess_ensemble.export import exporter, parity
 from preprocess_ensemble.export.atomic_install import require_space
 from preprocess_ensemble.export.model_source import ExportError
 from preprocess_ensemble.imaging.transform import PreprocessConfig
@@ -170,7 +170,7 @@ def test_another_size_changes_the_configuration(tmp_path: Path) -> None:
 
 
 def test_large_weights_go_to_a_file_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(towers, "_MAX_FILE_BYTES", 1_000_000)
+    monkeypatch.setattr(exporter, "_MAX_FILE_BYTES", 1_000_000)
     directory = tmp_path / "clip_encoder" / "1"
     export_tiny(tmp_path, seed=1)
     old = {path.name for path in directory.iterdir()}

@@ -9,7 +9,7 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper
 
-from preprocess_ensemble.export.shape_folding import fold_shapes
+from preprocess_ensemble.export.onnx_file import fold_shapes
 from tests.fixtures.models import tiny_onnx
 
 if TYPE_CHECKING:

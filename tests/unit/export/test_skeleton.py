@@ -16,11 +16,10 @@ import pytest
 from benchmarks.fixtures.server import TINY_CLIP
 from preprocess_ensemble.export import command, exporter, parity
 from preprocess_ensemble.export.model_source import ExportError, WrongChoice, shipped_models
-from preprocess_ensemble.export.skeleton import GENERATED, Skeleton, Tower, find_skeleton
-from preprocess_ensemble.export.skeleton_model import SkeletonModel
+from preprocess_ensemble.export.skeleton import GENERATED, Skeleton, SkeletonModel, Tower, find_skeleton
 from preprocess_ensemble.export.state_dict import generate
 from preprocess_ensemble.model_repository.config import installed_passport
-from preprocess_ensemble.runtimes.agreement import sample_tokens
+from preprocess_ensemble.runtimes.agreement import sample_pixels, sample_tokens
 from tests.paths import ROOT
 
 if TYPE_CHECKING:
@@ -228,11 +227,11 @@ def test_a_model_whose_weights_are_combined_has_no_skeleton(tmp_path: Path) -> N
 def test_recording_leaves_the_network_as_it_is(network: torch.nn.Module, tmp_path: Path) -> None:
     import torch
 
-    from preprocess_ensemble.export.pytorch.recording import record_image_graph, record_text_graph
+    from preprocess_ensemble.export.pytorch.recording import record_tower
 
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
-    record_image_graph(network, (224, 224), 512, tmp_path / "model.onnx")
-    record_text_graph(network, 77, 512, tmp_path / "model.onnx")
+    for rows in (sample_pixels(224, 224), sample_tokens(77, 49408, 0)):
+        record_tower(network, rows, 512, tmp_path / "model.onnx")
     after = network.state_dict()
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)

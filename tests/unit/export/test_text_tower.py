@@ -19,8 +19,7 @@ from preprocess_ensemble.export.model_source import ExportError, WrongChoice
 from preprocess_ensemble.model_repository.config import (
     installed_passport,
     read_config,
-    text_encoder_directory,
-    tokenizer_directory,
+    version_directory,
 )
 from preprocess_ensemble.runtimes.agreement import checked_vectors
 from preprocess_ensemble.runtimes.onnx_session import open_session
@@ -56,19 +55,19 @@ def text_of(passport: Passport | None) -> TextTower:
 def tokens_of(repository: Path, texts: list[str], names: ModelNames = DEFAULT_NAMES) -> npt.NDArray[np.int32]:
     text = text_of(installed_passport(repository, names))
     config = TokenizerConfig.from_mapping(text.tokenizer)
-    tokenizer = Tokenizer.load(tokenizer_directory(repository, names), config, text.tokenizer_sha256)
+    tokenizer = Tokenizer.load(version_directory(repository, names.tokenize), config, text.tokenizer_sha256)
     return tokenizer.encode(texts)[0]
 
 
 def vectors_of(repository: Path, texts: list[str], names: ModelNames = DEFAULT_NAMES) -> npt.NDArray[np.float32]:
     """Vectors by what is installed, whose fingerprint must be that of the passport."""
     text = text_of(installed_passport(repository, names))
-    session = open_session(text_encoder_directory(repository, names) / "model.onnx")
+    session = open_session(version_directory(repository, names.text_encoder) / "model.onnx")
     return checked_vectors(session, tokens_of(repository, texts, names), text.fingerprint)
 
 
 def test_the_file_is_readable_for_the_oldest_server(tiny_pair_repository: Path) -> None:
-    model = onnx.load(str(text_encoder_directory(tiny_pair_repository) / "model.onnx"))
+    model = onnx.load(str(version_directory(tiny_pair_repository, DEFAULT_NAMES.text_encoder) / "model.onnx"))
     assert model.ir_version == 8
     assert [(opset.domain, opset.version) for opset in model.opset_import] == [("", 17)]
     assert [tensor.name for tensor in model.graph.input] == ["tokens", "status"]
@@ -177,7 +176,7 @@ def test_a_model_of_the_user_with_such_a_name_is_not_removed(tmp_path: Path) -> 
 def test_a_text_tower_that_lost_a_file_is_written_again(tmp_path: Path) -> None:
     text = text_of(export(tmp_path))
     files = contents(tmp_path)
-    (tokenizer_directory(tmp_path) / "tokenizer.json").unlink()
+    (version_directory(tmp_path, DEFAULT_NAMES.tokenize) / "tokenizer.json").unlink()
     assert text_of(export(tmp_path)) == text
     assert contents(tmp_path) == files
 
