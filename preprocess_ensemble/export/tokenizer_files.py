@@ -16,8 +16,7 @@ from typing import Any, Final
 
 from preprocess_ensemble.export import hub
 from preprocess_ensemble.export.model_source import ExportError, WrongChoice
-from preprocess_ensemble.text.cleaning import CLEANINGS, END, START
-from preprocess_ensemble.text.tokenizer import TOKENIZER_FILE, TokenizerConfig
+from preprocess_ensemble.text.tokenizer import CLEANINGS, END, START, TOKENIZER_FILE, TokenizerConfig
 
 _MERGES: Final = Path(__file__).with_name("vocabulary") / "clip_merges.txt.gz"
 _SETTINGS_FILE: Final = "tokenizer_config.json"

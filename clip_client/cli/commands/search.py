@@ -9,7 +9,8 @@ import json
 import os
 import re
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,7 +27,7 @@ from clip_client.dedup.text import counted, escaped, printable
 from clip_client.dedup.types import is_random
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from clip_client.dedup import Store
     from clip_client.dedup.files.directories import DirectorySet
@@ -48,7 +49,7 @@ FILTERS: Final = {
     "min_pixels": ("N", "with at least N pixels: 2000000 or 2M"),
     "near": ("LAT,LON,KM", "taken within KM kilometres of this place: 47.37,8.54,10"),
 }
-"""Field of a :class:`~clip_client.search.filters.Filter` -> what its option takes and means."""
+"""Argument of :meth:`~clip_client.search.filters.Filter.of` -> what its option takes and means."""
 
 _EPILOG: Final = """\
 examples:
@@ -65,40 +66,6 @@ If the output goes to a file or another program, each line is a score, a path, w
 other copies, with tabs between them. In the paths a backslash is written twice, and each byte that cannot be printed as
 \\xNN; printf %b gives the path back. --null prints paths as they are.
 """
-
-
-@dataclass(frozen=True, kw_only=True)
-class Answer:
-    """What a search found, and what a person should know about it."""
-
-    found: FoundPictures
-    query: str
-    model: str
-    vector_id: str
-    """Of the photos."""
-    truncated: Sequence[str]
-    """Texts of which the model has read only the beginning."""
-    is_unclear: bool = False
-    """The scores look like those of texts that mean nothing."""
-    place: Place | None = None
-    """Where it was found; None for a collection."""
-
-    def to_mapping(self) -> dict[str, Any]:
-        """Return what ``--json`` prints."""
-        return {
-            "query": self.query,
-            "model": self.model,
-            "vector_id": self.vector_id,
-            "compared": self.found.compared,
-            "is_random": is_random(self.model),
-            "nothing_clearly_matches": self.is_unclear,
-            "scores_fall_after": self.found.fall,
-            "gone": self.found.gone,
-            "truncated": list(self.truncated),
-            "photos": [picture.to_mapping() for picture in self.found.pictures],
-            "failed": [vars(failure) for failure in self.place.failed] if self.place else [],
-            "skipped": dict(self.place.skipped) if self.place else {},
-        }
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -156,16 +123,17 @@ def search_and_print(
         raise CommandMisused("--strict needs all scores, and a collection of Qdrant returns the best: leave it out")
     with places.opened_store() as store:
         with progress_bars() as show:
-            answer = asyncio.run(_search(arguments, terms, places, wanted, DirectorySet(without), store, show))
-        _print(answer, arguments)
+            search = _search(arguments, terms, places, wanted, DirectorySet(without), store, show)
+            found, place, about = asyncio.run(search)
+        _print(arguments, found.pictures, place, about)
         if arguments.report is not None:
             from clip_client.dedup.features.preview import thumbnail
             from clip_client.search.page import write_page
 
             with output(arguments.report) as file:
-                write_page(answer.to_mapping(), answer.found.pictures, file, thumbnail=thumbnail)
+                write_page(about, found.pictures, file, thumbnail=thumbnail)
             print(f"clip-client: written: {arguments.report}", file=sys.stderr)
-    return 0 if answer.found.pictures else 1
+    return 0 if found.pictures else 1
 
 
 def _read_words(arguments: argparse.Namespace) -> tuple[list[Term], Where]:
@@ -173,6 +141,7 @@ def _read_words(arguments: argparse.Namespace) -> tuple[list[Term], Where]:
 
     Raises QueryError, CommandFailed for a path that does not exist, and CommandMisused for a URL.
     """
+    from clip_client.dedup.files.file_types import PHOTO_SUFFIXES, RAW_SUFFIXES, suffix_of
     from clip_client.search.query import is_photo, terms_of
 
     words, places = [], list(arguments.places)
@@ -183,7 +152,7 @@ def _read_words(arguments: argparse.Namespace) -> tuple[list[Term], Where]:
             places.append(path)
         elif _URL.match(path):
             raise CommandMisused(f"{path} is a URL, and only files are read; download it first: curl -O {path}")
-        elif _PATH.match(path) and not os.path.exists(path):
+        elif (_PATH.match(path) or suffix_of(path) in PHOTO_SUFFIXES | RAW_SUFFIXES) and not os.path.exists(path):
             raise CommandFailed(f"there is no file or folder {printable(path)}")
         else:
             if os.path.exists(path) and not is_photo(path):
@@ -202,45 +171,57 @@ async def _search(
     without: DirectorySet,
     store: Store | None,
     show: ProgressBars,
-) -> Answer:
+) -> tuple[FoundPictures, Place | None, dict[str, Any]]:
+    """Return what was found, where, None for a collection, and what ``--json`` prints about it."""
     from clip_client.search.qdrant import QdrantCollection
     from clip_client.search.query import query_vector
     from clip_client.search.scores import NeutralTexts
 
+    place, is_unclear = None, False
     async with connected(read_config(arguments)) as clip:
         query = await query_vector(clip, terms)  # first: new photos may take hours
         model = await clip.model()
-        words: dict[str, Any] = {
-            "query": " ".join(arguments.parts),
-            "model": model.id,
-            "truncated": query.truncated,
-        }
+        vector_id = model.vector_id
         if places.qdrant:
-            query.check(model.vector_id)
+            query.check(vector_id)
             with QdrantCollection(places.qdrant) as collection:
                 found = await to_thread.run_sync(
-                    lambda: collection.find(query.vector, model.vector_id, wanted, top=arguments.top, without=without)
+                    lambda: collection.find(query.vector, vector_id, wanted, top=arguments.top, without=without)
                 )
-            return Answer(found=found, vector_id=model.vector_id, **words)
-        place = replace(await places.opened(clip, store, show), without=without)
-        query.check(place.index.vector_id)
-        found = await to_thread.run_sync(
-            lambda: place.find(query.vector, wanted, top=arguments.top, strict=arguments.strict)
-        )
-        is_unclear = False
-        if query.is_text and found.pictures:
-            neutral = await NeutralTexts.of(clip, place.index)
-            is_unclear = await to_thread.run_sync(neutral.is_unclear, query.vector, place.index, found.rows)
-        return Answer(found=found, vector_id=place.index.vector_id, is_unclear=is_unclear, place=place, **words)
+        else:
+            place = replace(await places.opened(clip, store, show), without=without)
+            vector_id = place.index.vector_id
+            query.check(vector_id)
+            find = partial(place.find, query.vector, wanted, top=arguments.top, strict=arguments.strict)
+            found = await to_thread.run_sync(find)
+            if query.is_text and found.pictures:
+                neutral = await NeutralTexts.of(clip, place.index)
+                is_unclear = await to_thread.run_sync(neutral.is_unclear, query.vector, place.index, found.rows)
+    about = {
+        "query": " ".join(arguments.parts),
+        "model": model.id,
+        "vector_id": vector_id,
+        "compared": found.compared,
+        "is_random": is_random(model.id),
+        "nothing_clearly_matches": is_unclear,
+        "scores_fall_after": found.fall,
+        "gone": found.gone,
+        "truncated": list(query.truncated),
+        "photos": [picture.to_mapping() for picture in found.pictures],
+        "failed": [] if place is None else list(map(vars, place.failed)),
+        "skipped": {} if place is None else dict(place.skipped),
+    }
+    return found, place, about
 
 
-def _print(answer: Answer, arguments: argparse.Namespace) -> None:
+def _print(
+    arguments: argparse.Namespace, pictures: Sequence[FoundPicture], place: Place | None, about: Mapping[str, Any]
+) -> None:
     """Print the pictures on standard output, and the notes on standard error; in a terminal all on the same screen."""
     from rich.console import Console
 
     from clip_client.dedup.reporting.terminal import print_failed, print_skipped
 
-    pictures = answer.found.pictures
     listed = [
         (picture, path)
         for picture in pictures
@@ -248,10 +229,10 @@ def _print(answer: Answer, arguments: argparse.Namespace) -> None:
     ]
     is_table = sys.stdout.isatty() and not (arguments.json or arguments.csv or arguments.null)
     notes = Console(stderr=not is_table, highlight=False, soft_wrap=True)
-    for sentence in _warnings(answer):
+    for sentence in _warnings(about):
         notes.print(sentence, style="yellow", markup=False)
     if arguments.json:
-        print(json.dumps(answer.to_mapping(), indent=2))
+        print(json.dumps(about, indent=2))
     elif arguments.csv:
         _print_csv(listed)
     elif arguments.null:
@@ -264,35 +245,27 @@ def _print(answer: Answer, arguments: argparse.Namespace) -> None:
             columns = (score, taken, copies) if path == picture.path else ("copy", "", "")
             print("\t".join((columns[0], escaped(path), *columns[1:])))
     sys.stdout.flush()
-    if answer.place is not None:
-        print_failed(answer.place.failed, notes)
-        print_skipped(answer.place.skipped, notes)
-    for sentence in _notes(answer, strict=arguments.strict):
-        notes.print(sentence, markup=False)
+    if place is not None:
+        print_failed(place.failed, notes)
+        print_skipped(place.skipped, notes)
+    if about["gone"]:
+        are_gone = counted(about["gone"], "nearer picture")
+        notes.print(f"{are_gone} not listed, because the files are no longer where they were", markup=False)
+    if arguments.strict and about["scores_fall_after"] is None and pictures:
+        notes.print("the scores fall off nowhere, so --strict leaves nothing out", markup=False)
+    notes.print(f"{counted(about['compared'], 'photo')} compared, model {about['model']}", markup=False)
 
 
-def _warnings(answer: Answer) -> list[str]:
-    """Return what a person should know before the list."""
-    warnings = [f"The model has read only the beginning of: {printable(text)}" for text in answer.truncated]
-    if is_random(answer.model):
-        warnings.append(
-            "The weights of this model are random: no ranking means anything, but copies of a photo are near it."
-        )
-    elif answer.is_unclear:
-        warnings.append("Nothing clearly matches. These photos are the nearest, as they would be to meaningless words.")
-    if not answer.found.compared:
-        warnings.append("There is no photo that fits.")
-    return warnings
-
-
-def _notes(answer: Answer, *, strict: bool) -> Iterator[str]:
-    """Yield what a person may want to know after the list."""
-    if answer.found.gone:
-        are_gone = counted(answer.found.gone, "nearer picture")
-        yield f"{are_gone} not listed, because the files are no longer where they were"
-    if strict and answer.found.fall is None and answer.found.pictures:
-        yield "the scores fall off nowhere, so --strict leaves nothing out"
-    yield f"{counted(answer.found.compared, 'photo')} compared, model {answer.model}"
+def _warnings(about: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what a person should know before the list."""
+    for text in about["truncated"]:
+        yield f"The model has read only the beginning of: {printable(text)}"
+    if about["is_random"]:
+        yield "The weights of this model are random: no ranking means anything, but copies of a photo are near it."
+    elif about["nothing_clearly_matches"]:
+        yield "Nothing clearly matches. These photos are the nearest, as they would be to meaningless words."
+    if not about["compared"]:
+        yield "There is no photo that fits."
 
 
 def _print_csv(listed: Sequence[tuple[FoundPicture, str]]) -> None:

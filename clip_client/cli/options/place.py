@@ -78,7 +78,7 @@ class Where:
         path = Path(name)
         if name.startswith(QDRANT):
             return cls(qdrant=name)
-        if not path.exists():
+        if not os.path.exists(name):  # Path.exists raises for a name that is too long
             raise CommandFailed(f"there is no file or folder {printable(name)}")
         if (path / _STORE_FILE).is_file():
             return cls(store=path)

@@ -187,6 +187,7 @@ def test_filters_that_leave_nothing_end_with_1(search: Search, album: Path, caps
     ("words", "code", "said"),
     [
         (["red", "./absent"], 1, "there is no file or folder ./absent"),
+        (["red", "absent.JPG"], 1, "there is no file or folder absent.JPG"),
         (["red", "--in", "absent"], 1, "there is no file or folder absent"),
         (["https://example.org/cat.jpg"], 2, "download it first"),
         (["red", "-"], 1, "ends with a sign"),
