@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import csv
+import io
 import json
 import os
 import re
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
     from clip_client.search.query import Term
 
 TOP: Final = 20
+_PREVIEW_COLUMNS: Final = 24
+_PREVIEW_PIXELS: Final = 384
+"""Longest side, enough for terminals with fine pixels."""
 _URL: Final = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _PATH: Final = re.compile(r"(~|\.{0,2})/|\.{1,2}$|~$")
 """How a word begins that is meant as a path, whether there is such a file or not."""
@@ -98,6 +102,7 @@ def add_search_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--json", action="store_true", help="print JSON")
     group.add_argument("--csv", action="store_true", help="print CSV")
     group.add_argument("--null", action="store_true", help="print paths that end with a NUL byte, for xargs -0")
+    parser.add_argument("--preview", action="store_true", help="in a terminal, show small pictures in the list")
     parser.add_argument("--report", type=user_path, metavar="FILE.html", help="also write a page that shows the photos")
     add_model_options(parser)
 
@@ -116,6 +121,8 @@ def search_and_print(
     from clip_client.search.filters import Filter
 
     wanted = Filter.of(**{name: getattr(arguments, name) for name in FILTERS})
+    if arguments.preview:
+        need("textual_image")
     if arguments.report is not None:
         need("jinja2")
         check_place(arguments.report)
@@ -238,7 +245,9 @@ def _print(
     elif arguments.null:
         sys.stdout.buffer.write(b"".join(os.fsencode(path) + b"\0" for _, path in listed))
     elif is_table:
-        _print_table(pictures, notes, copies=arguments.copies)
+        # A serial line may say that it has no rows.
+        preview = arguments.preview and os.get_terminal_size(sys.stdout.fileno()).lines > 0
+        _print_table(pictures, notes, copies=arguments.copies, preview=preview)
     else:
         for picture, path in listed:
             score, taken, copies = f"{picture.score:.4f}", picture.taken, str(len(picture.copies))
@@ -279,7 +288,7 @@ def _print_csv(listed: Sequence[tuple[FoundPicture, str]]) -> None:
         writer.writerow([f"{picture.score:.6f}", printable(path), *about])
 
 
-def _print_table(pictures: Sequence[FoundPicture], console: Any, *, copies: bool) -> None:
+def _print_table(pictures: Sequence[FoundPicture], console: Any, *, copies: bool, preview: bool) -> None:
     from rich.table import Table
     from rich.text import Text
 
@@ -287,6 +296,8 @@ def _print_table(pictures: Sequence[FoundPicture], console: Any, *, copies: bool
     table.add_column("score", justify="right", no_wrap=True)
     table.add_column("taken", no_wrap=True)
     table.add_column("photo", overflow="fold")
+    if preview:
+        table.add_column("", width=_PREVIEW_COLUMNS)
     for picture in pictures:
         # Most terminals open what is linked.
         name = Text(printable(picture.path), style=f"link {Path(os.path.abspath(picture.path)).as_uri()}")
@@ -294,5 +305,19 @@ def _print_table(pictures: Sequence[FoundPicture], console: Any, *, copies: bool
         missing = "" if os.path.exists(picture.path) else " (missing)"
         lines = [Text.assemble(name, (more, "cyan"), (missing, "yellow"))]
         lines += [Text(f"  {printable(path)}", style="dim") for path in picture.copies if copies]
-        table.add_row(f"{picture.score:.4f}", picture.taken[:10], Text("\n").join(lines))
+        cells: list[Any] = [f"{picture.score:.4f}", picture.taken[:10], Text("\n").join(lines)]
+        table.add_row(*cells, *([_preview(picture.path)] if preview else []))
     console.print(table, soft_wrap=False)
+
+
+def _preview(path: str) -> Any:
+    """Return a photo as this terminal can draw it; empty if it cannot be opened."""
+    import logging
+
+    from textual_image.renderable import Image  # asks the terminal what it can draw
+
+    from clip_client.dedup.features.preview import thumbnail
+
+    logging.getLogger("textual_image").setLevel(logging.CRITICAL)  # it warns of a terminal that does not answer
+    jpeg = thumbnail(path, _PREVIEW_PIXELS)
+    return Image(io.BytesIO(jpeg), width=_PREVIEW_COLUMNS, height="auto") if jpeg else ""

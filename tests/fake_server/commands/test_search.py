@@ -7,7 +7,11 @@ import hashlib
 import io
 import json
 import os
+import select
 import shutil
+import subprocess
+import sys
+import termios
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -137,6 +141,25 @@ def test_each_output_has_the_same_pictures(
     search("red", "--copies", "--report", page)
     assert sorted(names(capsys.readouterr().out)) == sorted([*plain, "red.png"])
     assert page.read_text().count("<img") == 5
+
+
+def test_a_terminal_shows_a_table_and_small_pictures(server: FakeTriton, album: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "clip_client", "search", "red", str(album), "--top", "2", "--preview", "--copies"]
+    reader, writer = os.openpty()
+    printed = b""
+    for rows in (30, 0):  # as a serial line says it
+        termios.tcsetwinsize(writer, (rows, 250))
+        options = ["--url", server.url, "--store", str(tmp_path / "store")]
+        with subprocess.Popen([*command, *options], stdin=writer, stdout=writer, stderr=writer) as process:
+            while process.poll() is None or select.select([reader], [], [], 0.1)[0]:
+                if select.select([reader], [], [], 0.1)[0]:
+                    printed += os.read(reader, 65536)
+        assert process.returncode == 0, printed.decode()
+    text = printed.decode()
+    assert "red again.png" in text
+    assert text.count("+1 copy") == 2
+    assert "▀" in text
+    assert "Traceback" not in text
 
 
 def test_null_ends_each_path(search: Search, album: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
