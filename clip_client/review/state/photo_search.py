@@ -86,6 +86,8 @@ class Results:
     is_random: bool = False
     is_unclear: bool = False
     """The scores look like those of texts that mean nothing."""
+    truncated: Sequence[str] = ()
+    """Texts of which the model has read only the beginning."""
     error: str = ""
     """Why there are no results, one sentence."""
 
@@ -150,6 +152,7 @@ class PhotoSearch:
             compared=found.compared,
             is_random=is_random(model.id),
             is_unclear=is_unclear,
+            truncated=() if query is None else tuple(map(printable, query.truncated)),
         )
 
     def _index(self, vector_id: str) -> PhotoIndex:

@@ -15,7 +15,7 @@ from preprocess_ensemble.export import command, exporter, parity
 from preprocess_ensemble.export.model_source import ExportError, WrongChoice, shipped_models
 from preprocess_ensemble.export.skeleton import GENERATED, Skeleton, SkeletonModel, Tower, find_skeleton
 from preprocess_ensemble.export.state_dict import generate
-from preprocess_ensemble.runtimes.agreement import sample_pixels, sample_tokens
+from preprocess_ensemble.runtimes.agreement import sample_tokens
 from tests.fixtures.models.exports import contents, export, installed, python, text_of
 
 if TYPE_CHECKING:
@@ -145,23 +145,13 @@ def changed(skeleton: Path, path: Path, tower: str, **changes: Any) -> Path:
 
 
 @TOWERS
-def test_a_machine_that_computes_something_else_is_found(tower: str, skeleton: Path, tmp_path: Path) -> None:
-    vectors = tower_of(skeleton, tower).expected[GENERATED]
-    other = changed(skeleton, tmp_path / "other.skeleton", tower, expected={GENERATED: np.roll(vectors, 1, axis=1)})
-    with pytest.raises(ExportError, match="cosine of"):
-        export(tmp_path / "models", other)
-    assert not any(path.endswith(".onnx") for path in contents(tmp_path / "models"))
-
-
-@TOWERS
-def test_a_place_that_is_filled_with_another_tensor_is_found(tower: str, skeleton: Path, tmp_path: Path) -> None:
+def test_a_graph_that_computes_something_else_is_found(tower: str, skeleton: Path, tmp_path: Path) -> None:
     places = dict(tower_of(skeleton, tower).places)
-    first, second = [name for name, place in places.items() if place.name.endswith(".bias") and ".ln_" in place.name][
-        :2
-    ]
-    places[first], places[second] = places[second], places[first]
+    norms = [name for name, place in places.items() if place.name.endswith(".bias") and ".ln_" in place.name]
+    places[norms[0]], places[norms[1]] = places[norms[1]], places[norms[0]]
     with pytest.raises(ExportError, match="cosine of"):
         export(tmp_path / "models", changed(skeleton, tmp_path / "other.skeleton", tower, places=places))
+    assert not any(path.endswith(".onnx") for path in contents(tmp_path / "models"))
 
 
 @TOWERS
@@ -191,19 +181,6 @@ def test_a_model_whose_weights_are_combined_has_no_skeleton(tmp_path: Path) -> N
         record_file(str(model), None, tmp_path / "resnet.skeleton")
     assert not list(tmp_path.glob("*resnet.skeleton*"))
     assert export(tmp_path / "models", model).parity.min_cosine >= 0.9999
-
-
-def test_recording_leaves_the_network_as_it_is(network: torch.nn.Module, tmp_path: Path) -> None:
-    import torch
-
-    from preprocess_ensemble.export.pytorch.recording import record_tower
-
-    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
-    for rows in (sample_pixels(224, 224), sample_tokens(77, 49408, 0)):
-        record_tower(network, rows, 512, tmp_path / "model.onnx")
-    after = network.state_dict()
-    assert before.keys() == after.keys()
-    assert all(torch.equal(before[name], after[name]) for name in before)
 
 
 @pytest.mark.parametrize(
