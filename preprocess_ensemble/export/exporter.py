@@ -193,22 +193,22 @@ def _write_image_tower(
         report=report,
     )
     built = exportable.build(rows, stage, options)
-    agreement = parity.measure(built, rows, options)
+    measured, canary, sentence = parity.measure(built, rows, options)
     passport = Passport(
         model=exportable.source.model,
         pretrained=exportable.source.pretrained,
         weights_sha256=exportable.weights_sha256,
         preprocess=exportable.config.to_mapping(),
         preprocess_id=exportable.config.id,
-        dimension=len(agreement.canary),
+        dimension=len(canary),
         precision=precision,
         fingerprint=options.fingerprint,
-        parity=agreement.parity,
-        canary=Canary.of(parity.canary_image(), agreement.canary),
+        parity=measured,
+        canary=Canary.of(parity.canary_image(), canary),
         opset=OPSET,
         ir_version=IR_VERSION,
     )
-    return passport, built.files, agreement.sentence
+    return passport, built.files, sentence
 
 
 def _write_text_tower(
@@ -236,18 +236,18 @@ def _write_text_tower(
         report=report,
     )
     built = exportable.build(rows, stage, options)
-    agreement = parity.measure(built, rows, options)
+    measured, vector, sentence = parity.measure(built, rows, options)
     tower = TextTower(
         tokenizer=asdict(config),
         tokenizer_sha256=sha256,
         fingerprint=options.fingerprint,
-        parity=agreement.parity,
+        parity=measured,
         canary=parity.CANARY_TEXT,
-        canary_vector=rounded(agreement.canary),
+        canary_vector=rounded(vector),
         logit_scale=exportable.logit_scale,
         logit_bias=exportable.logit_bias,
     )
-    return tower, built.files, agreement.sentence
+    return tower, built.files, sentence
 
 
 def _needed_bytes(exportable: ExportableModel, *, image: bool, text: bool) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -20,7 +19,6 @@ from preprocess_ensemble.runtimes.onnx_session import open_session, session_opti
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-    from onnxruntime import SessionOptions
 
     from preprocess_ensemble.export.exportable import BuiltGraph, GraphOptions
     from preprocess_ensemble.runtimes.agreement import Rows
@@ -29,11 +27,6 @@ if TYPE_CHECKING:
 REQUIRED_COSINE: Final[Mapping[str, float]] = {"fp32": 0.9999, "fp16": 0.9999, "int8": 0.999}
 """Precision -> the lowest allowed cosine similarity to PyTorch fp32. Duplicates are decided within a cosine distance of
 0.01 to 0.03, so int8 may use a tenth of the smallest such distance. Trained weights may need more than that."""
-
-_HEIGHT: Final = 120
-_WIDTH: Final = 160
-"""Of the canary, in pixels."""
-
 
 CANARY_TEXT: Final = "A red disc above blue stripes, on a field that fades from green."
 """Describes the canary image. It has capital letters and punctuation, so a skipped cleaning shows in its vector."""
@@ -45,10 +38,10 @@ def canary_image() -> bytes:
     It is PNG because every decoder gives the same pixels for it. It is no square, and it changes under a mirror, a
     rotation or swapped channels, so each of these mistakes shows in its vector.
     """
-    rows, columns = np.mgrid[0:_HEIGHT, 0:_WIDTH]
+    rows, columns = np.mgrid[0:120, 0:160]
     disc = (rows - 40) ** 2 + (columns - 50) ** 2 < 900
     stripes = (columns + rows // 2) // 10 % 2 == 0
-    pixels = np.empty((_HEIGHT, _WIDTH, 3), np.uint8)
+    pixels = np.empty((*rows.shape, 3), np.uint8)
     pixels[..., 0] = np.where(disc, 230, 20 + columns)
     pixels[..., 1] = np.where(disc, 60, 255 - 2 * rows)
     pixels[..., 2] = np.where(stripes & (rows > 70), 210, 40)
@@ -63,24 +56,23 @@ def check_pixels(config: PreprocessConfig) -> npt.NDArray[np.uint8]:
     return np.concatenate([sample_pixels(*config.size), canary[None]])
 
 
-@dataclass(frozen=True, kw_only=True)
-class Agreement:
-    """What was measured when a graph was checked."""
+def measure(built: BuiltGraph, rows: Rows, options: GraphOptions) -> tuple[Parity, npt.NDArray[np.float32], str]:
+    """Quantise a graph that is to be int8, and check it.
 
-    parity: Parity
-    canary: npt.NDArray[np.float32]
-    """The vector (D,) of the last row."""
-    sentence: str
-    """What the measurement was, for people."""
+    Returns what was measured, the vector (D,) of the canary, which is the last row, and a sentence for people. Raises
+    ExportError if it is not what PyTorch computes.
+    """
+    from onnxruntime import GraphOptimizationLevel
 
-
-def measure(built: BuiltGraph, rows: Rows, options: GraphOptions) -> Agreement:
-    """Quantise a graph that is to be int8, and check it. Raises ExportError if it is not what PyTorch computes."""
     file, precision = built.files[-1], options.precision
-    if precision == "int8":
+    # As config.pbtxt says it: see model_repository/config.py.
+    of_session = session_options()
+    if precision == "fp16":
+        of_session.graph_optimization_level = GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    elif precision == "int8":
         quantize(file)
     options.report("comparing it with PyTorch" if built.other_weights is None else "checking it")
-    session = open_session(file, _options(precision))
+    session = open_session(file, of_session)
     lowest, vectors = check(session, rows, built.expected, options.fingerprint, precision)
     required = REQUIRED_COSINE[precision]
     if built.other_weights is None:
@@ -94,18 +86,7 @@ def measure(built: BuiltGraph, rows: Rows, options: GraphOptions) -> Agreement:
             "vectors of these weights are not known here"
         )
         lowest = min(lowest, built.other_weights)
-    parity = Parity(images=compared, min_cosine=lowest, required=required)
-    return Agreement(parity=parity, canary=vectors[-1], sentence=sentence)
-
-
-def _options(precision: str) -> SessionOptions:
-    """Return the options that config.pbtxt gives a model: see ``model_repository/config.py``."""
-    from onnxruntime import GraphOptimizationLevel
-
-    options = session_options()
-    if precision == "fp16":
-        options.graph_optimization_level = GraphOptimizationLevel.ORT_ENABLE_EXTENDED
-    return options
+    return Parity(images=compared, min_cosine=lowest, required=required), vectors[-1], sentence
 
 
 def check(
