@@ -24,7 +24,7 @@ $(BIN)/python:
 # ONNX Runtime alone. Of scikit-image only the photos are used, which need none of its dependencies. Bytecode is compiled
 # when it is needed: most of it never is.
 $(DEMO_INSTALLED): setup.cfg pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --no-compile --editable '.[cli,dedup,server]' 'onnxruntime>=1.19'
+	$(BIN)/python -m pip install --no-compile --editable '.[cli,dedup,server]' 'onnxruntime>=1.19' 'psutil>=6'
 	$(BIN)/python -m pip install --no-compile --no-deps 'scikit-image>=0.24'
 	touch $@
 
@@ -47,13 +47,17 @@ test: $(INSTALLED)  ## run all tests, or those in TESTS=path
 pythons: $(INSTALLED)  ## install the wheel with Python 3.13 and 3.14, and run its tests there (root; ten minutes)
 	CLIP_TEST_PYTHONS=1 $(BIN)/python -m pytest tests/live/packaging/test_pythons.py
 
-floors: setup.cfg pyproject.toml $(INSTALLED)  ## run the tests of the extra laptop with the lowest versions of setup.cfg
+# Without what needs PyTorch or another client's package.
+floors: setup.cfg pyproject.toml $(INSTALLED)  ## run the tests of client, commands and gateway with setup.cfg's lowest versions
 	$(PYTHON) -m venv --clear $(FLOORS)
-	$(BIN)/uv pip install --quiet --python $(FLOORS) --resolution lowest-direct --editable '.[laptop,tracing]'
+	$(BIN)/uv pip install --quiet --python $(FLOORS) --resolution lowest-direct \
+	    --editable '.[laptop,gateway,qdrant,tracing]'
 	$(BIN)/uv pip install --quiet --python $(FLOORS) cryptography httpx hypothesis imagehash jsonschema psutil pytest \
 	    pytest-asyncio pytest-timeout pytest-xdist trustme
 	$(BIN)/uv pip install --quiet --python $(FLOORS) --no-deps 'scikit-image>=0.24'
-	$(FLOORS)/bin/python -m pytest --numprocesses 3 $(addprefix tests/unit/,client dedup review vectors)
+	$(FLOORS)/bin/python -m pytest --numprocesses 3 --ignore tests/unit/imaging/test_transform.py \
+	    $(addprefix tests/unit/,cli client dedup imaging model_repository review search vectors) \
+	    $(foreach name,faults fetch forms immich,tests/fake_server/gateway/test_$(name).py)
 
 lint: $(INSTALLED)  ## check style and types
 	$(BIN)/ruff check .

@@ -9,8 +9,6 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from benchmarks.harness.experiment import Experiment
-
 MODULES: Final = {
     "three_way": "experiments.serving.three_way",
     "ensemble": "experiments.serving.ensemble",
@@ -39,14 +37,12 @@ MODULES: Final = {
 """Name on the command line -> module in ``benchmarks`` that runs it."""
 ALL: Final = ("three_way", "ensemble", "transfer", "preprocess", "fidelity")
 """What ``all`` runs before the report."""
-
 WITH_TABLES: Final = ("three_way", "transfer", "accuracy", "first_scan", "search", "install_size")
 """Experiments that print what the report writes into the documents."""
 
 
 def print_tables(result: Path) -> None:
-    """Print the tables of one result file."""
-    from benchmarks.report.markdown_tables import tables_of  # its experiments need what an offline bundle lacks
+    from benchmarks.report.command import tables_of  # its experiments need what an offline bundle lacks
 
     print(tables_of(result))
 
@@ -60,13 +56,9 @@ def question(module: str) -> str:
 
 def run_all(arguments: list[str]) -> int:
     """Run the serving and imaging experiments and the report; an experiment that fails does not stop the others."""
-    failed = [
-        name
-        for name in (*ALL, "report")
-        if subprocess.run(
-            [sys.executable, "-m", "benchmarks", name, *(arguments if name in ALL else ())], check=False
-        ).returncode
-    ]
+    commands = {name: [sys.executable, "-m", "benchmarks", name, *arguments] for name in ALL}
+    commands["report"] = [sys.executable, "-m", "benchmarks", "report"]
+    failed = [name for name, command in commands.items() if subprocess.run(command, check=False).returncode]
     if failed:
         print(f"failed: {', '.join(failed)}; a failed experiment continues at its last measurement", file=sys.stderr)
     return int(bool(failed))
@@ -79,8 +71,8 @@ def main() -> int:
         return run_all(arguments)
     if name in MODULES:
         module = importlib.import_module(f"benchmarks.{MODULES[name]}")
-        if isinstance(getattr(module, "measure", None), Experiment):
-            return int(module.measure.main(arguments, print_tables if name in WITH_TABLES else None))
+        if hasattr(module, "measure"):
+            return int(module.measure(arguments, print_tables if name in WITH_TABLES else None))
         sys.argv = [f"python -m benchmarks {name}", *arguments]
         return int(module.main() or 0)
     is_help = name in ("", "-h", "--help")

@@ -32,7 +32,6 @@ console = Console(stderr=True)
 
 
 def export() -> None:
-    """Export the default model; if its weights are not available, use seeded random ones and say so."""
     command = (sys.executable, "-m", "preprocess_ensemble.export.command", "--repository", str(REPOSITORY))
     if subprocess.run([*command, "--pretrained", PRETRAINED], check=False).returncode == 0:
         return

@@ -6,7 +6,7 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -36,17 +36,15 @@ def model_threads(root: Path = _ROOT) -> int:
     return min(performance_cores(root), usable) or (usable if is_limited else 0)
 
 
-def performance_cores(root: Path = _ROOT, usable: Set[int] | None = None) -> int:
+def performance_cores(root: Path = _ROOT) -> int:
     """Return how many fast cores of a hybrid processor this process may use; 0 if its cores are alike or unknown.
 
     ONNX Runtime gives each of its threads the same share of a product, so a thread on an efficiency core would make
-    the others wait. Two hyper-threads are one core. ``usable`` are the processors of the process, by Linux's numbers,
-    for tests. Windows does not say which cores are fast.
+    the others wait. Two hyper-threads are one core. Windows does not say which cores are fast.
     """
     if sys.platform == "darwin":
         return _performance_cores_of_a_mac()
-    if usable is None:
-        usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+    usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
     devices = root / "sys" / "devices"
     cpus = devices / "system" / "cpu"
     fast = _listed(devices / "cpu_core" / "cpus")  # Intel

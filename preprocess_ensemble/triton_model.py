@@ -57,11 +57,7 @@ class TritonPythonModel:
             check_dims(config, PIXELS, [*preprocess.size, 3])
         except ValueError as error:
             raise pb_utils.TritonModelException(f"{name}: {error}") from None
-        self._metrics: Counters | None = None
-        try:
-            self._metrics = Counters(pb_utils.MetricFamily, PREPROCESS_METRICS)
-        except pb_utils.TritonModelException as error:
-            pb_utils.Logger.log_warn(f"{name}: running without its own metrics, because Triton refused them: {error}")
+        self._metrics = Counters(pb_utils, PREPROCESS_METRICS, model=name)
         # The rows are spread over the cores already; a decoder's own threads would only compete with them.
         limit_decoder_threads()
         at_least = preprocess.decode_at_least if settings.fast_decode else None
@@ -88,16 +84,14 @@ class TritonPythonModel:
             start, end = end, end + len(files)
             outcomes.append(rows[start:end])
             responses.append(self._respond(request, rows[start:end], pixels[start:end]))
-        if self._metrics is not None:
-            counted = (images for request, images in zip(parsed, outcomes, strict=True) if _decodes(request))
-            self._metrics.add(count_images(counted))
+        counted = (images for request, images in zip(parsed, outcomes, strict=True) if _decodes(request))
+        self._metrics.add(count_images(counted))
         return responses
 
     def finalize(self) -> None:
         """Stop the threads."""
         self._preprocessor.close()
-        if self._metrics is not None:
-            self._metrics.close()
+        self._metrics.close()
 
     def _respond(self, request: RowsRequest, rows: Sequence[Preprocessed], pixels: npt.NDArray[np.uint8]) -> Any:
         if request.problem:

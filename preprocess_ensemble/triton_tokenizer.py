@@ -67,11 +67,7 @@ class TritonPythonModel:
             self._tokenizer = Tokenizer.load(folder / args["model_version"], tokenizer_config, digests)
         except (ReportedError, ValueError) as error:
             raise pb_utils.TritonModelException(f"{name}: {error}") from None
-        self._metrics: Counters | None = None
-        try:
-            self._metrics = Counters(pb_utils.MetricFamily, _METRICS)
-        except pb_utils.TritonModelException as error:
-            pb_utils.Logger.log_warn(f"{name}: running without its own metrics, because Triton refused them: {error}")
+        self._metrics = Counters(pb_utils, _METRICS, model=name)
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Return a response for each request, in order."""
@@ -89,14 +85,12 @@ class TritonPythonModel:
                 increments[_TEXTS, (("status", text.status.name),)] += 1
                 if text.truncated:
                     increments[_LONG, ()] += 1
-        if self._metrics is not None:
-            self._metrics.add(increments)
+        self._metrics.add(increments)
         return responses
 
     def finalize(self) -> None:
         """Release the metrics."""
-        if self._metrics is not None:
-            self._metrics.close()
+        self._metrics.close()
 
 
 def _response(request: RowsRequest, tokens: npt.NDArray[np.int32], texts: Sequence[TokenizedText]) -> Any:

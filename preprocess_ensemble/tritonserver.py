@@ -29,14 +29,8 @@ CONTAINER: Final = Path("/opt/tritonserver")
 """NVIDIA's server in its container, where the linker and Triton find all parts by themselves."""
 
 _PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
-_LAST_PYTHON: Final = (3, 12)
-"""The extra ``server`` leaves the wheel out for later ones: it pins NumPy 1, which has no wheels for them."""
-
 _WHEEL_VERSION: Final = "2.51.0"
 """The Triton in nvidia-pytriton 0.7."""
-
-_MIN_GLIBC: Final = (2, 35)
-"""From the wheel's tag, ``manylinux_2_35_x86_64``."""
 
 _HOLES: Final = (
     ("chunked bodies or deeply nested JSON overflow the stack, only with --http-port", (2, 59, 1)),
@@ -67,35 +61,23 @@ class Triton:
         """The server itself."""
         return self.server / "bin" / "tritonserver"
 
-
-def nvidia_folder(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the folder of NVIDIA's server, or None if the pip-installed server is used."""
-    if given := environment.get(TRITON_VARIABLE):
-        return Path(given).absolute()
-    return CONTAINER if (CONTAINER / "bin" / "tritonserver").is_file() else None
-
-
-def nvidia_version(folder: Path) -> str:
-    """Return the version of the server in this folder, or an empty text if the folder does not say."""
-    file = folder / "TRITON_VERSION"
-    return file.read_text(encoding="utf-8").strip() if file.is_file() else ""
-
-
-def cpp_backend(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the folder of the server's C++ ONNX Runtime backend; None if this package's own backend runs the model."""
-    if (folder := nvidia_folder(environment)) is None:
-        return None
-    backend = folder / "backends" / "onnxruntime"
-    return backend if folder == CONTAINER or (backend / "libtriton_onnxruntime.so").is_file() else None
+    @property
+    def cpp_backend(self) -> Path | None:
+        """The folder of its C++ ONNX Runtime backend; None if this package's own backend runs the model."""
+        backend = self.server / "backends" / "onnxruntime"
+        return backend if (backend / "libtriton_onnxruntime.so").is_file() else None
 
 
 def find_triton(environment: Mapping[str, str] = os.environ) -> Triton:
     """Return the server that this machine would start. Raises ``ReportedError`` if no server can run here."""
-    if (folder := nvidia_folder(environment)) is None:
+    named = environment.get(TRITON_VARIABLE)
+    if not named and not (CONTAINER / "bin" / "tritonserver").is_file():
         return _find_wheel()
+    folder = Path(named).absolute() if named else CONTAINER
+    version = folder / "TRITON_VERSION"
     in_container = folder == CONTAINER
     triton = Triton(
-        version=nvidia_version(folder),
+        version=version.read_text(encoding="utf-8").strip() if version.is_file() else "",
         origin=f"NVIDIA's, in {folder}" + ("" if in_container else f" ({TRITON_VARIABLE})"),
         server=folder,
         libraries=None if in_container else folder / "lib",
@@ -152,7 +134,7 @@ def _check_unpacked(triton: Triton, environment: Mapping[str, str]) -> None:
             f"The Python backend of {server} was built for Python {wanted}, and this is Python {_PYTHON}: install "
             f"clip-triton in an environment with Python {wanted}."
         )
-    backend = cpp_backend(environment)
+    backend = triton.cpp_backend
     files = (triton.binary, triton.stub, *([] if backend is None else [backend / "libtriton_onnxruntime.so"]))
     if missing := missing_libraries(triton, files, environment):
         raise ReportedError(
@@ -165,20 +147,16 @@ def _check_unpacked(triton: Triton, environment: Mapping[str, str]) -> None:
 def _find_wheel() -> Triton:
     """Locate the server of the ``nvidia-pytriton`` wheel for this version of Python.
 
-    Raises ``ReportedError`` if it cannot run on this machine, or if the wheel is missing or incomplete.
+    Raises ``ReportedError`` if the wheel is missing, as on every machine for which there is none, or incomplete.
     """
-    _check_platform()
     # Importing pytriton would take a second.
     spec = importlib.util.find_spec("pytriton")
     if spec is None or not spec.submodule_search_locations:
-        if sys.version_info[:2] > _LAST_PYTHON:
-            raise ReportedError(
-                f"The tritonserver that pip installs needs Python 3.11 or 3.12, and this is Python "
-                f"{platform.python_version()}, for which `pip install 'clip-triton[server]'` leaves it out: create the "
-                "environment with one of those, or use NVIDIA's Triton container."
-            )
         raise ReportedError(
-            "No tritonserver is installed: run `pip install 'clip-triton[server]'`, or use NVIDIA's Triton container."
+            "No tritonserver is installed: `pip install 'clip-triton[server]'` brings one for Python 3.11 and 3.12 on "
+            f"Linux x86-64 with glibc 2.35 or newer, and this is Python {platform.python_version()} on "
+            f"{platform.system()} {platform.machine()}{' '.join(['', *platform.libc_ver()]).rstrip()}. Elsewhere, use "
+            "NVIDIA's Triton container, or a server on another machine."
         )
     package = Path(spec.submodule_search_locations[0]).resolve()
     wheel = importlib.metadata.version("nvidia-pytriton")
@@ -196,23 +174,6 @@ def _find_wheel() -> Triton:
             "`pip install --force-reinstall 'nvidia-pytriton>=0.7,<0.8'` with Python 3.11 or 3.12."
         )
     return triton
-
-
-def _check_platform() -> None:
-    """Raise ``ReportedError`` unless the wheel's binary runs on this machine."""
-    system, machine = platform.system(), platform.machine()
-    if (system, machine) != ("Linux", "x86_64"):
-        raise ReportedError(
-            f"The pip-installed tritonserver runs on Linux x86-64 only, not on {system} {machine}: "
-            "use NVIDIA's Triton container or a server on another machine."
-        )
-    name, version = platform.libc_ver()
-    if name != "glibc" or tuple(int(part) for part in version.split(".")[:2]) < _MIN_GLIBC:
-        found = f"glibc {version}" if name == "glibc" else "another C library"
-        raise ReportedError(
-            f"The pip-installed tritonserver needs glibc 2.35 or newer and this system has {found}: "
-            "use Debian 12, Ubuntu 22.04 or newer, or NVIDIA's Triton container."
-        )
 
 
 def _libpython_folder(search_path: str) -> Path | None:

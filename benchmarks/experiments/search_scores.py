@@ -30,16 +30,15 @@ _BETWEEN_TEXTS: Final = 0.02
 
 @experiment(option("--queries", type=int, default=200, help="queries of each kind"))
 def measure(run: Run) -> Mapping[str, Any]:
-    """Draw the scores of many queries, and count."""
     random = np.random.default_rng(0)
-    cells = [
-        {"matches": matches, "lift": lift, **_shares(random, matches, lift, run.options.queries)}
+    found = {
+        (matches, lift): _shares(random, matches, lift, run.options.queries)
         for matches in MATCHES
         for lift in (LIFTS if matches else (0,))
-    ]
-    rows = [[f"{one['matches']:,} by {one['lift']}", f"{one['unclear']:.0%}", f"{one['falls']:.0%}"] for one in cells]
-    show(f"of {PHOTOS:,} photos, matches by standard deviations", ["", "unclear", "scores fall off"], rows)
-    return {"plan": run.plan, "cells": cells}
+    }
+    shares = {f"{matches:,} by {lift}": one for (matches, lift), one in found.items()}
+    show(f"of {PHOTOS:,} photos, matches by standard deviations: shares of the queries", shares)
+    return {"plan": run.plan, "cells": [{"matches": key[0], "lift": key[1], **one} for key, one in found.items()]}
 
 
 def _shares(random: np.random.Generator, matches: int, lift: float, queries: int) -> dict[str, float]:

@@ -37,35 +37,27 @@ class Run(NamedTuple):
     """One run of ``ensemble``, whose result is ``gpu_NAME``."""
 
     export: str
-    options: str
     limit_s: float
+    options: str
 
 
+_224, _256, _SINGLE = "--photos {photos}/224", "--photos {photos}/256", "--max-batch-size 32 --concurrency 1"
 _SERVED: Final = "--rows 32 --load-processes {loads} --concurrency 2 8 32 64 --max-batch-size 64"
+_TENSORRT: Final = "--tensorrt-cache {output}/engines --start-timeout-s 200 --rounds 2 --concurrency 1 64"
 RUNS: Final = {
-    "throughput_224": Run(
-        "fp16", f"{_SERVED} --graphs --encoders 1 2 --decoders {{many}} --photos {{photos}}/224", 240
-    ),
-    "single": Run("fp16", "--graphs --max-batch-size 32 --concurrency 1 --photos {photos}/224", 120),
-    "throughput_256": Run("fp16", f"{_SERVED} --graphs --encoders 2 --decoders {{many}} --photos {{photos}}/256", 180),
-    "throughput_224_without_graphs": Run(
-        "fp16", f"{_SERVED} --encoders 2 --decoders 1 {{many}} --photos {{photos}}/224", 240
-    ),
-    "parts": Run("fp16", "--parts session --concurrency 1 8 32 128 --max-batch-size 128 --photos {photos}/224", 150),
-    "queue_delay": Run(
-        "fp16", "--delay-us 0 500 2000 --concurrency 1 16 64 256 --max-batch-size 64 --photos {photos}/224", 180
-    ),
-    "single_fp32": Run("fp32", "--max-batch-size 32 --concurrency 1 --photos {photos}/224", 60),
-    "single_tf32": Run("fp32", "--tf32 --max-batch-size 32 --concurrency 1 --photos {photos}/224", 60),
-    "tensorrt": Run(
-        "fp32",
-        "--tensorrt-cache {output}/engines --start-timeout-s 200 --rounds 2 --concurrency 1 64 --photos {photos}/224",
-        270,
-    ),
+    "throughput_224": Run("fp16", 240, f"{_SERVED} --graphs --encoders 1 2 --decoders {{many}} {_224}"),
+    "single": Run("fp16", 120, f"--graphs {_SINGLE} {_224}"),
+    "throughput_256": Run("fp16", 180, f"{_SERVED} --graphs --encoders 2 --decoders {{many}} {_256}"),
+    "throughput_224_without_graphs": Run("fp16", 240, f"{_SERVED} --encoders 2 --decoders 1 {{many}} {_224}"),
+    "parts": Run("fp16", 150, f"--parts session --concurrency 1 8 32 128 --max-batch-size 128 {_224}"),
+    "queue_delay": Run("fp16", 180, f"--delay-us 0 500 2000 --concurrency 1 16 64 256 --max-batch-size 64 {_224}"),
+    "single_fp32": Run("fp32", 60, f"{_SINGLE} {_224}"),
+    "single_tf32": Run("fp32", 60, f"--tf32 {_SINGLE} {_224}"),
+    "tensorrt": Run("fp32", 270, f"{_TENSORRT} {_224}"),
 }
 """In order of value; the limits add up to 25 minutes. The first round of ``tensorrt`` builds the engine, the second one
 finds it."""
-_QUICK: Final = ("--concurrency", "2", "--max-batch-size", "32", "--seconds", "0.2", "--load-processes", "1")
+_QUICK: Final = "--concurrency 2 --max-batch-size 32 --seconds 0.2 --load-processes 1"
 
 
 def unusable(name: str, device: str) -> str | None:
@@ -98,21 +90,19 @@ def execute(command: list[str], limit_s: float, log: Path) -> str | None:
             os.killpg(process.pid, signal.SIGTERM)
             # The second signal tells clip-serve not to wait for requests under way: their callers are gone.
             os.killpg(process.pid, signal.SIGINT)
-        psutil.wait_procs(psutil.Process().children(recursive=True), timeout=TERMINATE_S)
-        for left in psutil.Process().children(recursive=True):
+        _, left = psutil.wait_procs(psutil.Process().children(recursive=True), timeout=TERMINATE_S)
+        for one in left:
             with suppress(psutil.NoSuchProcess):
-                left.kill()
-                left.wait(TERMINATE_S)
+                one.kill()
+        psutil.wait_procs(left, timeout=TERMINATE_S)
 
 
 def is_done(name: str, output: Path) -> bool:
-    """Whether this tree has measured it already."""
     results = (json.loads(path.read_text()) for path in output.glob(f"gpu_{name}-2*.json"))
     return any(result["environment"]["commit"] == commit() for result in results)
 
 
 def main() -> int:
-    """Run what is not done yet; 0 if all that is possible here is complete."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks gpu", description=__doc__)
     for name, what in (("exports", "with the repositories fp32 and fp16"), ("photos", "with 224/ and 256/")):
         parser.add_argument(f"--{name}", type=Path, default=Path(name), help=f"folder {what} (default: %(default)s)")
@@ -138,6 +128,8 @@ def main() -> int:
     end, failed = time.monotonic() + 60 * arguments.minutes, False
     cores = len(os.sched_getaffinity(0))
     words = {"photos": photos, "output": output, "many": max(2, cores // 2), "loads": max(1, cores // 4)}
+    # One round, because a card has no other work; no parts, unless the run names them.
+    usual = f"--parts --rounds 1 --device {arguments.device} --reference {exports}/fp32 --results {output}"
     for name in arguments.runs:
         run = RUNS[name]
         state = "complete already" if is_done(name, output) else unusable(name, arguments.device)
@@ -145,13 +137,9 @@ def main() -> int:
         if state is None and left_s < TERMINATE_S:
             state, failed = "no time left", True
         if state is None:
-            # One round, because a card has no other work; no parts, unless the run names them.
-            usual = ("--parts", "--rounds", "1", "--device", arguments.device, "--reference", str(exports / "fp32"))
-            folders = ("--results", str(output), "--checkpoints", str(output / "unfinished" / name))
-            options = (*run.options.format(**words).split(), *(_QUICK if arguments.quick else ()), *folders)
-            repository = ("--name", f"gpu_{name}", "--repository", str(exports / run.export))
-            command = [sys.executable, "-m", "benchmarks", "ensemble", *usual, *repository, *options]
-            why = execute(command, left_s, output / LOG)
+            own = f"--name gpu_{name} --checkpoints {output}/unfinished/{name} --repository {exports}/{run.export}"
+            options = f"{usual} {own} {run.options.format(**words)} {_QUICK if arguments.quick else ''}"
+            why = execute([sys.executable, "-m", "benchmarks", "ensemble", *options.split()], left_s, output / LOG)
             state, failed = why or "complete", failed or why is not None
         print(f"{name}: {state}", flush=True)
     return int(failed)

@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -21,11 +20,10 @@ from PIL import Image, ImageOps
 
 from benchmarks.fixtures.sample_photos import write_originals, write_thumbnails
 from benchmarks.harness.results import output
-from preprocess_ensemble.errors import ReportedError
 
 ROOT: Final = Path(__file__).parents[2]
 TREE: Final = ("benchmarks", "clip_client", "preprocess_ensemble")
-ADDED: Final = ("nvidia-ml-py>=12.560", "onnx>=1.17", "rich>=13.7")
+ADDED: Final = ("nvidia-ml-py>=12.560", "onnx>=1.17", "psutil>=6", "rich>=13.7")
 """What the experiments need and a server does not."""
 LIMITED: Final = {"numpy": "numpy>=1.26,<2"}
 """The Python stubs of nvidia-pytriton's Triton corrupt text tensors with NumPy 2."""
@@ -41,16 +39,12 @@ SIDE: Final = 224
 QUALITY: Final = 85
 
 
-class BundleError(ReportedError):
-    """The bundle cannot be gathered; the message is one sentence with the remedy."""
-
-
 def requirements() -> list[str]:
     """What this package and its server require by ``setup.cfg``, without what is fetched in another way."""
-    config = configparser.ConfigParser(interpolation=None)
+    config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")
     listed = config["options"]["install_requires"] + config["options.extras_require"]["server"]
-    found = [line.partition(";")[0].strip() for line in listed.splitlines() if line.strip()]
+    found = dict.fromkeys(line.partition(";")[0].strip() for line in listed.splitlines() if line.strip())
     other = {_name(one) for one in (*ALONE, *BUILT)}
     return [LIMITED.get(_name(one), one) for one in found if _name(one) not in other] + list(ADDED)
 
@@ -59,19 +53,20 @@ def _name(requirement: str) -> str:
     return requirement.partition(">")[0].partition("[")[0].strip()
 
 
-def download(directory: Path, python: str, names: Iterable[str], *options: str) -> None:
-    """Let pip fetch wheels for Linux on x86-64 and this version of Python. Raises BundleError."""
+def run_module(*arguments: str | Path) -> None:
+    """Run ``python -m``. Exits if it fails; the module has printed why."""
+    if subprocess.run([sys.executable, "-m", *arguments], check=False, stdout=sys.stderr).returncode:
+        raise SystemExit(f"gpu_kit: python -m {arguments[0]} {arguments[1]} failed: see above")
+
+
+def fetch_wheels(directory: Path, python: str) -> None:
+    """Let pip fetch wheels for Linux on x86-64 and this version of Python."""
     platforms = [f"--platform=manylinux_2_{minor}_x86_64" for minor in GLIBC]
     platforms += ["--platform=manylinux2014_x86_64", "--platform=manylinux1_x86_64"]
-    target = ["--only-binary=:all:", f"--python-version={python}", "--implementation=cp", *platforms]
-    problem = f"pip cannot download {', '.join(names)} for Python {python}"
-    _run(problem, "pip", "download", "--quiet", "--dest", str(directory), *target, *options, *names)
-
-
-def _run(problem: str, module: str, *arguments: str) -> None:
-    """Run ``python -m module``. Raises BundleError with ``problem`` if it fails; the module has printed why."""
-    if subprocess.run([sys.executable, "-m", module, *arguments], check=False, stdout=sys.stderr).returncode:
-        raise BundleError(f"{problem}: see above.")
+    target = ("--only-binary=:all:", f"--python-version={python}", "--implementation=cp", *platforms)
+    for names in (("onnxruntime-gpu", *requirements()), ("--no-deps", *ALONE)):
+        run_module("pip", "download", "--quiet", "--dest", directory, *target, *names)
+    run_module("pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", directory, *BUILT)
 
 
 def copy_tree(target: Path) -> None:
@@ -111,14 +106,6 @@ def copy_libpython(target: Path, version: str) -> bool:
     return False
 
 
-def write_exports(target: Path, model: str, pretrained: str) -> None:
-    """Export the model into the repositories fp32 and fp16. Raises BundleError."""
-    for precision in ("fp32", "fp16"):
-        options = ("--pretrained", pretrained, "--precision", precision, "--repository", str(target / precision))
-        problem = f"{model} cannot be exported in {precision}"
-        _run(problem, "preprocess_ensemble.export.command", "--model", model, *options)
-
-
 def write_photos(target: Path) -> None:
     """Write two folders of small JPEG files: ``224``, squares of the model's input size, and ``256``, thumbnails."""
     write_thumbnails(target / "256")
@@ -139,8 +126,7 @@ def write_checksums(directory: Path) -> int:
     return sum(path.stat().st_size for path in paths)
 
 
-def main() -> int:
-    """Gather; 0, or 1 with one sentence."""
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, required=True, metavar="DIR")
     parser.add_argument("--python", default="3.12", help="version on the machine with the card (default: %(default)s)")
@@ -149,25 +135,17 @@ def main() -> int:
     arguments = parser.parse_args()
     bundle: Path = arguments.output
     bundle.mkdir(parents=True, exist_ok=True)
-    try:
-        download(bundle / "wheels", arguments.python, ("onnxruntime-gpu", *requirements()))
-        download(bundle / "wheels", arguments.python, ALONE, "--no-deps")
-        wheel = ("wheel", "--quiet", "--no-deps", "--wheel-dir", str(bundle / "wheels"))
-        _run(f"pip cannot build {', '.join(BUILT)}", "pip", *wheel, *BUILT)
-        write_exports(bundle / "exports", arguments.model, arguments.pretrained)
-        write_photos(bundle / "photos")
-        copy_tree(bundle / "tree")
-        missing = [] if copy_turbojpeg(bundle / "libraries") else [TURBOJPEG]
-        if not copy_libpython(bundle / "libpython", arguments.python):
-            missing.append(f"libpython{arguments.python}.so.1.0")
-        shutil.copyfile(ROOT / "benchmarks" / "gpu" / "run.py", bundle / "run.py")
-    except (BundleError, OSError) as error:
-        print(f"gpu_kit: {error}", file=sys.stderr)
-        return 1
+    fetch_wheels(bundle / "wheels", arguments.python)
+    for precision in ("fp32", "fp16"):
+        weights = ("--model", arguments.model, "--pretrained", arguments.pretrained, "--precision", precision)
+        run_module("preprocess_ensemble.export.command", *weights, "--repository", bundle / "exports" / precision)
+    write_photos(bundle / "photos")
+    copy_tree(bundle / "tree")
+    missing = [] if copy_turbojpeg(bundle / "libraries") else [TURBOJPEG]
+    if not copy_libpython(bundle / "libpython", arguments.python):
+        missing.append(f"libpython{arguments.python}.so.1.0")
+    shutil.copyfile(ROOT / "benchmarks" / "gpu" / "run.py", bundle / "run.py")
     if missing:
-        print(
-            f"not installed here, so not in the bundle: {', '.join(missing)} (apt-get install libturbojpeg0)",
-            file=sys.stderr,
-        )
+        found_in = "(apt-get install libturbojpeg0)"
+        print(f"not installed here, so not in the bundle: {', '.join(missing)} {found_in}", file=sys.stderr)
     print(f"{bundle}: {write_checksums(bundle) / 1e6:.0f} MB; on the other machine: python3 {bundle.name}/run.py")
-    return 0

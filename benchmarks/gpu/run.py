@@ -6,9 +6,7 @@ It needs only this Python and its standard library: no pip, no network. A second
 from __future__ import annotations
 
 import argparse
-import ctypes
 import os
-import re
 import shutil
 import site
 import subprocess
@@ -20,6 +18,7 @@ BUNDLE = Path(__file__).resolve().parent
 PROVIDER = "onnxruntime/capi/libonnxruntime_providers_cuda.so"
 OPENED_LATER = ("libcudnn.so.9",)
 """Libraries that the provider opens by name when it first needs them."""
+LIBPYTHON = f"libpython{sys.version_info.major}.{sys.version_info.minor}.so.1.0"
 
 
 class RunError(Exception):
@@ -69,25 +68,45 @@ def library_folders(bundle: Path) -> list[Path]:
     return list(dict.fromkeys(folder for folder in found if folder.is_dir()))
 
 
+def environment_with(folders: list[Path]) -> dict[str, str]:
+    """This process's environment with ``folders`` first in the linker's path."""
+    path = [*map(str, folders), os.environ.get("LD_LIBRARY_PATH", "")]
+    # Packages of the system's Python would take precedence over the bundle's.
+    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+    return {**kept, "LD_LIBRARY_PATH": os.pathsep.join(filter(None, path))}
+
+
+def use_bundled_libpython(environment: dict[str, str], libpython: Path, site_packages: Path) -> None:
+    """Let Triton's stub find the bundle's libpython if this Python has no shared library.
+
+    It is another build than this Python, so its modules come last: this Python loads its own first.
+    """
+    if Path(sysconfig.get_config_var("LIBDIR") or "", LIBPYTHON).is_file() or is_found(LIBPYTHON, environment):
+        return
+    environment["LD_LIBRARY_PATH"] = os.pathsep.join((str(libpython), environment["LD_LIBRARY_PATH"]))
+    (site_packages / "libpython.pth").write_text(f"{libpython / 'lib-dynload'}\n")
+
+
+def is_found(library: str, environment: dict[str, str]) -> bool:
+    """Whether the linker finds a library. A new process tries, because the path is read only when one starts."""
+    opened = "import ctypes, sys; ctypes.CDLL(sys.argv[1])"
+    tried = subprocess.run([sys.executable, "-c", opened, library], env=environment, capture_output=True, check=False)
+    return tried.returncode == 0
+
+
 def missing_libraries(
     provider: Path, environment: dict[str, str], opened_later: tuple[str, ...] = OPENED_LATER
 ) -> list[str]:
     """Libraries of ONNX Runtime's CUDA provider that the linker cannot find, including those that it opens later."""
     done = subprocess.run(["ldd", str(provider)], capture_output=True, text=True, check=False, env=environment)
     missing = [line.split()[0] for line in done.stdout.splitlines() if "not found" in line]
-    opened = "import ctypes, sys; ctypes.CDLL(sys.argv[1])"
-    for name in opened_later:
-        tried = subprocess.run([sys.executable, "-c", opened, name], capture_output=True, check=False, env=environment)
-        if tried.returncode:
-            missing.append(name)
-    return missing
+    return missing + [name for name in opened_later if not is_found(name, environment)]
 
 
 def check_cuda(python: str | Path, site_packages: Path, environment: dict[str, str]) -> None:
     """Raise RunError if the driver or a library that ONNX Runtime's CUDA provider needs is missing.
 
-    ``python`` has the bundle's packages. A new process asks the driver, because the linker reads the folders in
-    ``environment`` only when a process starts.
+    ``python`` has the bundle's packages.
     """
     provider = site_packages / PROVIDER
     if not provider.is_file():
@@ -98,61 +117,27 @@ def check_cuda(python: str | Path, site_packages: Path, environment: dict[str, s
             "The driver shows no NVIDIA GPU here (does nvidia-smi?): use a machine that has one, or add --device "
             "cpu --quick to try everything except the card."
         )
-    built = (site_packages / "onnxruntime" / "capi" / "build_and_package_info.py").read_text()
-    version = match[1] if (match := re.search(r"cuda_version = '([0-9.]+)'", built)) else "of its version"
     if lacking := missing_libraries(provider, environment):
         raise RunError(
             f"ONNX Runtime's CUDA provider lacks {', '.join(lacking)}: start run.py with a Python that has them as "
-            f"packages (a PyTorch for CUDA {version.partition('.')[0]} contains most), or install CUDA {version} and "
-            "cuDNN 9 and add their folder to LD_LIBRARY_PATH."
+            "packages (a PyTorch for the same CUDA contains most), or install this CUDA and cuDNN 9 and add their "
+            "folder to LD_LIBRARY_PATH."
         )
 
 
-def has_libpython() -> bool:
-    """Whether the shared library of this Python, which Triton's stub links, is installed."""
-    name = f"libpython{sys.version_info.major}.{sys.version_info.minor}.so.1.0"
-    if Path(sysconfig.get_config_var("LIBDIR") or "", name).is_file():
-        return True
-    try:
-        ctypes.CDLL(name)
-    except OSError:
-        return False
-    return True
-
-
-def environment_with(folders: list[Path]) -> dict[str, str]:
-    """This process's environment with ``folders`` first in the linker's path."""
-    path = [*map(str, folders), os.environ.get("LD_LIBRARY_PATH", "")]
-    # Packages of the system's Python would take precedence over the bundle's.
-    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
-    return {**kept, "LD_LIBRARY_PATH": os.pathsep.join(filter(None, path))}
-
-
-def use_bundled_libpython(environment: dict[str, str], libpython: Path, site_packages: Path) -> None:
-    """Let the linker find the bundle's libpython, and Python the modules of that build.
-
-    It is another build than this Python, so use it only if this Python has no shared library. Its modules come last, so
-    that this Python loads its own first.
-    """
-    environment["LD_LIBRARY_PATH"] = os.pathsep.join((str(libpython), environment["LD_LIBRARY_PATH"]))
-    (site_packages / "libpython.pth").write_text(f"{libpython / 'lib-dynload'}\n")
-
-
 def main() -> int:
-    """Check, unpack and run; pass unknown options on to ``benchmarks gpu``."""
     parser = argparse.ArgumentParser(description=__doc__, epilog="All other options are passed on to benchmarks gpu.")
     parser.add_argument("--work", type=Path, default=BUNDLE, help="for the environment (default: the bundle)")
     parser.add_argument("--output", type=Path, default=Path("gpu-results"), help="for the JSON (default: %(default)s)")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     arguments, rest = parser.parse_known_args()
-    work: Path = arguments.work.resolve()
+    directory = arguments.work.resolve() / "venv"
     try:
         check_files(BUNDLE)
-        python = make_environment(BUNDLE, work / "venv")
-        site_packages = next((work / "venv" / "lib").glob("python3*")) / "site-packages"
+        python = make_environment(BUNDLE, directory)
+        site_packages = next((directory / "lib").glob("python3*")) / "site-packages"
         environment = environment_with(library_folders(BUNDLE))
-        if not has_libpython():
-            use_bundled_libpython(environment, BUNDLE / "libpython", site_packages)
+        use_bundled_libpython(environment, BUNDLE / "libpython", site_packages)
         if arguments.device == "cuda":
             check_cuda(python, site_packages, environment)
     except (RunError, OSError) as error:

@@ -10,11 +10,14 @@ the result file keeps::
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -22,14 +25,15 @@ from typing import TYPE_CHECKING, Any, Final
 from benchmarks.fixtures.repositories import exported_passport
 from benchmarks.fixtures.sample_photos import write_thumbnails
 from benchmarks.fixtures.server import QUIET, Server, serving
-from benchmarks.harness.checkpoint import CHECKPOINTS, Checkpoint
-from benchmarks.harness.results import RESULTS, write_result
-from benchmarks.harness.rounds import of_rounds
-from benchmarks.harness.worker import Worker
+from benchmarks.harness.results import LOAD_BEFORE, RESULTS, of_rounds, output, write_result
 
 if TYPE_CHECKING:
     from preprocess_ensemble.model_repository.passport import Passport
 
+CHECKPOINTS: Final = Path("build") / "benchmarks"
+"""Interrupted runs keep here what they have measured."""
+BUSY: Final = 0.25
+"""A load average above this, per core, before anything is measured: the machine has other work."""
 Option = Callable[[argparse.ArgumentParser], argparse.Action]
 
 _NOT_PLANNED: Final = frozenset({"repository", "results", "checkpoints", "photos"})
@@ -44,12 +48,10 @@ def option(*flags: str, **settings: Any) -> Option:
 
 
 def rounds(default: int) -> Option:
-    """The number of interleaved rounds."""
     return option("--rounds", type=int, default=default, help="in each round every system is measured once")
 
 
 def seconds(default: float, what: str) -> Option:
-    """The length of one measurement."""
     return option("--seconds", type=float, default=default, help=what)
 
 
@@ -58,6 +60,68 @@ PHOTOS: Final = option("--photos", type=Path, metavar="DIR", help="JPEG files (d
 _RESULTS: Final = option("--results", type=Path, default=RESULTS, help="folder of the result")
 _CHECKPOINTS: Final = option("--checkpoints", type=Path, default=CHECKPOINTS, help="folder of unfinished runs")
 MODEL: Final = option("--model", help="JSON file of a model that open_clip does not know by name")
+
+
+class Checkpoint:
+    """The cells that one run has measured.
+
+    It belongs to one experiment with one ``plan`` at one commit. If plan or commit differs from what is on disk, the
+    run starts over: measurements of different code do not belong in one table.
+    """
+
+    def __init__(self, experiment: str, plan: Mapping[str, Any], directory: Path = CHECKPOINTS) -> None:
+        self.experiment = experiment
+        self.planned = 0
+        """How many cells the run will have, if that is known: for the remaining time."""
+        self.plan = json.loads(json.dumps(plan))
+        self.cells: dict[str, dict[str, Any]] = {}
+        self._seconds: list[float] = []
+        directory.mkdir(parents=True, exist_ok=True)
+        self._path = directory / f"{experiment}.jsonl"
+        lines = self._path.read_text().splitlines() if self._path.exists() else []
+        complete = [json.loads(line) for line in lines if line.endswith("}")]
+        header = {"plan": self.plan, "commit": output("git", "rev-parse", "HEAD")}
+        if complete and complete[0] == header:
+            self.cells = {line["cell"]: line["result"] for line in complete[1:]}
+            say(f"{experiment}: continues after {len(self.cells)} measurements; to start over, delete {self._path}")
+        else:
+            self._path.write_text(json.dumps(header) + "\n")
+        if LOAD_BEFORE > BUSY * len(os.sched_getaffinity(0)):
+            say(
+                f"{experiment}: the load average was {LOAD_BEFORE} before the run. Other work slows PyTorch more "
+                "than other systems, because its threads wait for each other at every operator: ratios to it mislead."
+            )
+
+    def cell(self, name: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Return the kept result of ``name``, or measure it now."""
+        if name not in self.cells:
+            start = time.perf_counter()
+            self.cells[name] = measure()
+            self._seconds.append(time.perf_counter() - start)
+            with self._path.open("a") as file:
+                file.write(json.dumps({"cell": name, "result": self.cells[name]}) + "\n")
+            rate = self.cells[name].get("rate")
+            left_s = (self.planned - len(self.cells)) * statistics.mean(self._seconds)
+            say(
+                f"{self.experiment} {len(self.cells)} {name:<44}"
+                f"{f' {rate:8.1f} a second' if rate is not None else ' done'}"
+                f"{f', {left_s / 60:.1f} min left' if left_s > 0 else ''}"
+            )
+        return self.cells[name]
+
+    def has(self, *names: str) -> bool:
+        """Whether all of these are measured already."""
+        return all(name in self.cells for name in names)
+
+    def finish(self, result: Mapping[str, Any], directory: Path = RESULTS) -> Path:
+        """Write the result with the plan, the environment and every measurement; discard the checkpoint."""
+        path = write_result(self.experiment, {"plan": self.plan, **result, "cells": self.cells}, directory)
+        self._path.unlink()
+        return path
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 class Run:
@@ -71,7 +135,6 @@ class Run:
         self.exit_code = 0
         self.scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         """A folder for this run."""
-        self.saved: Checkpoint | None = None
 
     @property
     def rounds(self) -> range:
@@ -105,18 +168,18 @@ class Run:
         model = {"model": self.passport.id} if "repository" in vars(self.options) else {}
         return {**{key: str(value) if isinstance(value, Path) else value for key, value in chosen.items()}, **model}
 
-    def checkpoint(self, total: int | None = None) -> Checkpoint:
-        """Return this run's checkpoint; the result then holds its plan and its cells."""
-        self.saved = Checkpoint(self.name, self.plan, self.options.checkpoints, total=total)
-        return self.saved
+    @cached_property
+    def saved(self) -> Checkpoint:
+        """This run's checkpoint. The result of a run that uses it holds its plan and its cells."""
+        return Checkpoint(self.name, self.plan, self.options.checkpoints)
 
     def in_rounds(self, cells: Mapping[str, Callable[[], dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
         """Measure every cell in turn, in each round; return name -> its results."""
-        saved = self.saved or self.checkpoint(total=len(cells) * len(self.rounds))
+        self.saved.planned += len(cells) * len(self.rounds)
         for number in self.rounds:
             for name, measure in cells.items():
-                saved.cell(f"{name} round {number}", measure)
-        return {name: of_rounds(saved.cells, name) for name in cells}
+                self.saved.cell(f"{name} round {number}", measure)
+        return {name: of_rounds(self.saved.cells, name) for name in cells}
 
     @contextmanager
     def block(self) -> Iterator[None]:
@@ -132,54 +195,38 @@ class Run:
         """Start ``clip-serve`` for ``repository`` (default: that of the options)."""
         return self.stack.enter_context(serving(repository or self.options.repository, *QUIET, *options))
 
-    def worker(self, name: str, module: str, *arguments: str) -> Worker:
-        """Start a worker process."""
-        return self.stack.enter_context(Worker(name, module, *arguments))
 
-    def load(self, adapter: str, url: str = "", *, name: str = "load") -> Worker:
-        """Start a load generator that sends :attr:`photos` to ``url``, or embeds them in its own process."""
-        named = {"photos": self.photos, "url": url}
-        named |= {key: value for key in ("repository", "model") if (value := getattr(self.options, key, None))}
-        return self.worker(
-            name, "benchmarks.load.worker", adapter, *(f"--{key}={value}" for key, value in named.items())
-        )
+Measure = Callable[[Run], Mapping[str, Any]]
+Main = Callable[..., int]
 
 
-@dataclass(frozen=True)
-class Experiment:
-    """A question, the options of its measurement, and the function that measures."""
+def experiment(*options: Option) -> Callable[[Measure], Main]:
+    """Make the ``measure`` of a module its command, named like the module and described by its docstring.
 
-    name: str
-    """On the command line, and of the result file."""
-    description: str | None
-    measure: Callable[[Run], Mapping[str, Any]]
-    """Measures and prints; returns what the result file keeps."""
-    options: Sequence[Option] = ()
+    The command takes the arguments of a command line, and what shows the result file; it returns the exit code.
+    """
 
-    def main(self, arguments: Sequence[str] | None = None, show: Callable[[Path], None] | None = None) -> int:
-        """Run with the arguments of a command line, let ``show`` print the result file, and return the exit code."""
-        parser = argparse.ArgumentParser(prog=f"python -m benchmarks {self.name}", description=self.description)
-        for add in (*self.options, _RESULTS, _CHECKPOINTS):
-            add(parser)
-        options = parser.parse_args(arguments)
-        with ExitStack() as stack:
-            run = Run(self.name, options, stack)
-            result = self.measure(run)
-            if run.saved is None:
-                path = write_result(run.name, result, options.results)
-            else:
-                path = run.saved.finish(result, options.results)
-        if show is not None:
-            show(path)
-        print(f"result: {path}")
-        return run.exit_code
-
-
-def experiment(*options: Option) -> Callable[[Callable[[Run], Mapping[str, Any]]], Experiment]:
-    """Make the ``measure`` of a module its experiment, named like the module and described by its docstring."""
-
-    def made(measure: Callable[[Run], Mapping[str, Any]]) -> Experiment:
+    def made(measure: Measure) -> Main:
         module = sys.modules[measure.__module__]
-        return Experiment(module.__name__.rpartition(".")[2], module.__doc__, measure, options)
+        name = module.__name__.rpartition(".")[2]
+
+        def main(arguments: Sequence[str] | None = None, show: Callable[[Path], None] | None = None) -> int:
+            parser = argparse.ArgumentParser(prog=f"python -m benchmarks {name}", description=module.__doc__)
+            for add in (*options, _RESULTS, _CHECKPOINTS):
+                add(parser)
+            given = parser.parse_args(arguments)
+            with ExitStack() as stack:
+                run = Run(name, given, stack)
+                result = measure(run)
+                if "saved" in vars(run):
+                    path = run.saved.finish(result, given.results)
+                else:
+                    path = write_result(run.name, result, given.results)
+            if show is not None:
+                show(path)
+            print(f"result: {path}")
+            return run.exit_code
+
+        return main
 
     return made

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import statistics
 import threading
-import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 import psutil
 
 _EVERY_S: Final = 0.2
+_GPU_FIGURES: Final[dict[str, tuple[str, Callable[[Any], float]]]] = {
+    "watts": ("PowerUsage", lambda milliwatts: milliwatts / 1e3),
+    "gpu_percent": ("UtilizationRates", lambda rates: float(rates.gpu)),
+    "memory_mb": ("MemoryInfo", lambda memory: memory.used / 1e6),
+}
+"""Name -> NVML's function, and what is made of its value."""
 
 
 @contextmanager
@@ -50,51 +56,40 @@ def nvml_card(index: int = 0) -> Iterator[tuple[Any, Any]]:
         pynvml.nvmlShutdown()
 
 
-class GpuMeter:
-    """Memory, utilisation, power and energy of an NVIDIA card during a block; nothing without a card."""
+@contextmanager
+def gpu_meter(index: int = 0) -> Iterator[dict[str, float]]:
+    """Sample an NVIDIA card until the end of the block, which fills what this gives: medians, and joules.
 
-    def __init__(self) -> None:
-        self._samples: dict[str, list[float]] = {"watts": [], "gpu_percent": [], "memory_mb": []}
-        self._joules = 0.0
+    It stays empty without a card, and without what a card cannot tell.
+    """
+    found: dict[str, float] = {}
+    samples: defaultdict[str, list[float]] = defaultdict(list)
+    with nvml_card(index) as (nvml, card):
 
-    @classmethod
-    @contextmanager
-    def running(cls, index: int = 0) -> Iterator[GpuMeter]:
-        """Sample card ``index`` until the end of the block."""
-        meter = cls()
-        with nvml_card(index) as (nvml, card):
-            if nvml is None:
-                yield meter
-                return
+        def read(what: str) -> Any:
+            try:
+                return getattr(nvml, f"nvmlDeviceGet{what}")(card)
+            except nvml.NVMLError:  # virtual cards support few functions
+                return None
 
-            def read(what: str) -> Any:
-                try:
-                    return getattr(nvml, f"nvmlDeviceGet{what}")(card)
-                except nvml.NVMLError:  # virtual cards support few functions
-                    return None
+        def sample() -> None:
+            for name, (what, figure_of) in _GPU_FIGURES.items():
+                if (value := read(what)) is not None:
+                    samples[name].append(figure_of(value))
 
-            def sample() -> None:
-                if (milliwatts := read("PowerUsage")) is not None:
-                    meter._samples["watts"].append(milliwatts / 1e3)
-                if (rates := read("UtilizationRates")) is not None:
-                    meter._samples["gpu_percent"].append(rates.gpu)
-                if (memory := read("MemoryInfo")) is not None:
-                    meter._samples["memory_mb"].append(memory.used / 1e6)
-
-            before_mj = read("TotalEnergyConsumption")
-            with sampling(sample, _EVERY_S):
-                yield meter
-            if before_mj is not None:
-                meter._joules = (read("TotalEnergyConsumption") - before_mj) / 1e3
-
-    def report(self, images: int) -> dict[str, float]:
-        """After the block: the medians of what the card could tell, and images per joule; empty without a card."""
-        found = {name: statistics.median(values) for name, values in self._samples.items() if values}
-        return {**found, **({"images_per_joule": images / self._joules} if self._joules else {})}
+        if nvml is None:
+            yield found
+            return
+        before_mj = read("TotalEnergyConsumption")
+        with sampling(sample, _EVERY_S):
+            yield found
+        found.update((name, statistics.median(values)) for name, values in samples.items())
+        if before_mj is not None:
+            found["joules"] = (read("TotalEnergyConsumption") - before_mj) / 1e3
 
 
 class RayGauge:
-    """What Ray's object store and workers take while it runs."""
+    """What Ray's object store and workers on this machine take while it runs."""
 
     def __init__(self) -> None:
         self.store_bytes = 0
@@ -121,46 +116,17 @@ class RayGauge:
         def poll() -> None:
             used = get_memory_info_reply(state).store_stats.object_store_bytes_used
             gauge.store_bytes = max(gauge.store_bytes, used)
-            gauge.read_workers()
+            for process in psutil.process_iter(["cmdline"]):
+                with suppress(psutil.Error):  # it has ended
+                    if process.info["cmdline"] and process.info["cmdline"][0].startswith("ray::"):
+                        gauge.worker_bytes = max(gauge.worker_bytes, process.memory_full_info().uss)
+                        gauge._processor_s[process.pid] = sum(process.cpu_times()[:2])
 
         with sampling(poll, _EVERY_S):
             yield gauge
-
-    def read_workers(self) -> None:
-        """Note memory and time of Ray's workers on this machine."""
-        for process in psutil.process_iter(["cmdline"]):
-            try:
-                if process.info["cmdline"] and process.info["cmdline"][0].startswith("ray::"):
-                    self.worker_bytes = max(self.worker_bytes, process.memory_full_info().uss)
-                    times = process.cpu_times()
-                    self._processor_s[process.pid] = times.user + times.system
-            except psutil.Error:  # it has ended
-                continue
-
-
-class Stopwatch:
-    """Counts from its construction. ``server`` is the process id of the server whose processor time counts too."""
-
-    def __init__(self, server: int | None = None) -> None:
-        self._server = server
-        self._started = self._now()
-
-    def per_photo(self, photos: int) -> dict[str, float]:
-        """Photos per second since the start, and milliseconds of processor time per photo: all, and the server's."""
-        seconds, own_s, server_s = (now - before for now, before in zip(self._now(), self._started, strict=True))
-        return {
-            "photos_per_second": photos / seconds,
-            "processor_ms_per_photo": 1e3 * (own_s + server_s) / photos,
-            "server_ms_per_photo": 1e3 * server_s / photos,
-        }
-
-    def _now(self) -> tuple[float, float, float]:
-        """The clock, and the processor seconds of this process and of the server."""
-        return time.perf_counter(), time.process_time(), 0.0 if self._server is None else tree_s(self._server)
 
 
 def tree_s(process: int) -> float:
     """Processor seconds of a process and its children so far."""
     parent = psutil.Process(process)
-    times = [one.cpu_times() for one in (parent, *parent.children(recursive=True))]
-    return float(sum(one.user + one.system for one in times))
+    return float(sum(sum(one.cpu_times()[:2]) for one in (parent, *parent.children(recursive=True))))

@@ -1,22 +1,34 @@
-"""Where results are kept, with the machine, versions and commit by which to judge them later; and how one is shown."""
+"""What is made of measurements, and where results are kept, with the machine, versions and commit to judge them by.
+
+Machines are noisy, so no system is measured alone: in every round each system runs once, in turn, and a result is the
+median over rounds. Ratios compare systems of the same run, within each round. That helps against noise that affects
+all systems alike; it does not help if other work takes the same cores (see ``BUSY`` in ``experiment``).
+"""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import platform
+import statistics
 import subprocess
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.harness.meters import nvml_card
 
+LEAST_COSINE: Final = 0.9999
+"""A system is valid if each of its vectors reaches this cosine to the first system's vector of the same image."""
+RESULTS: Final = Path(__file__).parents[1] / "results"
 PACKAGES: Final = """
     numpy pillow onnxruntime onnxruntime-gpu openvino torch open_clip_torch grpcio tritonclient nvidia-pytriton fastapi
     uvicorn
@@ -30,7 +42,6 @@ CARRIED_COMMIT: Final = Path(__file__).parents[2] / "COMMIT"
 
 
 def environment() -> dict[str, Any]:
-    """Describe the machine, the versions and the commit."""
     described = (line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines())
     cpu = {key.strip(): value.strip() for key, _, value in described}
     return {
@@ -70,9 +81,6 @@ def card_name() -> str | None:
         return None if nvml is None else f"{nvml.nvmlDeviceGetName(card)}, {nvml.nvmlSystemGetDriverVersion()}"
 
 
-RESULTS: Final = Path(__file__).parents[1] / "results"
-
-
 def write_result(experiment: str, result: Mapping[str, Any], directory: Path = RESULTS) -> Path:
     """Keep ``result`` with the environment as ``<experiment>-<date>-<commit>.json`` and return the path."""
     record = {"experiment": experiment, "environment": environment(), **result}
@@ -83,11 +91,56 @@ def write_result(experiment: str, result: Mapping[str, Any], directory: Path = R
     return path
 
 
-def show(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]], *, width: int | None = None) -> None:
-    """Print a table; all columns but the first are numbers."""
-    table = Table(title=title)
-    for number, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if number else "left", no_wrap=width is not None)
-    for row in rows:
-        table.add_row(*row)
-    Console(width=width).print(table)
+def show(title: str, rows: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print a table with a row for each name and a column for each key of the rows."""
+    table = Table("", title=title)
+    columns = dict.fromkeys(column for row in rows.values() for column in row)
+    for column in columns:
+        table.add_column(str(column), justify="right")
+    for name, row in rows.items():
+        table.add_row(name, *(_figure(row.get(column, "")) for column in columns))
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
+
+
+def _figure(value: Any) -> str:
+    """Four digits of a number; six places of one about 1, such as a cosine."""
+    if isinstance(value, bool | str):
+        return str(value)
+    if abs(value) >= 1000 or isinstance(value, int):
+        return f"{value:,.0f}"
+    return f"{value:.6f}" if 0.9 < value < 1.1 else f"{value:.4g}"
+
+
+def cosine_to_first(vectors: Mapping[str, Any]) -> dict[str, float]:
+    """Name -> the least cosine of any of its vectors (N, D) to the first system's vector of the same image."""
+    exact = {name: np.asarray(rows, dtype=np.float64) for name, rows in vectors.items()}
+    unit = {name: rows / np.linalg.norm(rows, axis=1, keepdims=True) for name, rows in exact.items()}
+    first = next(iter(unit.values()))
+    return {name: float((first * rows).sum(axis=1).min()) for name, rows in unit.items()}
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    return {"median": statistics.median(values), "min": min(values), "max": max(values)}
+
+
+def percentiles(latencies_ms: Sequence[float]) -> dict[str, float]:
+    """p50, p95 and p99 of ``latencies_ms``; all equal if there is only one."""
+    if len(latencies_ms) < 2:
+        return dict.fromkeys(("p50", "p95", "p99"), latencies_ms[0])
+    cuts = statistics.quantiles(latencies_ms, n=100, method="inclusive")
+    return {"p50": cuts[49], "p95": cuts[94], "p99": cuts[98]}
+
+
+def ratios(of: Iterable[Mapping[str, Any]], to: Iterable[Mapping[str, Any]]) -> list[float]:
+    """Results of two systems -> the ratio of their ``rate`` in each round, in which both met the same machine."""
+    return [one["rate"] / other["rate"] for one, other in zip(of, to, strict=True)]
+
+
+def of_rounds(cells: Mapping[str, dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    """The results of the cells ``"NAME round 1"``, ``"NAME round 2"`` and so on."""
+    keys = (f"{name} round {number}" for number in itertools.count(1))
+    return [cells[key] for key in itertools.takewhile(cells.__contains__, keys)]
+
+
+def median_of(results: Iterable[Mapping[str, Any]], key: str) -> float:
+    return float(statistics.median(result[key] for result in results))

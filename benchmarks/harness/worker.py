@@ -1,20 +1,24 @@
-"""One system under test in a process of its own, which measures on request."""
+"""Processes: one that measures on request, and one for a single measurement."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import multiprocessing
-import subprocess
-import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import AbstractAsyncContextManager
 from functools import cached_property
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from typing import Self
+
+Opened = AbstractAsyncContextManager[tuple[Any, Callable[[Any], Awaitable[dict[str, Any]]]]]
+"""Gives what a worker says when it is warm, and what carries out an order."""
+# Not forked, because a process that has used gRPC cannot be.
+_SPAWN = multiprocessing.get_context("spawn")
 
 
 class WorkerFailed(RuntimeError):
@@ -22,63 +26,65 @@ class WorkerFailed(RuntimeError):
 
 
 class Worker:
-    """One system under test, in a process of its own that loads once and measures on request.
+    """One system under test, in a process that opens it once and measures on request.
 
-    The process runs ``python -m MODULE ARGUMENTS`` and writes lines of JSON: ``{"ready": ...}`` once it is warm, then
-    one answer for each order that it reads. The constructor does not wait, so several workers start in parallel.
+    The constructor does not wait, so several workers start in parallel.
     """
 
-    def __init__(self, name: str, module: str, *arguments: str) -> None:
+    def __init__(self, name: str, open_system: Callable[..., Opened], *arguments: Any) -> None:
         self.name = name
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        self._pipe, theirs = _SPAWN.Pipe()
+        self._process = _SPAWN.Process(target=_work, args=(theirs, open_system, *arguments), daemon=True)
+        self._process.start()
+        theirs.close()
 
     @property
     def process_id(self) -> int:
         """Of the process that measures."""
+        assert self._process.pid is not None
         return self._process.pid
 
     @cached_property
-    def ready(self) -> dict[str, Any]:
-        """The first answer; waits until the worker is warm."""
-        return self._read()
+    def ready(self) -> Any:
+        """What it said when it was warm, which this waits for."""
+        return self._receive()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
         self._process.terminate()
-        self._process.communicate()
+        self._process.join()
 
-    def ask(self, order: Mapping[str, Any]) -> dict[str, Any]:
-        """Send one order, ``seconds`` and whatever else this worker knows, and return its answer."""
-        assert self.ready
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(order) + "\n")
-        self._process.stdin.flush()
-        return self._read()
-
-    def _read(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise WorkerFailed(f"{self.name}: ended with exit code {self._process.wait()}")
-        answer: dict[str, Any] = json.loads(line)
+    def ask(self, order: Any) -> dict[str, Any]:
+        """Send one order and return its answer."""
+        assert self.ready is not None
+        self._pipe.send(order)
+        answer: dict[str, Any] = self._receive()
         return answer
 
+    def _receive(self) -> Any:
+        try:
+            return self._pipe.recv()
+        except EOFError:
+            self._process.join()
+            raise WorkerFailed(f"{self.name}: ended with exit code {self._process.exitcode}") from None
 
-async def serve_orders(ready: Mapping[str, Any], carry_out: Callable[[Any], Awaitable[Mapping[str, Any]]]) -> None:
-    """The worker's side: send ``ready``, then answer each order with what ``carry_out`` returns, until input ends."""
-    print(json.dumps({"ready": True, **ready}), flush=True)
-    # Another thread reads the pipe, because connections need the event loop between orders too.
-    while line := await asyncio.to_thread(sys.stdin.readline):
-        print(json.dumps(await carry_out(json.loads(line))), flush=True)
+
+def _work(pipe: Connection, open_system: Callable[..., Opened], *arguments: Any) -> None:
+    async def serve() -> None:
+        async with open_system(*arguments) as (ready, carry_out):
+            pipe.send(ready)
+            while True:
+                # Another thread reads the pipe, because connections need the event loop between orders too.
+                pipe.send(await carry_out(await asyncio.to_thread(pipe.recv)))
+
+    asyncio.run(serve())
 
 
 def in_new_process(measure: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
     """Call ``measure`` in a new Python process, whose peak of memory holds no earlier measurement."""
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(1, mp_context=_SPAWN) as pool:
         return pool.submit(measure, *arguments).result()
 
 

@@ -1,62 +1,75 @@
 """How each service is asked for embeddings: one adapter for each, the same for every load.
 
-``ADAPTERS[name](target)`` is a context manager that gives ``embed(rows)``: one request that carries the images with
-these row numbers and returns their vectors (N, D).
+An adapter of a :class:`Target` is a context manager that gives ``embed(rows)``: one request that carries the images or
+texts with these row numbers and returns their vectors (N, D).
 """
 
 from __future__ import annotations
 
 import base64
+import io
 import json
+import os
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.fixtures.bare_encoder import preprocessing
-from benchmarks.fixtures.float_models import FLOAT_MODEL
-from benchmarks.fixtures.repositories import exported_passport
-from benchmarks.load.triton_requests import TIMEOUT_S, json_posts, triton_requests
-from benchmarks.peers.in_process import Target, pytorch_loop, pytorch_texts, ready_pixels
+from benchmarks.fixtures.repositories import bare_encoder, device, exact_pixels, exported_passport, preprocessing
 from clip_client import ClientConfig, ClipClient
 from clip_client._transports.grpc import transport_factory
-from preprocess_ensemble.imaging.preprocessor import Preprocessor
 
 if TYPE_CHECKING:
-    from clip_client._transports.base import Transport
-    from preprocess_ensemble.imaging.transform import PreprocessConfig
+    from pathlib import Path
 
-Pixels = npt.NDArray[np.uint8]
+    from benchmarks.peers.baseline.network import Network
+    from clip_client._transports.base import Transport
+
 Vectors = npt.NDArray[np.float32]
 Embed = Callable[[list[int]], Awaitable[Vectors]]
-Open = Callable[[Target], AbstractAsyncContextManager[Embed]]
+EmbedHere = Callable[[list[int]], Vectors]
+
+TIMEOUT_S: Final = 600.0
+"""Long, so that a slow system shows as slow and not as failing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """What a load is for: a model, where it is served, and the files to embed."""
+
+    url: str
+    """Empty if the model runs in the process of the load."""
+    files: list[bytes]
+    repository: Path
+    """Of the exported model."""
+    model: str | None = None
+    """JSON file of a model that open_clip does not know by name."""
+
+    def images(self, rows: list[int]) -> list[bytes]:
+        """The files with these numbers."""
+        return [self.files[row] for row in rows]
+
+    def texts(self, rows: list[int]) -> list[str]:
+        """The files with these numbers, if they are texts."""
+        return [self.files[row].decode() for row in rows]
+
+
+Adapter = Callable[[Target], AbstractAsyncContextManager[Embed]]
 
 
 @asynccontextmanager
-async def clip_client(target: Target) -> AsyncIterator[Embed]:
+async def clip_client(target: Target, *, text: bool = False) -> AsyncIterator[Embed]:
     """The library as programs use it: it packs waiting images into requests, and adapts the number in flight."""
     async with ClipClient(target.url, timeout_s=TIMEOUT_S, transfer="original") as clip:
 
         async def embed(rows: list[int]) -> Vectors:
-            batch = await clip.embed(target.images(rows))
-            batch.raise_for_errors()
-            return batch.vectors
-
-        yield embed
-
-
-@asynccontextmanager
-async def clip_client_text(target: Target) -> AsyncIterator[Embed]:
-    """Texts through the library."""
-    texts = target.texts
-    async with ClipClient(target.url, timeout_s=TIMEOUT_S) as clip:
-
-        async def embed(rows: list[int]) -> Vectors:
-            batch = await clip.embed_text([texts[row] for row in rows])
+            batch = await (clip.embed_text(target.texts(rows)) if text else clip.embed(target.images(rows)))
             batch.raise_for_errors()
             return batch.vectors
 
@@ -89,8 +102,66 @@ async def transport(target: Target) -> AsyncIterator[Embed]:
 
 
 @asynccontextmanager
-async def in_process(target: Target, load: Callable[[Target], Callable[[list[int]], Vectors]]) -> AsyncIterator[Embed]:
-    """No service: the model in this process."""
+async def posts(url: str) -> AsyncIterator[Callable[..., Awaitable[Any]]]:
+    """Gives a function that posts ``json`` or ``data`` to ``url`` and returns the JSON of the answer."""
+    import aiohttp
+
+    # No limit of connections, because the load decides how many requests are in flight.
+    connector, timeout = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(total=TIMEOUT_S)
+    async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
+
+        async def post(**content: Any) -> Any:
+            async with session.post(url, **content) as response:
+                response.raise_for_status()
+                return await response.json()
+
+        yield post
+
+
+@asynccontextmanager
+async def embeddings(target: Target, *, path: str, text: bool = False, **options: str) -> AsyncIterator[Embed]:
+    """OpenAI's endpoint, and infinity's, which is like it; images travel as data URIs, vectors as numbers or base64."""
+    rows_of = target.texts if text else partial(_data_uris, target)
+    async with posts(f"{target.url}{path}") as post:
+
+        async def embed(rows: list[int]) -> Vectors:
+            answer = await post(json={"model": "clip", **options, "input": rows_of(rows)})
+            vectors = [entry["embedding"] for entry in answer["data"]]
+            if options.get("encoding_format") == "base64":
+                return np.array([np.frombuffer(base64.b64decode(vector), "<f4") for vector in vectors])
+            return np.array(vectors, np.float32)
+
+        yield embed
+
+
+def _data_uris(target: Target, rows: list[int]) -> list[str]:
+    return [f"data:image/jpeg;base64,{base64.b64encode(file).decode()}" for file in target.images(rows)]
+
+
+infinity_images: Final = partial(embeddings, path="/embeddings", modality="image")
+infinity_texts: Final = partial(embeddings, path="/embeddings", modality="text", text=True)
+
+
+@asynccontextmanager
+async def immich(target: Target) -> AsyncIterator[Embed]:
+    import aiohttp
+
+    passport = exported_passport(target.repository)
+    name = f"{passport.model}__{passport.pretrained}"
+    async with posts(f"{target.url}/predict") as post:
+
+        async def embed(rows: list[int]) -> Vectors:
+            (image,) = target.images(rows)
+            form = aiohttp.FormData({"entries": json.dumps({"clip": {"visual": {"modelName": name}}})})
+            form.add_field("image", image, filename="blob")
+            return np.array([json.loads((await post(data=form))["clip"])], np.float32)
+
+        yield embed
+
+
+@asynccontextmanager
+async def in_process(target: Target, load: Callable[[Target], EmbedHere]) -> AsyncIterator[Embed]:
+    """The model in the process of the load."""
     run = load(target)
 
     async def embed(rows: list[int]) -> Vectors:
@@ -99,97 +170,37 @@ async def in_process(target: Target, load: Callable[[Target], Callable[[list[int
     yield embed
 
 
-@asynccontextmanager
-async def infinity(target: Target, *, modality: str) -> AsyncIterator[Embed]:
-    """infinity's endpoint, which is like OpenAI's; images travel as data URIs."""
-    inputs = target.texts if modality == "text" else [data_uri(file) for file in target.files]
-    async with json_posts(f"{target.url}/embeddings") as post:
-
-        async def embed(rows: list[int]) -> Vectors:
-            answer = await post({"model": "clip", "modality": modality, "input": [inputs[row] for row in rows]})
-            return np.array([entry["embedding"] for entry in answer["data"]], np.float32)
-
-        yield embed
+def ready_pixels(target: Target) -> EmbedHere:
+    """ONNX Runtime alone, on pixels that were decoded beforehand: the highest rate of the encoder on this machine."""
+    pixels = exact_pixels(target.files, preprocessing(target.repository))  # (N, H, W, 3)
+    encode = bare_encoder(target.repository, device=device())
+    return lambda rows: encode(pixels[rows])
 
 
-@asynccontextmanager
-async def openai(target: Target, *, encoding: str) -> AsyncIterator[Embed]:
-    """OpenAI's endpoint; images travel as data URIs, and vectors as numbers or in base64."""
-    uris = [data_uri(file) for file in target.files]
-    async with json_posts(f"{target.url}/v1/embeddings") as post:
+def pytorch(target: Target, *, precision: str) -> EmbedHere:
+    """open_clip's own loop in batches. Files are decoded on one thread for each core, as a DataLoader's workers do."""
+    from PIL import Image
 
-        async def embed(rows: list[int]) -> Vectors:
-            body = {"model": "clip", "encoding_format": encoding, "input": [uris[row] for row in rows]}
-            vectors = [entry["embedding"] for entry in (await post(body))["data"]]
-            if encoding == "base64":
-                return np.array([np.frombuffer(base64.b64decode(vector), "<f4") for vector in vectors])
-            return np.array(vectors, np.float32)
+    network = _network(target, precision)
+    decoders = ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="decode")
 
-        yield embed
+    def embed(rows: list[int]) -> Vectors:
+        files = target.images(rows)
+        return network.encode(list(decoders.map(lambda file: network.prepared(Image.open(io.BytesIO(file))), files)))
+
+    return embed
 
 
-@asynccontextmanager
-async def immich(target: Target) -> AsyncIterator[Embed]:
-    """Immich's endpoint: a form with one image."""
-    import aiohttp
+def pytorch_texts(target: Target) -> EmbedHere:
+    network = _network(target, "fp32")
+    return lambda rows: network.encode_texts(target.texts(rows))
+
+
+def _network(target: Target, precision: str) -> Network:
+    import torch
+
+    from benchmarks.peers.baseline.network import Network
 
     passport = exported_passport(target.repository)
-    name = f"{passport.model}__{passport.pretrained}"
-    connector, timeout = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(total=TIMEOUT_S)
-    async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
-
-        async def embed(rows: list[int]) -> Vectors:
-            (row,) = rows
-            form = aiohttp.FormData({"entries": json.dumps({"clip": {"visual": {"modelName": name}}})})
-            form.add_field("image", target.files[row], filename="blob")
-            async with session.post(f"{target.url}/predict", data=form) as response:
-                response.raise_for_status()
-                return np.array([json.loads((await response.json())["clip"])], np.float32)
-
-        yield embed
-
-
-def data_uri(file: bytes) -> str:
-    """A JPEG file as a URI."""
-    return f"data:image/jpeg;base64,{base64.b64encode(file).decode()}"
-
-
-@asynccontextmanager
-async def triton_tensors(target: Target, *, protocol: str) -> AsyncIterator[Embed]:
-    """FP32 tensors; as JSON, what the replaced system did first. The client decodes and preprocesses."""
-    config = preprocessing(target.repository)
-    preprocessor = Preprocessor(config)
-    async with triton_requests(target.url.removeprefix("http://"), FLOAT_MODEL, ["embedding"], protocol) as infer:
-
-        async def embed(rows: list[int]) -> Vectors:
-            vectors: Vectors
-            images = normalised(preprocessor.run([target.images(rows)])[0], config)
-            (vectors,) = await infer({"images": images, "status": np.zeros((len(rows), 1), np.int32)})
-            return vectors
-
-        yield embed
-
-
-def normalised(pixels: Pixels, config: PreprocessConfig) -> npt.NDArray[np.float32]:
-    """The model's float input (N, 3, H, W) from pixels (N, H, W, 3)."""
-    mean, std = (np.array(value, np.float32) for value in (config.mean, config.std))
-    return np.ascontiguousarray(((pixels.astype(np.float32) / 255 - mean) / std).transpose(0, 3, 1, 2))
-
-
-ADAPTERS: Final[dict[str, Open]] = {
-    "client": clip_client,
-    "transport": transport,
-    "client-text": clip_client_text,
-    "infinity": partial(infinity, modality="image"),
-    "openai": partial(openai, encoding="float"),
-    "openai-base64": partial(openai, encoding="base64"),
-    "immich": immich,
-    "infinity-text": partial(infinity, modality="text"),
-    "triton-json": partial(triton_tensors, protocol="json"),
-    "triton-http": partial(triton_tensors, protocol="http"),
-    "triton-grpc": partial(triton_tensors, protocol="grpc"),
-    "session": partial(in_process, load=ready_pixels),
-    "pytorch": partial(in_process, load=partial(pytorch_loop, precision="fp32")),
-    "pytorch-bf16": partial(in_process, load=partial(pytorch_loop, precision="bf16")),
-    "pytorch-text": partial(in_process, load=pytorch_texts),
-}
+    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
+    return Network(target.model or passport.model, passport.pretrained, device=device(), dtype=dtype)

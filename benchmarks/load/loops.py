@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from benchmarks.harness.rounds import percentiles
+from benchmarks.harness.results import percentiles
 
 LEAST_TURNS: Final = 2
 """Calls that each caller of a closed loop makes, however long they take: one fills the queue, one counts."""

@@ -1,4 +1,4 @@
-"""Services other than ours, each started for the length of a block, and environments for what cannot share ours."""
+"""Services other than Triton, each started for the length of a block."""
 
 from __future__ import annotations
 
@@ -12,26 +12,20 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
-from benchmarks.fixtures.repositories import BUILD
+from benchmarks.fixtures.repositories import BUILD, device
 from benchmarks.fixtures.server import ServerDidNotStart, free_port
-from benchmarks.peers.in_process import device
-from preprocess_ensemble.errors import ReportedError
 
 START_S: Final = 180.0
-REQUIREMENTS: Final = {
-    # infinity imports optimum's BetterTransformer, which refuses transformers 4.49 and newer, and a typer of its time;
-    # it reads images through aiohttp, which its extra ``server`` leaves out.
-    "infinity": (
-        "infinity-emb[torch,server,vision]==0.0.78",
-        "transformers<4.49",
-        "optimum<1.25",
-        "click<8.2",
-        "aiohttp",
-    ),
-    # Its licence is for non-commercial use (CC BY-NC-ND 4.0); the wheel has the weights of its network.
-    "fastdup": ("fastdup==2.54",),
-}
-"""Environment -> arguments of ``pip install``."""
+# infinity imports optimum's BetterTransformer, which refuses transformers 4.49 and newer, and a typer of its time; it
+# reads images through aiohttp, which its extra ``server`` leaves out.
+INFINITY: Final = (
+    "infinity-emb[torch,server,vision]==0.0.78",
+    "transformers<4.49",
+    "optimum<1.25",
+    "click<8.2",
+    "aiohttp",
+)
+"""Arguments of ``pip install``."""
 
 
 class Service(NamedTuple):
@@ -41,27 +35,21 @@ class Service(NamedTuple):
     process_id: int
 
 
-class EnvironmentFailed(ReportedError):
-    """pip could not make the environment; the message says which one, and pip has said why."""
-
-
-def venv_python(name: str) -> Path:
-    """The Python of the environment ``name``, which is made if necessary. Raises EnvironmentFailed."""
-    requirements = REQUIREMENTS[name]
-    directory = BUILD / name
+def infinity_python() -> Path:
+    """The Python of infinity's environment, which is made if necessary."""
+    directory = BUILD / "infinity"
     python = directory / "bin" / "python"
     stamp = directory / ".installed"
-    if stamp.exists() and stamp.read_text() == repr(requirements):
+    if stamp.exists() and stamp.read_text() == repr(INFINITY):
         return python
     print(f"making {directory}: this takes minutes, once", file=sys.stderr)
     # Pip must not reach the terminal's standard output: that is where results go.
     for command in (
-        (sys.executable, "-m", "venv", str(directory)),
-        (str(python), "-m", "pip", "install", "--quiet", *requirements),
+        (sys.executable, "-m", "venv", directory),
+        (python, "-m", "pip", "install", "--quiet", *INFINITY),
     ):
-        if subprocess.run(command, check=False, stdout=sys.stderr).returncode:
-            raise EnvironmentFailed(f"{directory} cannot be made: {' '.join(command)} failed")
-    stamp.write_text(repr(requirements))
+        subprocess.run(command, check=True, stdout=sys.stderr)
+    stamp.write_text(repr(INFINITY))
     return python
 
 
@@ -70,25 +58,23 @@ def plain_service(model: str, pretrained: str, *, max_batch: int = 32) -> Abstra
     environment = {"CLIP_MODEL": model, "CLIP_PRETRAINED": pretrained, "CLIP_MAX_BATCH": str(max_batch)}
     if device() == "cpu":
         environment["CUDA_VISIBLE_DEVICES"] = ""  # or it would use a GPU that the other systems do not use
-    command = (sys.executable, "-m", "benchmarks.peers.baseline")
-    return _running("the plain service", command, "/healthz", environment)
+    return _running((sys.executable, "-m", "benchmarks.peers.baseline"), "/healthz", environment)
 
 
 def gateway(url: str, *, workers: int) -> AbstractContextManager[Service]:
     """clip-gateway in front of the Triton at this gRPC address."""
     options = ("--url", url, "--workers", str(workers))
-    return _running("clip-gateway", (sys.executable, "-m", "clip_client.gateway.command", *options), "/health", {})
+    return _running((sys.executable, "-m", "clip_client.gateway.command", *options), "/health")
 
 
 def infinity(model: str, pretrained: str) -> AbstractContextManager[Service]:
     """infinity in fp32 on the device of the other systems, with the same weights."""
-    python = venv_python("infinity")
+    python = infinity_python()
     directory = _infinity_model(python, model, pretrained)
     options = ("--model-id", str(directory), "--served-model-name", "clip", "--engine", "torch", "--dtype", "float32")
     other = ("--device", device(), "--host", "127.0.0.1", "--log-level", "warning", "--no-model-warmup")
-    command = (str(python.with_name("infinity_emb")), "v2", *options, *other)
     environment = {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1", "INFINITY_ANONYMOUS_USAGE_STATS": "0"}
-    return _running("infinity", command, "/health", environment)
+    return _running((str(python.with_name("infinity_emb")), "v2", *options, *other), "/health", environment)
 
 
 def _infinity_model(python: Path, model: str, pretrained: str) -> Path:
@@ -112,23 +98,25 @@ def _infinity_model(python: Path, model: str, pretrained: str) -> Path:
         "merges": [" ".join(pair) for pair in tokenizer.bpe_ranks],
     }
     torch.save(saved, weights)
-    script = Path(__file__).parent / "baseline" / "infinity_model.py"
+    script = Path(__file__).with_name("infinity_model.py")
     subprocess.run([python, script, weights, directory], check=True, stdout=sys.stderr)
     weights.unlink()
     return directory
 
 
 @contextmanager
-def _running(name: str, command: tuple[str, ...], health: str, environment: Mapping[str, str]) -> Iterator[Service]:
-    """Run ``command`` on a free port, once the path ``health`` answers."""
+def _running(command: tuple[str, ...], health: str, environment: Mapping[str, str] | None = None) -> Iterator[Service]:
+    """Run ``command`` on a free port, once the path ``health`` answers. Raises ServerDidNotStart."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    process = subprocess.Popen([*command, "--port", str(port)], env={**os.environ, **environment}, stdout=sys.stderr)
+    process = subprocess.Popen(
+        [*command, "--port", str(port)], env={**os.environ, **(environment or {})}, stdout=sys.stderr
+    )
     try:
         deadline = time.monotonic() + START_S
         while not _is_up(url + health):
             if process.poll() is not None or time.monotonic() > deadline:
-                raise ServerDidNotStart(f"{name} did not start: {' '.join(command)}")
+                raise ServerDidNotStart(f"this did not start: {' '.join(command)}")
             time.sleep(0.2)
         yield Service(url, process.pid)
     finally:

@@ -1,7 +1,9 @@
 """What do the kept results show? Writes the tables in the documents, and the README's picture.
 
 The newest JSON of each experiment counts. No number is typed by hand: the text in the README and in
-docs/performance.md between marker lines is written here (see ``markdown_tables``).
+docs/performance.md between ``<!-- NAME -->`` and ``<!-- /NAME -->`` is written here. A test compares the files with the
+results that they name, so a new result breaks no test before you run the report. The text of the tables is in
+``templates/tables.md``; the rows of single figures are in ``templates/readme_figures.md`` and ``templates/figures.md``.
 """
 
 from __future__ import annotations
@@ -9,19 +11,55 @@ from __future__ import annotations
 import argparse
 import io
 import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import matplotlib as mpl
-from matplotlib.figure import Figure
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, UndefinedError, select_autoescape
 
-from benchmarks.experiments.serving.three_way import BY_PRECISION, SYSTEMS
-from benchmarks.harness.results import RESULTS
-from benchmarks.report import markdown_tables
+from benchmarks.experiments import search
+from benchmarks.experiments.dedup import first_scan
+from benchmarks.experiments.serving.three_way import SYSTEMS
+from benchmarks.harness.results import RESULTS, median_of
+from benchmarks.scripts.install_size import EXTRAS
+from clip_client._encoding import IMAGE_ENCODINGS
+
+Result = Mapping[str, Any]
+Results = Mapping[str, Result]
+"""Experiment -> its result."""
 
 DOCUMENTS: Final = (Path("README.md"), Path("docs/performance.md"))
 """Files with generated tables between markers."""
+MARKED: Final = re.compile(r"(<!-- (?P<name>[a-z_]+) -->\n).*?(<!-- /(?P=name) -->)", re.DOTALL)
+TABLES: Final = (
+    "three_way", "ratios", "ensemble", "queue_delay", "transfer", "first_scan", "search", "accuracy", "install_size",
+)  # fmt: skip
+"""Markers of tables, each with a macro of its name."""
+COMMANDS: Final = {
+    "ratios": "three_way",
+    "queue_delay": (
+        "ensemble --name queue_delay --parts --delay-us 0 1000 10000 100000 --encoders 1 2 --concurrency 1 64"
+    ),
+}
+"""Marker -> the command that makes its result, if it has another name than the marker."""
+FIGURES: Final = {
+    "benchmarks": ("readme_figures.md", "benchmarks/results"),
+    "figures": ("figures.md", "../benchmarks/results"),
+}
+"""Marker of a table of single figures -> the file with its rows, and the folder of results from where the table is."""
+TEMPLATES: Final = Path(__file__).parent / "templates"
+ENVIRONMENT: Final = Environment(
+    loader=FileSystemLoader(TEMPLATES),
+    autoescape=select_autoescape(["html"], default_for_string=False),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_RESULT_LINK: Final = re.compile(r"benchmarks/results/([^)/]+\.json)\)")
+_ROW: Final = re.compile(r"^\|.*?(?=^[|{]|\Z)", re.DOTALL | re.MULTILINE)
 INK, OURS, OTHERS = "#1f2933", "#2563eb", "#9aa5b1"
 STYLE: Final[dict[Any, Any]] = {
     "font.size": 10,
@@ -37,36 +75,103 @@ STYLE: Final[dict[Any, Any]] = {
 }
 
 
-def newest(directory: Path) -> dict[str, dict[str, Any]]:
-    """Experiment -> its newest result, by the time that the result states."""
-    return _newest(directory.glob("*.json"))
-
-
-def stated(text: str, directory: Path) -> dict[str, dict[str, Any]]:
-    """Experiment -> the result that ``text`` names between its markers, whatever else ``directory`` holds."""
-    return _newest(directory / name for name in markdown_tables.named(text))
-
-
-def _newest(paths: Iterable[Path]) -> dict[str, dict[str, Any]]:
-    results = [{**json.loads(path.read_text()), "file": path.name} for path in sorted(paths)]
+def newest(paths: Iterable[Path]) -> Results:
+    """Experiment -> the newest of its results, by the time that a result states."""
+    results = [{**json.loads(path.read_text(encoding="utf-8")), "file": path.name} for path in sorted(paths)]
     kept = [result for result in results if result.get("experiment") and "environment" in result]
     return {result["experiment"]: result for result in sorted(kept, key=lambda one: one["environment"]["time"])}
 
 
+def stated(text: str, directory: Path) -> Results:
+    """Experiment -> the result that ``text`` names between its markers, whatever else ``directory`` holds."""
+    names = {name for marked in MARKED.finditer(text) for name in _RESULT_LINK.findall(marked[0])}
+    return newest(directory / name for name in names)
+
+
+def fill(text: str, results: Results) -> str:
+    """Return ``text`` with its marked parts rewritten; an unknown marker stays as it is."""
+
+    def part(match: re.Match[str]) -> str:
+        known = match["name"] in (*TABLES, *FIGURES, "gpu")
+        return f"{match[1]}{part_of(match['name'], results)}\n{match[3]}" if known else match[0]
+
+    return MARKED.sub(part, text)
+
+
+def part_of(name: str, results: Results) -> str:
+    """The text for a marker that :func:`fill` knows."""
+    if name in FIGURES:
+        return _figures(*FIGURES[name], results)
+    if name == "gpu":
+        # ``python -m benchmarks gpu`` can also run on a CPU.
+        on_cards = [one for one in results.values() if one["experiment"].startswith("gpu_")]
+        return _macro("on_a_gpu")([one for one in on_cards if one["plan"]["device"] == "cuda"])
+    kept = _experiment_of(name)
+    if kept not in results:
+        return f"Not measured yet: `python -m benchmarks {COMMANDS.get(name, name)}`."
+    return _macro(name)(results[kept])
+
+
+def tables_of(path: Path) -> str:
+    results = newest([path])
+    return "\n\n".join(part_of(name, results) for name in TABLES if _experiment_of(name) in results)
+
+
+def _experiment_of(table: str) -> str:
+    return "three_way" if table == "ratios" else table
+
+
+def _figures(template: str, folder: str, results: Results) -> str:
+    """A table of single figures; a row is left out if its experiment has no result, or was run only in part."""
+    rows = []
+    source = partial(_macro("source"), folder=folder)
+    for row in _ROW.findall((TEMPLATES / template).read_text(encoding="utf-8")):
+        with suppress(UndefinedError):
+            rows.append(ENVIRONMENT.from_string(row).render(results, source=source))
+    if not rows:
+        return "Not measured yet: `python -m benchmarks all`."
+    return "\n".join(["| what | figure | of `python -m benchmarks ...` |", "|---|---:|---:|", *rows])
+
+
+def _macro(name: str) -> Callable[..., str]:
+    """The macro of ``tables.md``, without the blank lines around its text."""
+    macro = getattr(ENVIRONMENT.get_template("tables.md").module, name)
+    return lambda *arguments, **named: macro(*arguments, **named).strip()
+
+
+def _memory_growth(series: Mapping[str, Mapping[str, float]]) -> float:
+    """The largest growth of a soak's memory from its second tenth to its last, as a share."""
+    return max(one["last_tenth"] / one["second_tenth"] - 1 for name, one in series.items() if ", memory" in name)
+
+
+ENVIRONMENT.globals.update(
+    SYSTEMS=SYSTEMS,
+    EXTRAS=EXTRAS,
+    FIRST_SCAN_SYSTEMS=first_scan.SYSTEMS,
+    SEARCH_SYSTEMS=search.SYSTEMS,
+    IMAGE_ENCODINGS=IMAGE_ENCODINGS,
+    median_of=median_of,
+    memory_growth=_memory_growth,
+)
+
+
 def three_way(summary: Mapping[str, Any]) -> bytes:
     """Images per second of each system at the highest concurrency, with the range over the rounds, as PNG."""
-    systems = dict(reversed(summary["systems"].items()))
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    systems = {name: row for name, row in reversed(summary["systems"].items()) if name in SYSTEMS}
     most = max(next(iter(systems.values()))["at"], key=int)
     rates = [row["at"][most]["images_per_second"] for row in systems.values()]
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(8, 0.42 * len(systems) + 1))
         axes = figure.subplots()
         bars = axes.barh(
-            [SYSTEMS[name] for name in systems],
+            [SYSTEMS[name].words for name in systems],
             [rate["median"] for rate in rates],
             xerr=[[rate["median"] - rate["min"] for rate in rates], [rate["max"] - rate["median"] for rate in rates]],
             ecolor=INK,
-            color=[OURS if name in (*BY_PRECISION, "ensemble", "client") else OTHERS for name in systems],
+            color=[OURS if SYSTEMS[name].words.startswith("ensemble") else OTHERS for name in systems],
             height=0.7,
         )
         invalid = ["" if row["valid"] else "  invalid: other vectors" for row in systems.values()]
@@ -79,12 +184,11 @@ def three_way(summary: Mapping[str, Any]) -> bytes:
 
 
 def main() -> None:
-    """Write the picture, and the tables in the documents."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks report", description=__doc__)
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of JSON files (default: %(default)s)")
-    results = newest(parser.parse_args().results)
+    results = newest(parser.parse_args().results.glob("*.json"))
     if "three_way" in results:
         (RESULTS / "three_way.png").write_bytes(three_way(results["three_way"]["summary"]))
     for document in DOCUMENTS:
-        document.write_text(markdown_tables.fill(document.read_text(encoding="utf-8"), results), encoding="utf-8")
+        document.write_text(fill(document.read_text(encoding="utf-8"), results), encoding="utf-8")
         print(f"tables: {document}")

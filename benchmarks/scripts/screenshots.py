@@ -22,18 +22,21 @@ from PIL import Image
 from benchmarks.fixtures.sample_photos import write_with_copies
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from collections.abc import Callable
+
+    from playwright.sync_api import Page
 
 MOST_BYTES: Final = 300_000
 CLIENT: Final = (sys.executable, "-m", "clip_client.cli.main")
 
 
-def main() -> int:
-    """Make all pictures; return the exit code."""
+def main() -> None:
+    """Make all pictures."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--repository", type=Path, default=Path("triton_models"), help="(default: %(default)s)")
     parser.add_argument("--output", type=Path, default=Path("docs/images"), help="folder (default: %(default)s)")
     arguments = parser.parse_args()
+    arguments.output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         write_with_copies(Path(folder, "Pictures"))
         own = {"CLIP_STORE": f"{folder}/store", "HOME": folder}
@@ -47,49 +50,44 @@ def main() -> int:
             assert process.stdout is not None, "it is a pipe"
             try:
                 address = process.stdout.readline().decode().split()[-1]
-                photograph(Path(folder, "report.html").as_uri(), address, Path(folder, "Pictures"), arguments.output)
+                photograph(Path(folder), address.rstrip("/"), arguments.output)
             finally:
                 process.send_signal(signal.SIGINT)
-    return 0
 
 
-def photograph(page: str, review: str, photos: Path, output: Path) -> None:
-    """Take the pictures of the report page, and of the review of ``photos`` at this address."""
+def photograph(folder: Path, review: str, output: Path) -> None:
+    """Take the pictures of the report in ``folder``, and of the review of its photos at this address."""
     from playwright.sync_api import sync_playwright
 
     executable = shutil.which("chromium") or shutil.which("google-chrome")
     if executable is None:
         raise SystemExit("there is no Chromium: apt-get install chromium")
-    output.mkdir(parents=True, exist_ok=True)
+    page = (folder / "report.html").as_uri()
+    # Words would show nothing with random weights.
+    query = next(path for path in sorted((folder / "Pictures").rglob("*.*")) if "chelsea" in path.name)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=executable, chromium_sandbox=os.geteuid() != 0)
-        shoot(browser, page, output / "report.png", 1000, click=".chip:has-text('Re-encoded')")
-        shoot(browser, page, output / "compare.png", 800, click="figure:has-text('astronaut, sent by') a.mat")
-        shoot(browser, review, output / "review.png", 1000, click=".list a:has-text('2 copies') >> nth=0")
-        # Words would show nothing with random weights.
-        query = next(path for path in sorted(photos.rglob("*.*")) if "chelsea" in path.name)
-        shoot(browser, f"{review.rstrip('/')}/search", output / "search.png", 800, upload=query)
+
+        def shoot(address: str, name: str, height: int, act: Callable[[Page], None]) -> None:
+            """Take one picture of the screen after ``act``, with at most 256 colours, which keeps it small."""
+            view = browser.new_page(viewport={"width": 1280, "height": height}, color_scheme="light")
+            view.goto(address)
+            act(view)
+            view.wait_for_load_state("networkidle")
+            with Image.open(io.BytesIO(view.screenshot())) as picture:
+                for colors in (256, 128, 64, 32):
+                    few = picture.convert("RGB").quantize(colors, dither=Image.Dither.NONE)
+                    few.save(output / name, optimize=True)
+                    if (output / name).stat().st_size < MOST_BYTES:
+                        break
+            view.close()
+
+        def search_by_photo(view: Page) -> None:
+            view.locator("input[type=file]").set_input_files(query)
+            view.wait_for_url("**photo=**")
+
+        shoot(page, "report.png", 1000, lambda view: view.click(".chip:has-text('Re-encoded')"))
+        shoot(page, "compare.png", 800, lambda view: view.click("figure:has-text('astronaut, sent by') a.mat"))
+        shoot(review, "review.png", 1000, lambda view: view.click(".list a:has-text('2 copies') >> nth=0"))
+        shoot(f"{review}/search", "search.png", 800, search_by_photo)
         browser.close()
-
-
-def shoot(
-    browser: Browser, address: str, output: Path, height: int, *, click: str = "", upload: Path | None = None
-) -> None:
-    """Take one picture of the screen, with at most 256 colours, which keeps it small.
-
-    Before it, ``click`` is clicked, or the file ``upload`` is chosen.
-    """
-    view = browser.new_page(viewport={"width": 1280, "height": height}, color_scheme="light")
-    view.goto(address)
-    if upload is None:
-        view.locator(click).click()
-    else:
-        view.locator("input[type=file]").set_input_files(upload)
-        view.wait_for_url("**photo=**")
-    view.wait_for_load_state("networkidle")
-    with Image.open(io.BytesIO(view.screenshot())) as picture:
-        for colors in (256, 128, 64, 32):
-            picture.convert("RGB").quantize(colors, dither=Image.Dither.NONE).save(output, optimize=True)
-            if output.stat().st_size < MOST_BYTES:
-                break
-    view.close()

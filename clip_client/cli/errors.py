@@ -15,10 +15,11 @@ class CommandMisused(ReportedError):
     """The command was called in a way that cannot work; exit code 2."""
 
 
-def need(*modules: str, extra: str = "cli") -> None:
+def need(*modules: str, extras: str = "cli") -> None:
     """Import optional packages, so that a missing one ends the command before the long work, not after it.
 
-    ``extra`` is the extra of clip-triton that installs them. Raises CommandFailed with the command that installs them.
+    ``extras`` are all that the command needs, with commas between them, so that one installation is enough. Raises
+    CommandFailed with that installation.
     """
     for module in modules:
         try:
@@ -26,5 +27,5 @@ def need(*modules: str, extra: str = "cli") -> None:
         except ImportError as error:
             raise CommandFailed(
                 f"this command needs {module}, which cannot be imported ({error}); "
-                f"install it with: pip install 'clip-triton[{extra}]'"
+                f"install it with: pip install 'clip-triton[{extras}]'"
             ) from None

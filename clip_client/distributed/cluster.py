@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import os
 import socket
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from clip_client._errors import require
 from preprocess_ensemble.errors import ReportedError, first_line
 
 EXTRA: Final = "clip-triton[ray]"
 
-_CPUS_PER_WORKER: Final = 4
-"""A worker is one process whose threads decode; its client serves about this many cores."""
-
 _CONNECT_S: Final = 10.0
-
+_LOOK_S: Final = 5.0
+"""If no task ends for so long, it may be that none can begin."""
 _TASKS_PER_CPU: Final = 3
 """Tasks that wait or run at a time: enough for all CPUs, and few enough that their results need little memory."""
+Call: TypeAlias = tuple[Any, ...]
 
 ATTEMPTS: Final = 3
 """Workers that may die with one task: machines go away, but a task that kills each worker must be named."""
@@ -37,8 +35,7 @@ def cluster(address: str | None = None) -> Iterator[None]:
     """Connect to the cluster at ``address``; ``"auto"`` is the one that this machine belongs to.
 
     Without an address, Ray runs on this machine until the block ends, and sends no usage statistics. If the program is
-    connected already, nothing changes. Raises ImportError if Ray is missing, and DistributedError if there is no
-    cluster at ``address``.
+    connected already, nothing changes. Raises ImportError if Ray is missing, and DistributedError.
     """
     require("ray.data", EXTRA)
     if address is None:
@@ -60,7 +57,7 @@ def cluster(address: str | None = None) -> Iterator[None]:
                 log_to_driver=False,
                 logging_level=logging.ERROR,
             )
-    except (OSError, RuntimeError, ValueError) as error:
+    except Exception as error:  # so says Ray that a node did not start in time
         where = f"there is no Ray cluster at {address}" if address else "Ray cannot be started on this machine"
         raise DistributedError(f"{where}: {first_line(error)}") from error
     try:
@@ -90,52 +87,40 @@ def _hushed() -> Iterator[None]:
         yield
 
 
-def worker_cpus() -> int:
-    """Return how many CPUs a worker that embeds asks for: four, or all of the largest machine if that has fewer."""
-    import ray
-
-    cpus = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
-    return max(1, min(_CPUS_PER_WORKER, max(cpus, default=1)))
-
-
-def gpu_share() -> float:
-    """Return which share of a GPU falls to each CPU of the cluster; 0 if it has no GPU, or PyTorch is missing here."""
-    import ray
-
-    resources = ray.cluster_resources()
-    has_torch = importlib.util.find_spec("torch") is not None
-    return min(1.0, resources.get("GPU", 0) / resources.get("CPU", 1)) if has_torch else 0
-
-
 def in_tasks(
     function: Callable[..., Any],
-    calls: Iterable[tuple[Any, ...]],
+    calls: Iterable[Call],
     *shared: Any,
     cpus: int = 1,
-    gpu_share: float = 0,
     workers: int | None = None,
     on_death: Callable[[int], Any] | None = None,
 ) -> Generator[tuple[int, Any], None, None]:
     """Call ``function(*call, *shared)`` in a Ray task for each of ``calls``; yield number and result of each that ends.
 
-    The values of a generator function come one by one. A task takes ``cpus``, and ``gpu_share`` of a GPU; at most
-    ``workers`` run at a time, by default as many as have room, also if the cluster grows. A call whose worker or
-    machine has died is repeated when the others have ended, and the second time as the only one. If that worker dies as
-    well, ``on_death(number)`` is the result; without it, the job ends.
+    The values of a generator function come one by one. A task takes ``cpus``, or all of the largest machine if that has
+    fewer; at most ``workers`` run at a time, by default as many as have room, also if the cluster grows. A call whose
+    worker or machine has died is repeated when the others have ended, and the second time as the only one. If that
+    worker dies as well, ``on_death(number)`` is the result; without it, the job ends.
 
-    ``Dataset.map`` would take seconds to begin and end each step of a search, and turn what a task raises into text.
-    Ray Data's pools of actors are not used: after a machine has died, a pool whose actors need more CPUs than remain
-    gets no work, and the job never ends.
+    ``Dataset.map`` would take seconds to begin and end each step of a search, and turn what a task raises into text. A
+    pool of actors that need more CPUs than remain when a machine has died gets no work, and the job never ends.
 
     Raises what a task raises, if that is a :class:`.ReportedError`, and DistributedError for whatever else ends it.
     """
     import ray
     from ray.exceptions import RayError, RayTaskError
 
-    # Without limit, Ray would repeat a task that needs more memory than there is.
-    task = ray.remote(num_cpus=cpus, num_gpus=gpu_share, max_retries=0)(function)
+    def values(*arguments: Any) -> Iterator[Any]:
+        result = function(*arguments)
+        if isinstance(result, Iterator):
+            yield from result
+        else:
+            yield result
+
+    # Ray's own retries never end if a task needs more memory than there is.
+    task = ray.remote(max_retries=0, num_returns="streaming", name=function.__name__)(values)
     arguments = [ray.put(one) for one in shared]
-    left: Iterable[tuple[int, tuple[Any, ...]]] = enumerate(calls)
+    left: Iterable[tuple[int, Call]] = enumerate(calls)
     try:
         for attempt in range(1, ATTEMPTS + 1):
             is_last = attempt == ATTEMPTS
@@ -157,40 +142,50 @@ def in_tasks(
 
 
 def _results(
-    task: Any, calls: Iterable[tuple[int, tuple[Any, ...]]], arguments: Sequence[Any], cpus: int, workers: int | None
-) -> Iterator[tuple[int, tuple[Any, ...], Any]]:
-    """Yield number, call and result of each task that ends; the result is a RayError if its worker has died."""
+    task: Any, calls: Iterable[tuple[int, Call]], shared: Sequence[Any], cpus: int, workers: int | None
+) -> Iterator[tuple[int, Call, Any]]:
+    """Yield number, call and each result of all tasks; the result is a RayError if a worker has died."""
     import ray
-    from ray import ObjectRefGenerator
     from ray.exceptions import RayError, RayTaskError
 
-    running: dict[Any, tuple[int, tuple[Any, ...]]] = {}
+    running: dict[Any, tuple[int, Call, int]] = {}
+    """The last number is that of the CPUs that a task takes."""
 
-    def next_result() -> Iterator[tuple[int, tuple[Any, ...], Any]]:
-        (first,), _ = ray.wait(list(running))
-        number, call = running.pop(first)
-        try:
-            if isinstance(first, ObjectRefGenerator):
-                result = ray.get(next(first))
-                running[first] = number, call
-            else:
-                result = ray.get(first)
-        except StopIteration:
-            return
-        except RayTaskError:
-            raise
-        except RayError as error:
-            result = error
-        yield number, call, result
+    def next_results() -> Iterator[tuple[int, Call, Any]]:
+        ready, _ = ray.wait(list(running), timeout=_LOOK_S)
+        for task in ready:
+            number, call, _ = running[task]
+            try:
+                yield number, call, ray.get(next(task))
+            except StopIteration:
+                del running[task]
+            except RayTaskError:
+                raise
+            except RayError as error:
+                del running[task]
+                yield number, call, error
+        if not ready:
+            # Ray would for ever look for a machine like one that was lost.
+            largest = max([1, *_machines()])
+            for task in [task for task, (*_, taken) in running.items() if taken > largest]:
+                ray.cancel(task)
 
     try:
         for number, call in calls:
-            running[task.remote(*call, *arguments)] = number, call
-            room = _TASKS_PER_CPU * ray.cluster_resources().get("CPU", 0) // cpus
-            while len(running) >= (workers or max(1, room)):
-                yield from next_result()
+            machines = _machines()
+            taken = max(1, min(cpus, max(machines, default=1)))
+            running[task.options(num_cpus=taken).remote(*call, *shared)] = number, call, taken
+            while len(running) >= (workers or max(1, _TASKS_PER_CPU * sum(machines) // taken)):
+                yield from next_results()
         while running:
-            yield from next_result()
+            yield from next_results()
     finally:
         for reference in running:
             ray.cancel(reference)
+
+
+def _machines() -> list[int]:
+    """Return the CPUs of each machine that is alive."""
+    import ray
+
+    return [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]

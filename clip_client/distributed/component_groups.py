@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
@@ -16,27 +16,21 @@ from clip_client.dedup.features.collect import CollectedFeatures
 from clip_client.dedup.features.feature_tables import FeatureTable, VectorTable
 from clip_client.dedup.features.image_features import feature_columns
 from clip_client.dedup.files.reading import PhotoReader
-from clip_client.dedup.search import group_contents
+from clip_client.dedup.search import GroupRules, group_contents
 from clip_client.dedup.store.store import Store
 from clip_client.dedup.text import printable
 from clip_client.dedup.types import PhotoFile, RecallEstimate, Thresholds
-from clip_client.distributed.cell_join import ROW
+from clip_client.distributed.cell_join import ROW, read_buckets, write_buckets
 from clip_client.distributed.cluster import DistributedError
-from clip_client.distributed.embedded_rows import vectors_in
-from clip_client.distributed.shuffle import read_buckets, write_buckets
-from clip_client.distributed.storage import read_photo
+from clip_client.distributed.embedded_rows import Chunk, vectors_in
+from clip_client.distributed.storage import Location, read_photo
 from preprocess_ensemble.errors import first_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
     from numpy.typing import NDArray
 
     from clip_client.dedup.group import DuplicateGroup
     from clip_client.dedup.report import DuplicateReport
-    from clip_client.dedup.search import GroupRules
-    from clip_client.distributed.embedded_rows import Chunk
-    from clip_client.distributed.storage import Location
 
     Indices = NDArray[np.intp]
 
@@ -76,7 +70,7 @@ class DuplicateSummary:
     """Vectors in a cell, on average."""
 
     @classmethod
-    def of(cls, fields: Mapping[str, Any]) -> DuplicateSummary:
+    def of(cls, fields: Mapping[str, Any]) -> Self:
         """Return the summary that ``dataclasses.asdict`` made these ``fields`` of, after a way through JSON."""
         recall = {**fields["recall"], "recall_95": tuple(fields["recall"]["recall_95"])}
         return cls(**{**fields, "thresholds": Thresholds(**fields["thresholds"]), "recall": RecallEstimate(**recall)})
@@ -155,17 +149,14 @@ def group_schema() -> Any:
     )
 
 
-def put_into_components(chunk: Chunk, rows: Indices, buckets: Indices, count: int, place: Location) -> None:
+def put_into_components(place: Location, chunk: Chunk, rows: Indices, buckets: Indices, count: int) -> None:
     """Write ``rows`` of a chunk into ``buckets`` below ``count``, both (M,)."""
-    import pyarrow as pa
-
-    table = chunk.read().take(rows).combine_chunks().append_column(ROW, pa.array(rows + chunk.first_row))
-    write_buckets(place, table, np.arange(len(rows)), buckets, count)
+    write_buckets(place, chunk, chunk.read(), rows, buckets, count)
 
 
 def group_bucket(
-    bucket: int,
     output: Location,
+    bucket: int,
     places: Sequence[Location],
     rules: GroupRules,
     working_folder: str | None,
@@ -175,46 +166,19 @@ def group_bucket(
 
     Raises DistributedError.
     """
+    if working_folder is not None:
+        try:
+            os.chdir(working_folder)
+        except OSError as error:
+            raise DistributedError(
+                f"{socket.gethostname()} has no folder {working_folder}: {error.strerror}"
+            ) from error
     (table,) = read_buckets(places, bucket, bucket + 1)
     table = table.sort_by(ROW)
-    with _working_in(working_folder):
-        grouped = group_photos(table, rules)
+    grouped = group_photos(table, rules)
     numbers = dict(zip(*(reversed(table.column(name).to_pylist()) for name in ("sha256", ROW)), strict=True))
     write_groups(output, [row for group in grouped.groups for row in _rows(group, numbers)])
     return grouped if returns_groups else replace(grouped, groups=())
-
-
-def count_groups(places: Sequence[Location]) -> tuple[int, int, int, int]:
-    """Return what files of groups hold: groups, photos, copies, and photos that could not be verified.
-
-    Raises DistributedError.
-    """
-    import pyarrow as pa
-    from pyarrow import compute as pc
-    from pyarrow import dataset
-
-    paths = [place.path for place in places]
-    filters = (pc.field("kept"), None, pc.field("is_copy"), pc.field("cannot_verify") != "")
-    try:
-        rows = dataset.dataset(paths, group_schema(), format="parquet", filesystem=places[0].filesystem)
-        groups, photos, copies, unverified = (rows.count_rows(filter=one) for one in filters)
-    except (OSError, pa.ArrowException) as error:
-        raise DistributedError(f"the groups cannot be read ({first_line(error)}); remove them and run again") from error
-    return groups, photos, copies, unverified
-
-
-@contextmanager
-def _working_in(folder: str | None) -> Iterator[None]:
-    """Let relative paths be in ``folder`` until the end of the block: a worker does one task at a time."""
-    before = os.getcwd()
-    try:
-        os.chdir(folder or before)
-    except OSError as error:
-        raise DistributedError(f"{socket.gethostname()} has no folder {folder}: {error.strerror}") from error
-    try:
-        yield
-    finally:
-        os.chdir(before)
 
 
 def group_photos(table: Any, rules: GroupRules) -> DuplicateReport:
@@ -232,27 +196,24 @@ def _collected(table: Any) -> CollectedFeatures:
     """Return what is known about the rows of some photos, by content."""
     import pyarrow as pa
 
-    contents = [key.hex() for key in table.column("sha256").to_pylist()]
-    columns = (table.column(name).to_pylist() for name in ("path_bytes", "size_bytes", "mtime_ns"))
-    codes, messages = (table.column(name).to_pylist() for name in ("error_code", "error"))
+    names = ("sha256", "path_bytes", "size_bytes", "mtime_ns", "error_code", "error")
+    digests, paths, sizes, times, codes, messages = (table.column(name).to_pylist() for name in names)
+    contents = [digest.hex() for digest in digests]
     vectors = vectors_in(table)
     collected = CollectedFeatures(
         features=FeatureTable(pa.schema({"sha256": pa.binary(32), **feature_columns()})),
         vectors=VectorTable(len(contents), vectors.shape[1]),
     )
-    first: dict[str, int] = {}
-    """Content -> the position of the row that stands for it: one with a vector, if there is any."""
-    for position, (sha256, path, size_bytes, mtime_ns) in enumerate(zip(contents, *columns, strict=True)):
+    for sha256, path, size_bytes, mtime_ns in zip(contents, paths, sizes, times, strict=True):
         file = PhotoFile(os.fsdecode(path), size_bytes or 0, mtime_ns or 0)
         collected.copies.setdefault(sha256, []).append(file)
-        if sha256 not in first or (codes[first[sha256]] is not None and codes[position] is None):
-            first[sha256] = position
-    collected.features.add_table(list(first), table.take(np.array(list(first.values()), dtype=np.int64)))
-    embedded = {sha256: position for sha256, position in first.items() if codes[position] is None}
-    collected.vectors.add_rows(list(embedded), vectors[np.array(list(embedded.values()), dtype=np.intp)])
-    collected.refused.update(
-        (sha256, (codes[position], messages[position])) for sha256, position in first.items() if codes[position]
-    )
+    # The first row with a vector stands for its content, or the first one if none has a vector: the last wins.
+    ordered = sorted(range(len(contents)), key=lambda row: (codes[row] is None, -row))
+    first = {contents[row]: row for row in ordered}
+    collected.features.add_table(list(first), table.take(np.array(list(first.values()), np.int64)))
+    embedded = [row for row in first.values() if codes[row] is None]
+    collected.vectors.add_rows([contents[row] for row in embedded], vectors[embedded])
+    collected.refused |= {sha256: (codes[row], messages[row]) for sha256, row in first.items() if codes[row]}
     return collected
 
 
@@ -289,3 +250,22 @@ def _rows(group: DuplicateGroup, numbers: Mapping[bytes, int]) -> Iterator[Mappi
             "group_min_similarity": group.min_similarity,
             "group_reason": group.reason,
         }
+
+
+def count_groups(places: Sequence[Location]) -> tuple[int, int, int, int]:
+    """Return what files of groups hold: groups, photos, copies, and photos that could not be verified.
+
+    Raises DistributedError.
+    """
+    import pyarrow as pa
+    from pyarrow import compute as pc
+    from pyarrow import dataset
+
+    filters = (pc.field("kept"), None, pc.field("is_copy"), pc.field("cannot_verify") != "")
+    try:
+        paths = [place.path for place in places]
+        rows = dataset.dataset(paths, group_schema(), format="parquet", filesystem=places[0].filesystem)
+        groups, photos, copies, unverified = (rows.count_rows(filter=one) for one in filters)
+    except (OSError, pa.ArrowException) as error:
+        raise DistributedError(f"the groups cannot be read ({first_line(error)}); remove them and run again") from error
+    return groups, photos, copies, unverified

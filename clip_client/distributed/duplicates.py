@@ -1,32 +1,76 @@
-"""The search for duplicates on a Ray cluster, among photos that it has embedded."""
+"""The search for duplicates on a Ray cluster, among photos that it has embedded.
+
+Workers hold a chunk or a block of cells at a time. The driver holds numbers and hashes of the rows, a sample of the
+vectors, and the union-find that joins the rows of all edges.
+"""
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import itertools
 import json
-from typing import TYPE_CHECKING, Final
+import os
+import re
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
 
 from clip_client._errors import require
+from clip_client.dedup.compare.candidate_pairs import with_inner_hashes
+from clip_client.dedup.compare.cells import fit_cells, sample_size
+from clip_client.dedup.compare.hamming import hash_parts
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES
-from clip_client.dedup.compare.partitioned_join import EXACT_ROWS
+from clip_client.dedup.compare.partitioned_join import ALL_COMPARED, EXACT_ROWS
+from clip_client.dedup.compare.recall_sample import RecallSample
+from clip_client.dedup.compare.similarity_join import fit_projection
 from clip_client.dedup.compare.thresholds import thresholds_for
-from clip_client.dedup.search import CANDIDATES, DEFAULT_HASH_BITS, GroupRules, check_group_rules
-from clip_client.distributed.cluster import EXTRA, DistributedError, cluster
+from clip_client.dedup.compare.union_find import UnionFind
+from clip_client.dedup.report import DuplicateReport
+from clip_client.dedup.search import CANDIDATES, DEFAULT_HASH_BITS, OFF, GroupRules, check_group_rules
+from clip_client.distributed import cell_join, component_groups
+from clip_client.distributed.cluster import EXTRA, DistributedError, cluster, in_tasks
 from clip_client.distributed.component_groups import DuplicateSummary
-from clip_client.distributed.embedded_rows import chunks_of, embedded_files, inspect_files
-from clip_client.distributed.folder_search import GROUPS, SUCCESS, FolderSearch, key_of
+from clip_client.distributed.embedded_rows import FACTS, EmbeddedRows, drawn, first_with_content, read_facts
+from clip_client.distributed.partition_folder import embedded_schema
 from clip_client.distributed.storage import Location
+from preprocess_ensemble.errors import first_line
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable, Iterable, Sequence
+    from numpy.typing import NDArray
 
-    from clip_client.dedup.report import DuplicateReport
     from clip_client.dedup.store.store import Store
+    from clip_client.dedup.types import RecallEstimate
 
+    Indices = NDArray[np.intp]
     OnTasks = Callable[[str, int, int | None], None]
+    Results = Generator[tuple[int, Any], None, None]
 
 ROWS_AT_ONCE: Final = 65_536
 """Vectors that a worker compares at a time: 134 MB with 512 numbers each."""
+
+_EDGES, _CANDIDATES, _GROUPS = "edges", "candidates", "groups"
+_CELLS, _COMPONENTS = "_cells", "_components"
+"""Folders of the output; readers of Parquet skip what begins with an underscore."""
+_OWN_FILE: Final = re.compile(r"[0-9a-f]{16}-.*|[0-9]{6}\.arrow|part-[0-9]{5,}\.parquet|_SUCCESS|\..*\.part")
+_NO_KEY: Final = "none"
+_SUCCESS: Final = "_SUCCESS"
+
+_RECALL_ROWS: Final = 5000
+"""Vectors whose alike vectors are found exactly, to measure the recall."""
+_HASHES_PER_TASK: Final = 1 << 20
+_PAIRED_PER_TASK: Final = 1 << 16
+"""Hashes whose turned and mirrored neighbours a task looks for, among all of them."""
+_GROUPED_PER_TASK: Final = 8192
+"""Photos that a task divides into groups, unless one component has more."""
+_ALIGNED_PER_TASK: Final = 512
+"""Photos that a task divides into groups and aligns, which takes minutes; more if there would be too many tasks."""
+_FEW_TASKS: Final = 4096
+_SIMILARITIES_AT_ONCE: Final = 0.02
+"""Pairs that are worth aligning join components in steps of this, the most similar first."""
 
 
 def find_duplicates(
@@ -46,19 +90,19 @@ def find_duplicates(
 ) -> DuplicateSummary:
     """Find duplicates among the photos that ``embed_partitions(..., output=vectors, features=True)`` has embedded.
 
-    The search is that of :func:`clip_client.dedup.find_duplicates`; ``threshold``, ``hash_bits``,
-    ``references``, ``keep`` and ``verify`` mean the same. A ``store`` gives the decisions of a person and tuned
-    thresholds. Up to ``exact_rows`` vectors are compared each with each; more are divided into cells, and the summary
-    says which share of the alike pairs was found. Pixels are compared, and photos aligned, if a worker can read their
-    files by path or URL; if it cannot, the row of a photo says so.
+    ``threshold``, ``hash_bits``, ``references``, ``keep`` and ``verify`` are those of
+    :func:`clip_client.dedup.find_duplicates`. A ``store`` gives the decisions of a person and tuned thresholds. Up to
+    ``exact_rows`` vectors are compared each with each; more are divided into cells, and the summary says which share of
+    the alike pairs was found. Pixels are compared, and photos aligned, if a worker can read their files by path or URL;
+    if it cannot, the row of a photo says so.
 
-    ``output`` is a folder that every worker can write, or a URL. Its ``groups`` has a row for each photo of a group
-    (:func:`.component_groups.group_schema`) and ``_SUCCESS``, with the summary, when it is complete; ``edges`` has the
-    pairs that connect what is alike, and ``candidates`` further pairs that are worth aligning, by the numbers of their
-    rows in the input; while the search runs, ``_cells`` and ``_components`` hold about five copies of the vectors. If
-    the search ends early, call this again: what was compared stays. If it is complete, and rows and settings are the
-    same, its summary is returned; to search anew, remove the output. A worker holds ``rows_at_once`` vectors, or the
-    photos that may show the same if they are more. ``address`` is as for :func:`.embed_partitions`.
+    ``output`` is a folder that every worker can write, or a URL. When the search is complete, its ``groups`` has a row
+    for each photo of a group (:func:`.component_groups.group_schema`), and ``_SUCCESS`` with the summary; ``edges`` has
+    the pairs that connect what is alike, and ``candidates`` further pairs that are worth aligning, by the numbers of
+    their rows in the input. Until then ``_cells`` and ``_components`` hold about five copies of the vectors. If the
+    search ends early, call this again: what was compared stays. If it is complete, and rows and settings are the same,
+    its summary is returned; to search anew, remove the output. A worker holds ``rows_at_once`` vectors, or the photos
+    that may show the same if they are more. ``address`` is as for :func:`.embed_partitions`.
     ``on_progress(what, done, total)`` counts tasks.
 
     Raises DistributedError, which names the file, for input that cannot be read, lacks columns or mixes vectors of
@@ -68,77 +112,259 @@ def find_duplicates(
     require("ray.data", EXTRA)
     require("faiss", EXTRA)
     check_group_rules(keep, hash_bits, verify)
-
-    folder = Location.of(vectors)
-    (first,) = inspect_files([folder.at(info.path) for info in embedded_files(folder)[:1]])
-    tuned = None if store is None else store.settings.tuned(first.model.vector_id)
+    rows = EmbeddedRows.of(Location.of(vectors), max(1, rows_at_once // 2))
+    tuned = None if store is None else store.settings.tuned(rows.model.vector_id)
     rules = GroupRules(
-        thresholds=thresholds_for(first.model.id, threshold, tuned=tuned),
+        thresholds=thresholds_for(rows.model.id, threshold, tuned=tuned),
         hash_bits=hash_bits,
         keep=tuple(keep),
         references=tuple(references),
         decisions=() if store is None else tuple(store.decisions.all()),
         verify=verify,
     )
-    summary, _ = search_folder(
-        folder,
-        Location.of(output),
-        rules,
-        address=address,
+    search = FolderSearch(
+        rows=rows,
+        output=Location.of(output),
+        rules=rules,
         exact_rows=exact_rows,
         rows_at_once=rows_at_once,
-        on_progress=on_progress,
+        progress=on_progress or (lambda what, done, total: None),
     )
+    if (summary := search.finished()) is None:
+        with cluster(address):
+            summary, _ = search.run()
     return summary
 
 
-def search_folder(
-    vectors: Location,
-    output: Location,
-    rules: GroupRules,
-    *,
-    address: str | None = None,
-    exact_rows: int = EXACT_ROWS,
-    rows_at_once: int = ROWS_AT_ONCE,
-    working_folder: str | None = None,
-    returns_groups: bool = False,
-    on_progress: OnTasks | None = None,
-) -> tuple[DuplicateSummary, DuplicateReport | None]:
-    """Do the work of :func:`find_duplicates`; return the summary, and with ``returns_groups`` the groups as well.
+def _key_of(*facts: object, arrays: Iterable[NDArray[Any]] = ()) -> str:
+    """Return a name for work that was done with these facts: what is under this name need not be done again."""
+    key = hashlib.blake2b(repr(facts).encode("utf-8", "surrogateescape"))
+    for array in arrays:
+        key.update(np.ascontiguousarray(array).tobytes())
+    return key.hexdigest()[:16]
 
-    Paths that are relative are so to ``working_folder``, on every worker.
-    """
-    infos = embedded_files(vectors)
-    files = [vectors.at(info.path) for info in infos]
-    question = ([(str(file), info.size, info.mtime_ns) for file, info in zip(files, infos, strict=True)], rules)
-    key = key_of(question, exact_rows, rows_at_once)
-    if not returns_groups and (summary := _finished(output / GROUPS / SUCCESS, key)) is not None:
-        return summary, None
-    with cluster(address):
-        inspected = inspect_files(files)
-        chunks = chunks_of(inspected, max(1, rows_at_once // 2))
-        if not chunks:
-            raise DistributedError(f"{vectors} holds no photos")
-        search = FolderSearch(
-            model=inspected[0].model,
-            chunks=chunks,
-            output=output,
-            rules=rules,
-            exact_rows=exact_rows,
-            rows_at_once=rows_at_once,
-            working_folder=working_folder,
-            returns_groups=returns_groups,
-            progress=on_progress or (lambda what, done, total: None),
+
+@dataclass(frozen=True, kw_only=True)
+class FolderSearch:
+    """One search. Its methods are its steps; a search that is started again finds the files that they have written."""
+
+    rows: EmbeddedRows
+    output: Location
+    rules: GroupRules
+    exact_rows: int = EXACT_ROWS
+    rows_at_once: int = ROWS_AT_ONCE
+    working_folder: str | None = None
+    """What relative paths are relative to, on every worker."""
+    returns_groups: bool = False
+    """The report of :meth:`run` has the groups, too."""
+    progress: OnTasks
+
+    def finished(self) -> DuplicateSummary | None:
+        """Return the summary if this search is complete."""
+        try:
+            answer = json.loads((self.output / _GROUPS / _SUCCESS).read()[0])
+        except (OSError, ValueError):
+            return None
+        return DuplicateSummary.of(answer["summary"]) if answer["key"] == self._question else None
+
+    def run(self) -> tuple[DuplicateSummary, DuplicateReport]:
+        """Search on the cluster that is connected; raises as :func:`find_duplicates`."""
+        count = self.rows.chunks[-1].row_slice.stop
+        shares = [min(1.0, size / count) for size in (sample_size(count), _RECALL_ROWS)]
+        facts, vectors = self._read(shares)
+        firsts = first_with_content(facts)
+        is_photo, is_first = firsts >= 0, firsts == np.arange(len(firsts))
+        is_used = facts["is_picture"] & is_first
+        division = self._divide(is_used, drawn(facts, shares), vectors)
+        cells = division.cells
+        settings = (self.rows.model.vector_id, self.rules.thresholds, self.rules.verify, self.rules.hash_bits)
+        rows = (division.count, self.rows_at_once, *(chunk.rows for chunk in self.rows.chunks))
+        arrays = (facts["content"], is_used, cells.centre, cells.directions, cells.numbers)
+        key = _key_of(settings, rows, arrays=arrays)
+        in_cells = self._compare(key, division, is_used)
+        self._compare_hashes(key, np.flatnonzero(is_used), facts)
+        edges = cell_join.read_edges(self._prepare(_EDGES, key))
+        alike = UnionFind(len(firsts))
+        alike.join(*edges)
+        pairs = self._candidate_pairs(key, np.flatnonzero(is_first), facts)
+        labels, pairs_left = component_groups.join_while_small(alike.labels, pairs, _GROUPED_PER_TASK)
+        grouped, places = self._group(key, np.where(is_photo, labels[firsts], -1), division.estimate)
+        groups, photos, copies, unverified = component_groups.count_groups(places)
+        summary = DuplicateSummary(
+            output=str(self.output / _GROUPS),
+            thresholds=self.rules.thresholds,
+            photos=int(is_photo.sum()),
+            contents=int(is_first.sum()),
+            groups=groups,
+            grouped=photos,
+            copies=copies,
+            unverified=unverified,
+            pairs_left=pairs_left,
+            note=grouped.note,
+            edges=len(edges[0]),
+            recall=division.estimate,
+            largest_cell=int(in_cells.max(initial=0)),
+            mean_cell=float(in_cells.sum() / max(1, np.count_nonzero(in_cells))),
         )
-        summary, grouped = search.run()
-        search.finish(key, summary)
+        self._finish(summary)
         return summary, grouped
 
+    def _read(self, shares: Sequence[float]) -> tuple[NDArray[Any], NDArray[np.float32]]:
+        """Read all chunks; return the facts about all rows, and the vectors of those that are drawn, (S, D)."""
+        chunks = self.rows.chunks
+        facts, vectors = np.zeros(chunks[-1].row_slice.stop, FACTS), {}
+        calls = ((chunk,) for chunk in chunks)
+        for number, (part, own) in self._results("reading", len(chunks), in_tasks(read_facts, calls, *shares)):
+            facts[chunks[number].row_slice] = part
+            vectors[number] = own
+        return facts, np.concatenate([own for _, own in sorted(vectors.items())])
 
-def _finished(place: Location, key: str) -> DuplicateSummary | None:
-    """Return the summary in the file of a search that is complete, if it answers the question with this ``key``."""
-    try:
-        answer = json.loads(place.read()[0])
-    except (OSError, ValueError):
-        return None
-    return DuplicateSummary.of(answer["summary"]) if answer["key"] == key else None
+    def _divide(
+        self, is_used: NDArray[np.bool_], draws: Sequence[NDArray[np.bool_]], vectors: NDArray[np.float32]
+    ) -> cell_join.Division:
+        """Decide how the used rows are compared, from the ``vectors`` of those that are in one of the ``draws``."""
+        thresholds, count = self.rules.thresholds, int(is_used.sum())
+        threshold = thresholds.similar
+        seen, sampled = (vectors[(own & is_used)[np.any(draws, axis=0)]] for own in draws)
+        projection = fit_projection(seen, np.arange(len(seen)), threshold)
+        if count <= self.exact_rows or not len(seen):
+            cells, estimate, per_vector = cell_join.one_cell(seen.shape[1]), ALL_COMPARED, 1
+        else:
+            calls = ((chunk, is_used[chunk.row_slice]) for chunk in self.rows.chunks)
+            rows = np.flatnonzero(draws[1] & is_used)
+            parts = in_tasks(cell_join.find_alike, calls, rows, sampled, threshold, projection)
+            found = (part for _, part in self._results("measuring the recall", len(self.rows.chunks), parts))
+            # One after the other: a part may hold 16 vectors for each that was sampled.
+            measured = functools.reduce(lambda one, other: RecallSample.combine([one, other]), found)
+            cells = fit_cells(seen, count, threshold)
+            estimate, per_vector = replace(measured, vectors=sampled).choose_count(cells)
+        is_lower = self.rules.verify != OFF and thresholds.candidate < threshold
+        return cell_join.Division(
+            threshold=threshold,
+            cells=cells,
+            count=per_vector,
+            projection=projection,
+            estimate=estimate,
+            candidate=thresholds.candidate if is_lower else None,
+        )
+
+    def _compare(self, key: str, division: cell_join.Division, is_used: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Put the vectors into cells, and compare those in each; return how many are in each cell, (K,)."""
+        chunks = self.rows.chunks
+        self._prepare(_CELLS, key)
+        self._prepare(_CANDIDATES, key)
+        places = [self.output / _CELLS / f"{key}-{chunk.number:06}.arrow" for chunk in chunks]
+        calls = ((chunk, is_used[chunk.row_slice], place) for chunk, place in zip(chunks, places, strict=True))
+        divided = self._results("dividing into cells", len(chunks), in_tasks(cell_join.put_into_cells, calls, division))
+        sizes = np.stack([own for _, own in sorted(divided, key=lambda one: one[0])])
+        in_cells: NDArray[np.int64] = sizes.sum(axis=0)
+        named = ((f"cells-{block.name}.parquet", block) for block in cell_join.cell_blocks(sizes, self.rows_at_once))
+        self._fill("comparing", _EDGES, key, cell_join.join_block, named, places, self.output / _CANDIDATES, division)
+        return in_cells
+
+    def _compare_hashes(self, key: str, used: Indices, facts: NDArray[Any]) -> None:
+        """Compare the perceptual hashes of the rows ``used``, (N,)."""
+        hashes, most_bits = facts["hash"][used], self.rules.hash_bits
+        if most_bits >= 0:
+            parts = enumerate(hash_parts(hashes, most_bits, _HASHES_PER_TASK))
+            named = ((f"hashes-{number:06}.parquet", part) for number, part in parts)
+            self._fill("comparing hashes", _EDGES, key, cell_join.join_equal_hashes, named, used, hashes, most_bits)
+        if self.rules.verify != OFF and len(used) <= _HASHES_PER_TASK:
+            count = -(-len(used) // _PAIRED_PER_TASK)
+            tasks = ((f"hashes-{number:06}.parquet", number) for number in range(count))
+            both = with_inner_hashes(used, facts["hash"], facts["inner_hash"])
+            self._fill("pairing hashes", _CANDIDATES, key, cell_join.pair_hashes, tasks, *both, count)
+
+    def _candidate_pairs(self, key: str, rows: Indices, facts: NDArray[Any]) -> Iterator[tuple[Indices, Indices]]:
+        """Yield the pairs of ``rows`` that may show the same, the most certain first."""
+        yield component_groups.equal_pairs(rows, facts["flat_size"])
+        if self.rules.verify == OFF:
+            return
+        places = self._prepare(_CANDIDATES, key)
+        yield cell_join.read_edges(place for place in places if place.name.startswith(f"{key}-hashes-"))
+        yield component_groups.equal_pairs(rows, facts["moment"])
+        cells = [place for place in places if place.name.startswith(f"{key}-cells-")]
+        thresholds = self.rules.thresholds
+        steps = np.arange(thresholds.similar, thresholds.candidate, -_SIMILARITIES_AT_ONCE).tolist()
+        for high, low in itertools.pairwise([np.inf, *steps[1:], -1.0]):
+            yield cell_join.read_edges(cells, similar=(low, high))
+
+    def _group(self, key: str, labels: Indices, recall: RecallEstimate) -> tuple[DuplicateReport, list[Location]]:
+        """Divide components into groups; ``labels``, (R,), are equal for the rows of one, and -1 for no photo.
+
+        A part that was finished by a search that ended early stays, unless the groups themselves are wanted. Returns
+        what this search has grouped, and the files of all groups.
+        """
+        is_grouped = labels >= 0
+        is_grouped[is_grouped] = np.bincount(labels[is_grouped], minlength=len(labels))[labels[is_grouped]] > 1
+        rows = np.flatnonzero(is_grouped)
+        _, which, sizes = np.unique(labels[rows], return_inverse=True, return_counts=True)
+        at_once = _GROUPED_PER_TASK
+        if self.rules.verify != OFF:
+            at_once = min(at_once, max(_ALIGNED_PER_TASK, len(rows) // _FEW_TASKS))
+        _, bucket_of = np.unique((np.cumsum(sizes) - sizes) // at_once, return_inverse=True)
+        buckets, count = bucket_of[which], int(bucket_of.max(initial=-1)) + 1
+        key = _key_of(key, self.rules, arrays=[labels])
+        calls = []
+        for chunk in self.rows.chunks:
+            own = slice(*np.searchsorted(rows, [chunk.first_row, chunk.first_row + chunk.rows]))
+            if own.start < own.stop:
+                calls.append((f"{chunk.number:06}.arrow", chunk, rows[own] - chunk.first_row, buckets[own], count))
+        self._fill("collecting groups", _COMPONENTS, key, component_groups.put_into_components, calls)
+        if self.returns_groups:
+            self._prepare(_GROUPS)
+        named = ((f"part-{bucket:05}.parquet", bucket) for bucket in range(count))
+        shared = (self._prepare(_COMPONENTS, key), self.rules, self.working_folder, self.returns_groups)
+        # What grouping nothing returns names all sources of pairs, and the package that is missing.
+        nothing = component_groups.group_photos(
+            embedded_schema(self.rows.model, features=True).empty_table(), self.rules
+        )
+        parts = [nothing, *self._fill("grouping", _GROUPS, key, component_groups.group_bucket, named, *shared)]
+        if not count:
+            component_groups.write_groups(self.output / _GROUPS / f"{key}-part-00000.parquet", [])
+        return DuplicateReport.combine(parts, recall), self._prepare(_GROUPS, key)
+
+    @property
+    def _question(self) -> str:
+        return _key_of(self.rows.files, self.rules, self.exact_rows, self.rows_at_once)
+
+    def _finish(self, summary: DuplicateSummary) -> None:
+        """Say that the groups are complete, and remove what only the search needs."""
+        with (self.output / _GROUPS / _SUCCESS).written() as file:
+            file.write(json.dumps({"key": self._question, "summary": asdict(summary)}, indent=1).encode())
+        try:
+            for name in (_CELLS, _COMPONENTS):
+                self.output.filesystem.delete_dir((self.output / name).path)
+        except OSError as error:
+            raise DistributedError(f"{self.output} cannot be used for the output: {first_line(error)}") from error
+
+    def _prepare(self, name: str, key: str = _NO_KEY) -> list[Location]:
+        """Make a folder of the output, remove other files of a search than those of ``key``, and return the latter."""
+        folder = self.output / name
+        try:
+            folder.filesystem.create_dir(folder.path, recursive=True)
+            found = folder.files(recursive=False)
+            for info in found:
+                if not info.base_name.startswith(key) and _OWN_FILE.fullmatch(info.base_name):
+                    folder.filesystem.delete_file(info.path)
+        except OSError as error:
+            raise DistributedError(f"{folder} cannot be used for the output: {first_line(error)}") from error
+        return [folder.at(info.path) for info in found if info.base_name.startswith(key)]
+
+    def _fill(
+        self, what: str, name: str, key: str, function: Callable[..., Any], named: Iterable[Sequence[Any]], *shared: Any
+    ) -> list[Any]:
+        """Let tasks write those files of a folder that are missing; return their results.
+
+        An element of ``named`` is the end of a file's name and what its task is called with, after the file itself.
+        """
+        finished = {place.path for place in self._prepare(name, key)}
+        files = ((self.output / name / f"{key}-{end}", arguments) for end, *arguments in named)
+        calls = [(place, *arguments) for place, arguments in files if place.path not in finished]
+        return [result for _, result in self._results(what, len(calls), in_tasks(function, calls, *shared))]
+
+    def _results(self, what: str, total: int, results: Results) -> Results:
+        with closing(results):  # what still runs ends before the connection to the cluster
+            for done, result in enumerate(results, 1):
+                yield result
+                self.progress(what, done, total)

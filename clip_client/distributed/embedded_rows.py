@@ -5,25 +5,23 @@ The number of a row is its place among the rows of all files, which ``ray.data.r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
-from clip_client._errors import VectorsError
 from clip_client._vectors.vector_file import FileModel
 from clip_client.dedup.features.image_features import ALGORITHM
 from clip_client.distributed.cluster import DistributedError
 from clip_client.distributed.partition_folder import PART_FILE, embedded_schema
-from clip_client.distributed.storage import FOOTERS_AT_ONCE
+from clip_client.distributed.storage import FOOTERS_AT_ONCE, Location
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from clip_client.distributed.storage import Location
 
     Indices = NDArray[np.intp]
 
@@ -51,16 +49,6 @@ _COLUMNS: Final = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class EmbeddedFile:
-    """A Parquet file of one partition."""
-
-    place: Location
-    model: FileModel
-    group_rows: tuple[int, ...]
-    """Rows of each row group."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Chunk:
     """Consecutive rows of the folder, which a worker reads at once."""
 
@@ -68,8 +56,8 @@ class Chunk:
     first_row: int
     """Its number among the rows of all files."""
     rows: int
-    pieces: tuple[tuple[Location, tuple[int, ...]], ...]
-    """Files, and the row groups that belong to the chunk."""
+    pieces: tuple[tuple[Location, int], ...]
+    """Files, and the numbers of row groups in them."""
 
     @property
     def row_slice(self) -> slice:
@@ -82,96 +70,88 @@ class Chunk:
         import pyarrow.parquet as pq
 
         tables = []
-        for place, groups in self.pieces:
+        for place, pieces in itertools.groupby(self.pieces, key=lambda piece: piece[0]):
             with place.opened(_EMBED_AGAIN) as file, pq.ParquetFile(file) as parquet:
-                tables.append(parquet.read_row_groups(list(groups), columns=columns))
+                tables.append(parquet.read_row_groups([group for _, group in pieces], columns=columns))
         return pa.concat_tables(tables).replace_schema_metadata().combine_chunks()
 
 
-def embedded_files(folder: Location) -> list[Any]:
-    """Return the ``pyarrow.fs.FileInfo`` of each file of vectors in ``folder``, those of earlier runs first.
+@dataclass(frozen=True, kw_only=True)
+class EmbeddedRows:
+    """The rows in a folder, those of earlier runs first."""
 
-    Raises DistributedError.
-    """
-    found = [
-        (int(match[1]), info.path, info)
-        for info in folder.files(recursive=False)
-        if (match := PART_FILE.fullmatch(info.base_name))
-    ]
-    if not found:
-        raise DistributedError(f"{folder} holds no vectors: no file is called part-NUMBER.parquet")
-    return [info for *_, info in sorted(found, key=lambda one: one[:2])]
+    model: FileModel
+    files: tuple[tuple[str, int, int | None], ...]
+    """Name, size and time of each file."""
+    chunks: tuple[Chunk, ...]
+
+    @classmethod
+    def of(cls, folder: Location, most_rows: int) -> Self:
+        """Read what the files say about themselves, and divide their rows into chunks.
+
+        A chunk has at most ``most_rows``, or one row group if that has more. Raises DistributedError, which names a
+        file that cannot be read, lacks the columns of a search, or has vectors of another model than the first, and
+        VectorsError for a file that names no model.
+        """
+        infos = [(PART_FILE.fullmatch(info.base_name), info) for info in folder.files(recursive=False)]
+        files = [info for _, _, info in sorted((int(match[1]), info.path, info) for match, info in infos if match)]
+        places = [folder.at(info.path) for info in files]
+        with ThreadPoolExecutor(FOOTERS_AT_ONCE) as pool:
+            inspected = list(pool.map(_inspect, places))
+        if not sum(sum(sizes) for _, sizes in inspected):
+            raise DistributedError(f"{folder} holds no vectors: no part-NUMBER.parquet in it has a row")
+        model = inspected[0][0]
+        groups: list[tuple[Location, int, int]] = []
+        for place, (own, sizes) in zip(places, inspected, strict=True):
+            if own.vector_id != model.vector_id:
+                raise DistributedError(
+                    f"{place} holds vectors of {own.vector_id}, which must not be compared with those of "
+                    f"{model.vector_id} in {places[0]}; keep them in two folders"
+                )
+            groups += ((place, group, size) for group, size in enumerate(sizes))
+        return cls(
+            model=model,
+            files=tuple((info.path, info.size, info.mtime_ns) for info in files),
+            chunks=tuple(_chunks(groups, most_rows)),
+        )
 
 
-def inspect_files(places: Sequence[Location]) -> list[EmbeddedFile]:
-    """Read what the files say about themselves.
-
-    Raises DistributedError, which names a file that cannot be read, lacks the columns of a search, or has vectors of
-    another model than the first.
-    """
-    with ThreadPoolExecutor(FOOTERS_AT_ONCE) as pool:
-        first, *others = pool.map(_inspect, places)
-    for file in others:
-        if file.model.vector_id != first.model.vector_id:
-            raise DistributedError(
-                f"{file.place} holds vectors of {file.model.vector_id}, which must not be compared with those of "
-                f"{first.model.vector_id} in {first.place}; keep them in two folders"
-            )
-    return [first, *others]
-
-
-def _inspect(place: Location) -> EmbeddedFile:
+def _inspect(place: Location) -> tuple[FileModel, list[int]]:
+    """Return the model of a file, and how many rows each of its row groups has."""
     import pyarrow.parquet as pq
 
     with place.opened(_EMBED_AGAIN) as file, pq.ParquetFile(file) as parquet:
         schema, metadata = parquet.schema_arrow, parquet.metadata
-        rows = tuple(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))
-    about = schema.metadata or {}
-    try:
-        model = FileModel.of(place, about)
-    except VectorsError as error:
-        raise DistributedError(str(error)) from None
-    missing = [name for name in embedded_schema(model, features=True).names if name not in schema.names]
-    if missing:
-        raise DistributedError(
-            f"{place} has no column {missing[0]!r}, which a search for duplicates needs; embed its photos with "
-            "features=True"
-        )
-    if about.get(b"algorithm") != ALGORITHM.encode():
+        sizes = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+    model = FileModel.of(place, schema.metadata or {})
+    for name in embedded_schema(model, features=True).names:
+        if name not in schema.names:
+            raise DistributedError(
+                f"{place} has no column {name!r}, which a search for duplicates needs; embed its photos with "
+                "features=True"
+            )
+    if schema.metadata.get(b"algorithm") != ALGORITHM.encode():
         raise DistributedError(f"{place} holds features of another version of this program; embed its photos again")
-    return EmbeddedFile(place=place, model=model, group_rows=rows)
+    return model, sizes
 
 
-def chunks_of(files: Iterable[EmbeddedFile], most_rows: int) -> list[Chunk]:
-    """Divide the rows of ``files`` into chunks of at most ``most_rows``, or of one row group if that has more."""
-    chunks: list[Chunk] = []
-    pieces: dict[int, tuple[Location, list[int]]] = {}
-    rows = first_row = 0
-
-    def close() -> None:
-        nonlocal rows, first_row
-        if rows:
-            frozen = tuple((place, tuple(groups)) for place, groups in pieces.values())
-            chunks.append(Chunk(number=len(chunks), first_row=first_row, rows=rows, pieces=frozen))
-            first_row += rows
-        pieces.clear()
-        rows = 0
-
-    for number, file in enumerate(files):
-        for group, size in enumerate(file.group_rows):
-            if rows + size > most_rows:
-                close()
-            pieces.setdefault(number, (file.place, []))[1].append(group)
-            rows += size
-    close()
-    return chunks
+def _chunks(groups: Iterable[tuple[Location, int, int]], most_rows: int) -> Iterator[Chunk]:
+    """Divide row groups, each a file, its number there and its rows."""
+    pieces: list[tuple[Location, int]] = []
+    number = first_row = rows = 0
+    for place, group, size in groups:
+        if rows and rows + size > most_rows:
+            yield Chunk(number=number, first_row=first_row, rows=rows, pieces=tuple(pieces))
+            number, first_row, rows, pieces = number + 1, first_row + rows, 0, []
+        pieces.append((place, group))
+        rows += size
+    yield Chunk(number=number, first_row=first_row, rows=rows, pieces=tuple(pieces))
 
 
-def read_facts(chunk: Chunk, cells_share: float, recall_share: float) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return :data:`FACTS` about the rows of a chunk, (R,), and a sample of those with a picture, (S,).
+def read_facts(chunk: Chunk, *shares: float) -> tuple[NDArray[Any], NDArray[np.float32]]:
+    """Return :data:`FACTS` about the rows of a chunk, (R,), and the vectors of those that are drawn, (S, D).
 
-    The sample has the fields ``row``, ``vector``, ``for_cells`` and ``for_recall``. Rows are drawn for the cells and
-    for the recall with these shares, 0 to 1, by content, so that copies are drawn together. Raises DistributedError.
+    Raises DistributedError.
     """
     table = chunk.read(_COLUMNS)
     vectors = vectors_in(table)
@@ -195,18 +175,16 @@ def read_facts(chunk: Chunk, cells_share: float, recall_share: float) -> tuple[N
         for camera, ms in zip(cameras, taken, strict=True)
     ]
     facts["flat_size"] = np.where(is_embedded & is_flat, width << np.uint64(32) | height, np.uint64(0))
-    numbers = np.array([digest or bytes(32) for digest in digests], dtype="V32").view(np.uint64).reshape(-1, 4)
-    for_cells, for_recall = (
-        facts["is_picture"] & (numbers[:, column] < share * 2.0**64)
-        for column, share in enumerate((cells_share, recall_share))
-    )
-    rows = np.flatnonzero(for_cells | for_recall)
-    kinds = [("row", np.intp), ("vector", np.float32, vectors.shape[1]), ("for_cells", "?"), ("for_recall", "?")]
-    sample = np.zeros(len(rows), kinds)
-    columns = (rows + chunk.first_row, vectors[rows], for_cells[rows], for_recall[rows])
-    for name, column in zip(sample.dtype.names or (), columns, strict=True):
-        sample[name] = column
-    return facts, sample
+    return facts, vectors[np.any(drawn(facts, shares), axis=0)]
+
+
+def drawn(facts: NDArray[Any], shares: Sequence[float]) -> list[NDArray[np.bool_]]:
+    """Return which rows, (R,), two draws take of those with a picture: such ``shares``, 0 to 1, by content.
+
+    Copies are drawn together; the draws are independent.
+    """
+    numbers = np.ascontiguousarray(facts["content"]).view(np.uint64).reshape(-1, 2)
+    return [facts["is_picture"] & (numbers[:, column] < share * 2.0**64) for column, share in enumerate(shares)]
 
 
 def first_with_content(facts: NDArray[Any]) -> Indices:

@@ -2,37 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+import itertools
+import logging
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
 
 from clip_client._client import make_config
-from clip_client._errors import require
+from clip_client._errors import ImageError, VectorsError, require
+from clip_client._pipeline.images import too_large
 from clip_client._sync import SyncClipClient
-from clip_client._vectors.vector_file import FileModel
-from clip_client.distributed.cluster import ATTEMPTS, EXTRA, DistributedError, cluster, in_tasks, worker_cpus
-from clip_client.distributed.partition_folder import PartitionFolder
-from clip_client.distributed.sources import check_column
+from clip_client._vectors.vector_file import FileModel, vector_row
+from clip_client.dedup.features.image_features import BYTES_ONLY, extract_with_input
+from clip_client.dedup.features.model_input import ModelInput
+from clip_client.dedup.features.preview import raw_preview
+from clip_client.dedup.files.file_types import is_raw
+from clip_client.dedup.store.parquet_store import table_of
+from clip_client.distributed.cluster import ATTEMPTS, EXTRA, DistributedError, cluster, in_tasks
+from clip_client.distributed.partition_folder import PartitionFolder, embedded_schema
+from clip_client.distributed.sources import DamagedInput, check_column, column_values, image_in_row
 from clip_client.distributed.storage import Location
-from clip_client.distributed.workers import Outcome, RowWorker, embed_partition
+from preprocess_ensemble.errors import ReportedError, first_line
 
 if TYPE_CHECKING:
-    import os
-
+    from numpy.typing import NDArray
     from ray.data import Dataset
 
     from clip_client._config import ClientConfig
-    from clip_client.distributed.partition_folder import Plan
-    from clip_client.distributed.sources import Partition
+    from clip_client._vectors.vector_file import FileVersion
+    from clip_client.distributed.sources import Partition, SourceImage
 
     OnImages = Callable[[int, int | None], None]
 
+_logger = logging.getLogger("clip_client")
+
+_WORKER_CPUS: Final = 4
+"""A worker is one process whose threads decode; its client serves about this many cores."""
+_FEW_CPUS: Final = 4
 _ROWS_AT_ONCE: Final = 256
 """Images of a dataset that a worker embeds in one call: several batches of a server."""
-
-_FEW_CPUS: Final = 4
+_THREADS: Final = 16
+"""Threads that read images and extract features: more than cores, because most of them wait for a disk or a bucket."""
+_AHEAD: Final = 32
+"""Images of one partition that are read before the client takes them."""
+_ROWS_PER_GROUP: Final = 1024
+"""Of a Parquet file: 2 MB of vectors, which is what a worker holds of a partition of any size."""
+_COUNTED_AT_ONCE: Final = 64
 _MOST_NAMED: Final = 10
+"""Partitions that could not be finished and are named in full."""
+_NOTHING: Final = np.empty(0, "S16")
+_OF_FILES: Final = ("path", "path_bytes", "size_bytes", "mtime_ns")
+"""Columns that a row of a dataset does not get."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +76,22 @@ class EmbeddingSummary:
     """Partitions that this run finished."""
     partitions_before: int
     """Partitions that were finished already."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What has become of a partition so far."""
+
+    images: int = 0
+    """Rows that were written."""
+    failed: int = 0
+    seen: int = 0
+    """Images that are done, those in files of other runs included."""
+    error: str = ""
+    """Why the partition could not be finished."""
+
+
+_BEGUN: Final = Outcome()
 
 
 def embed_dataset(
@@ -88,20 +132,18 @@ def embed_dataset(
     # of which other actors of the dataset may hold, workers share them with those tasks.
     cpus = int(ray.cluster_resources().get("CPU", 0))
     is_shared = 0 < cpus < _FEW_CPUS
-    strategy = ActorPoolStrategy(
-        min_size=1,
-        max_size=min(workers or cpus, cpus) if is_shared else workers,
-        max_concurrent_calls_per_actor=2,
-        enable_true_multi_threading=True,
-    )
     return dataset.map_batches(
         RowWorker,
-        fn_constructor_args=(config, model, column),
-        fn_constructor_kwargs={"features": features},
+        fn_constructor_args=(config, model, column, features),
         batch_size=_ROWS_AT_ONCE,
         batch_format="pyarrow",
         num_cpus=0 if is_shared else 1,
-        compute=strategy,
+        compute=ActorPoolStrategy(
+            min_size=1,
+            max_size=min(workers or cpus, cpus) if is_shared else workers,
+            max_concurrent_calls_per_actor=2,
+            enable_true_multi_threading=True,
+        ),
     )
 
 
@@ -140,64 +182,47 @@ def embed_partitions(
     """
     require("ray.data", EXTRA)
     config, model = served_model(url, config)
-    folder = PartitionFolder(location=Location.of(output), model=model, features=features)
-    plan = folder.plan(partitions)
-    outcomes = _outcomes(config, folder, plan, partitions, address, workers, on_progress) if plan.partitions else []
-    if errors := [outcome.error for outcome in outcomes if outcome.error]:
-        more = f"; {len(errors) - _MOST_NAMED:,} more" if len(errors) > _MOST_NAMED else ""
-        raise DistributedError(f"{'; '.join(errors[:_MOST_NAMED])}{more}; all other partitions are finished")
-    return EmbeddingSummary(
-        output=str(folder.location),
-        images=sum(outcome.images for outcome in outcomes),
-        failed=sum(outcome.failed for outcome in outcomes),
-        partitions=len(outcomes),
-        partitions_before=len(partitions) - len(plan.partitions),
-    )
-
-
-def _outcomes(
-    config: ClientConfig,
-    folder: PartitionFolder,
-    plan: Plan,
-    partitions: Sequence[Partition],
-    address: str | None,
-    workers: int | None,
-    on_progress: OnImages | None,
-) -> list[Outcome]:
-    """Embed the partitions of the plan; return what became of each.
-
-    Raises DistributedError for the first one whose reason holds for the others, too.
-    """
+    folder, left = PartitionFolder(location=Location.of(output), model=model, features=features).begin(partitions)
     counts = [partition.count for partition in partitions]
     total = None if None in counts else sum(filter(None, counts))
-    embedded = sum(filter(None, counts)) - sum(one.count or 0 for one in plan.partitions)
-    seen = [0] * len(plan.partitions)
-    """Images of each partition that are in ``embedded``: a worker that follows a dead one begins again."""
+    done = sum(filter(None, counts)) - sum(one.count or 0 for one in left)
     outcomes: dict[int, Outcome] = {}
 
     def name_deadly(number: int) -> Outcome:
         return Outcome(
-            error=f"{plan.partitions[number].name}: {ATTEMPTS} workers died while they embedded it, the last one while "
-            "nothing else ran; does an image need more memory than a worker has, or crash a library?"
+            error=f"{left[number].name}: {ATTEMPTS} workers died while they embedded it, the last one while nothing "
+            "else ran; does an image need more memory than a worker has, or crash a library?"
         )
 
-    shared = (config, folder, plan.number, plan.finished)
-    calls = ((partition,) for partition in plan.partitions)
+    if not left:
+        return EmbeddingSummary(
+            output=str(folder.location), images=0, failed=0, partitions=0, partitions_before=len(partitions)
+        )
     with cluster(address):
-        results = in_tasks(embed_partition, calls, *shared, cpus=worker_cpus(), workers=workers, on_death=name_deadly)
+        calls = ((one,) for one in left)
+        results = in_tasks(
+            embed_partition, calls, config, folder, cpus=_WORKER_CPUS, workers=workers, on_death=name_deadly
+        )
         try:
             with closing(results):
-                for number, result in results:
-                    images = result
-                    if isinstance(result, Outcome):
-                        outcomes.setdefault(number, result)  # a worker may die after it has finished
-                        images = plan.partitions[number].count or result.images
-                    embedded, seen[number] = embedded + images - seen[number], images
+                for number, outcome in results:
+                    # A worker that follows a dead one counts from the beginning.
+                    done += outcome.seen - outcomes.get(number, _BEGUN).seen
+                    outcomes[number] = outcome
                     if on_progress is not None:
-                        on_progress(embedded, total)
+                        on_progress(done, total)
         except DistributedError as error:
             raise DistributedError(f"{error}; finished partitions stay: run the same again to continue") from error
-    return list(outcomes.values())
+    if errors := [outcome.error for outcome in outcomes.values() if outcome.error]:
+        more = f"; {len(errors) - _MOST_NAMED:,} more" if len(errors) > _MOST_NAMED else ""
+        raise DistributedError(f"{'; '.join(errors[:_MOST_NAMED])}{more}; all other partitions are finished")
+    return EmbeddingSummary(
+        output=str(folder.location),
+        images=sum(outcome.images for outcome in outcomes.values()),
+        failed=sum(outcome.failed for outcome in outcomes.values()),
+        partitions=len(outcomes),
+        partitions_before=len(partitions) - len(left),
+    )
 
 
 def served_model(url: str | Sequence[str] | None, config: ClientConfig | None) -> tuple[ClientConfig, FileModel]:
@@ -206,3 +231,156 @@ def served_model(url: str | Sequence[str] | None, config: ClientConfig | None) -
     with SyncClipClient(config=config) as clip:
         model = clip.model()
     return config, FileModel(model.id, model.vector_id, model.dimension)
+
+
+def embed_partition(partition: Partition, config: ClientConfig, folder: PartitionFolder) -> Iterator[Outcome]:
+    """Write the rows of a partition into its file.
+
+    Yields the outcome so far, several times. Raises DistributedError, which names the partition, for what the other
+    partitions would meet, too; then there is no file.
+    """
+    images = failed = 0
+    waiting: list[Mapping[str, Any]] = []
+    try:
+        with folder.writing(partition) as write, SyncClipClient(config=config) as clip:
+            rows = embed_images(partition.images(), clip, config, folder.model, folder.features, folder.finished)
+            while some := [row for _, row in itertools.islice(rows, _COUNTED_AT_ONCE)]:
+                images += len(some)
+                failed += sum(row["error_code"] is not None for row in some)
+                waiting += some
+                if len(waiting) >= _ROWS_PER_GROUP:
+                    write(waiting)
+                    waiting = []
+                yield Outcome(images=images, failed=failed, seen=images)
+            if waiting:
+                write(waiting)
+        yield Outcome(images=images, failed=failed, seen=partition.count or images)
+    except DamagedInput as error:  # it names the partition
+        yield Outcome(error=str(error))
+    except ReportedError as error:
+        raise DistributedError(f"{partition.name}: {error}") from error
+    except Exception as error:  # a fault, whose traceback is in Ray's log files
+        _logger.exception("%s failed", partition.name)
+        yield Outcome(error=f"{partition.name}: {type(error).__name__}: {first_line(error)}")
+
+
+class RowWorker:
+    """The actor that adds vectors to the rows of a dataset; any number of threads may call it."""
+
+    def __init__(self, config: ClientConfig, model: FileModel, column: str, features: bool) -> None:
+        import pyarrow as pa
+
+        self._column = column
+        self._how = (SyncClipClient(config=config).open(), config, model, features)
+        schema = embedded_schema(model, features=features)
+        self._new = pa.schema(field for field in schema if field.name not in _OF_FILES)
+
+    def __call__(self, table: Any) -> Any:
+        """Return a ``pyarrow.Table`` with the columns of :func:`embedded_schema` after its own."""
+        check_column(table.schema, self._column, "the dataset")
+        values = column_values(table, self._column)
+        images = (image_in_row(one, one if isinstance(one, str) else str(row)) for row, one in enumerate(values))
+        rows = sorted(embed_images(images, *self._how), key=lambda one: one[0])
+        new = table_of([row for _, row in rows], self._new)
+        for one in self._new:
+            table = table.append_column(one, new.column(one.name))
+        return table
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Read:
+    """What was read of one image: what the client gets, or why it failed."""
+
+    index: int
+    file: FileVersion
+    payload: bytes = b""
+    failure: ImageError | None = None
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    """Hash and features, if they were asked for."""
+    is_lost: bool = False
+    """Its place could not be reached, which differs from a file that never was there."""
+
+
+def embed_images(
+    images: Iterable[SourceImage],
+    clip: SyncClipClient,
+    config: ClientConfig,
+    model: FileModel,
+    features: bool,
+    finished: NDArray[np.bytes_] = _NOTHING,
+) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Yield the index and the row of each image, in any order; those whose keys are in ``finished`` are skipped.
+
+    A row has the columns of :func:`.partition_folder.embedded_schema`. Raises what ``embed_stream`` and ``images``
+    raise, VectorsError if the servers have another ``model``, and DistributedError if not one image could be reached.
+    """
+    served = clip.model()
+    if served.vector_id != model.vector_id:
+        raise VectorsError(f"the servers now serve {served.vector_id}, and the job has vectors of {model.vector_id}")
+    read = partial(_read, most_bytes=config.max_image_bytes, features=features, model=ModelInput.of(served))
+    sent: list[_Read] = []
+    failed: list[_Read] = []
+
+    def payloads() -> Iterator[bytes]:
+        for image in _read_ahead(read, images, finished):
+            if image.failure is None:
+                sent.append(replace(image, payload=b""))
+                yield image.payload
+            else:
+                failed.append(image)
+
+    for item in clip.embed_stream(payloads(), ordered=False):
+        image = sent[item.index]
+        yield image.index, {**vector_row(image.file, item.vector, item.error), **image.columns}
+    if not sent and failed and all(image.is_lost for image in failed):
+        first = str(failed[0].failure).rstrip(".")
+        raise DistributedError(f"not one of its {len(failed):,} images could be read; the first: {first}")
+    for image in failed:
+        yield image.index, {**vector_row(image.file, failure=image.failure), **image.columns}
+
+
+def _read_ahead(
+    read: Callable[[int, SourceImage], _Read], images: Iterable[SourceImage], finished: NDArray[np.bytes_]
+) -> Iterator[_Read]:
+    """Read images in threads, a few ahead. The client takes no more than it can send, so reading waits."""
+    ahead: deque[Future[_Read]] = deque()
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="clip_client reader") as pool:
+        for index, image in enumerate(images):
+            at = int(np.searchsorted(finished, np.bytes_(image.file.key)))
+            if at == len(finished) or finished[at] != np.bytes_(image.file.key):
+                ahead.append(pool.submit(read, index, image))
+            if len(ahead) == _AHEAD:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()
+
+
+def _read(index: int, image: SourceImage, *, most_bytes: int, features: bool, model: ModelInput | None) -> _Read:
+    file = image.file
+    try:
+        if file.size_bytes is not None and file.size_bytes > most_bytes:
+            raise too_large(file.size_bytes, most_bytes)
+        data, mtime_ns = image.read()
+        if file.size_bytes is not None:
+            # A disk of this machine may hold another file under the path that the driver has examined.
+            file = replace(file, size_bytes=len(data), mtime_ns=mtime_ns or file.mtime_ns)
+        if not data:
+            raise ImageError("The file is empty.", code="EMPTY")
+    except ImageError as error:
+        return _Read(index=index, file=file, failure=error)
+    except Exception as error:  # object stores and their libraries raise all kinds
+        # A file that the driver has seen and a worker does not find is on a disk that only one of them has.
+        is_gone = isinstance(error, FileNotFoundError) and file.size_bytes is None
+        is_lost = not (is_gone or isinstance(error, PermissionError | IsADirectoryError))
+        reason = (isinstance(error, OSError) and error.strerror) or first_line(error)
+        failure = ImageError(f"The file cannot be read: {reason}.", code="UNREADABLE", source=file.path)
+        return _Read(index=index, file=file, failure=failure, is_lost=is_lost)
+    if not features:
+        return _Read(index=index, file=file, payload=data)
+    as_raw = is_raw(file.path)
+    found, payload = extract_with_input(data, model, is_raw=as_raw)
+    columns = {"sha256": hashlib.sha256(data).digest(), **found.to_row()}
+    if found.code == BYTES_ONLY:
+        failure = ImageError(found.message, code=BYTES_ONLY)
+        return _Read(index=index, file=file, failure=failure, columns=columns)
+    return _Read(index=index, file=file, payload=payload or (as_raw and raw_preview(data)) or data, columns=columns)

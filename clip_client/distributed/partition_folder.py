@@ -4,21 +4,18 @@ The files belong to a :class:`.vector_folder.VectorFolder`, so ``clip-client emb
 continues a folder of ``clip-client embed``. A cluster's file is called ``part-NUMBER-KEY.parquet``. The key is a hash
 of the partition's id and the vector id, so a file with this key means that the partition is finished, and work that is
 repeated replaces its file. The number orders the files of different runs: of two rows of one path the later counts.
-``_manifest.json`` holds the vector id, and the number of each run by a hash of its partitions, so a run that is started
-again keeps its number. ``Dataset.write_parquet`` is not used: the file of a worker that was killed stays there
-incomplete, and no file says which part of the input it holds.
+``Dataset.write_parquet`` is not used: the file of a worker that was killed stays there incomplete, and no file says
+which part of the input it holds.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
@@ -27,15 +24,14 @@ from clip_client._vectors.vector_file import FileModel, vector_schema, version_k
 from clip_client.dedup.features.image_features import ALGORITHM, feature_columns
 from clip_client.dedup.store.parquet_store import NUMBERED, table_of
 from clip_client.distributed.cluster import DistributedError
+from clip_client.distributed.sources import Partition, id_of
 from preprocess_ensemble.errors import first_line
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from clip_client.distributed.sources import Partition
     from clip_client.distributed.storage import Location
 
-_MANIFEST: Final = "_manifest.json"
 PART_FILE: Final = re.compile(r"part-(\d{5,})(?:-([0-9a-f]{32}))?\.parquet")
 """A file of vectors: the number of its run, and its key if a cluster wrote it."""
 _KEY_COLUMNS: Final = ("path_bytes", "size_bytes", "mtime_ns")
@@ -59,27 +55,21 @@ def embedded_schema(model: FileModel, *, features: bool) -> Any:
     return schema
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What a run has to do."""
-
-    number: int
-    partitions: tuple[Partition, ...]
-    """Those that are not finished."""
-    finished: NDArray[np.bytes_]
-    """Keys of the images that files of other runs hold, sorted, (N,) of 16 bytes."""
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class PartitionFolder:
     """A folder for the vectors of one model; workers get a copy."""
 
     location: Location
     model: FileModel
     features: bool
+    number: int = 0
+    """Of this run."""
+    finished: NDArray[np.bytes_] = field(default_factory=lambda: np.empty(0, "S16"))
+    """Keys of the images that files of other runs hold, sorted, (N,) of 16 bytes. An anti-join of Ray Data would
+    shuffle the keys of all images instead."""
 
-    def plan(self, partitions: Sequence[Partition]) -> Plan:
-        """Find out what is not finished, and note the run in the manifest.
+    def begin(self, partitions: Sequence[Partition]) -> tuple[Self, list[Partition]]:
+        """Return the folder as this run sees it, and which of its ``partitions`` are not finished.
 
         Raises VectorsError if the folder holds vectors of another id or without features, and DistributedError if it
         cannot be read or written.
@@ -88,56 +78,45 @@ class PartitionFolder:
             self.location.filesystem.create_dir(self.location.path, recursive=True)
             infos = self.location.files(recursive=False)
             self._remove_abandoned(infos)
-            files = [match for info in infos if (match := PART_FILE.fullmatch(info.base_name))]
-            keys = {self._key(partition): partition for partition in partitions}
-            finished = self._finished_keys([match[0] for match in files if match[2] not in keys])
-            last = max((int(match[1]) for match in files), default=-1)
-            number = self._note_run(hashlib.blake2b("".join(sorted(keys)).encode(), digest_size=16).hexdigest(), last)
         except OSError as error:
             raise DistributedError(f"{self.location} cannot be used for the output: {first_line(error)}") from error
+        keys = {self._key(partition): partition for partition in partitions}
+        files = [match for info in infos if (match := PART_FILE.fullmatch(info.base_name))]
         held = {match[2] for match in files}
-        left = tuple(partition for key, partition in keys.items() if key not in held)
-        return Plan(number=number, partitions=left, finished=finished)
+        last = max((int(match[1]) for match in files), default=0)
+        # A run that starts again keeps its number: a file that a worker of the dead driver still writes is replaced.
+        is_again = all(match[2] in keys for match in files if int(match[1]) == last)
+        finished = self._finished_keys([match[0] for match in files if match[2] not in keys])
+        begun = replace(self, number=last if is_again else last + 1, finished=finished)
+        return begun, [partition for key, partition in keys.items() if key not in held]
 
     @contextmanager
-    def writing(self, partition: Partition, number: int) -> Iterator[Callable[[Sequence[Mapping[str, Any]]], None]]:
-        """Give what writes a row group of a partition's file, which appears when the block ends. Raises OSError."""
+    def writing(self, partition: Partition) -> Iterator[Callable[[Sequence[Mapping[str, Any]]], None]]:
+        """Give what writes a row group of a partition's file, as :meth:`Location.written` does."""
         import pyarrow.parquet as pq
 
-        place = self.location / f"part-{number:05}-{self._key(partition)}.parquet"
+        place = self.location / f"part-{self.number:05}-{self._key(partition)}.parquet"
         schema = embedded_schema(self.model, features=self.features)
-        with place.replacing() as file, pq.ParquetWriter(file, schema, **NUMBERED.writer) as writer:
+        with place.written() as file, pq.ParquetWriter(file, schema, **NUMBERED.writer) as writer:
             yield lambda rows: writer.write_table(table_of(rows, schema))
 
     def _key(self, partition: Partition) -> str:
-        facts = (partition.id, self.model.vector_id, self.features and ALGORITHM)
-        return hashlib.blake2b(repr(facts).encode(), digest_size=16).hexdigest()
-
-    def _note_run(self, run: str, last: int) -> int:
-        """Return the number of this run's files, which is above ``last`` if the run is new."""
-        place = self.location / _MANIFEST
-        try:
-            manifest = json.loads(place.read()[0])
-        except FileNotFoundError:
-            manifest = {"vector_id": self.model.vector_id, "runs": {}}
-        except ValueError as error:
-            raise DistributedError(f"{place} is damaged ({first_line(error)}); move it away") from error
-        self._check(place, manifest["vector_id"])
-        number: int = manifest["runs"].setdefault(run, 1 + max(last, *manifest["runs"].values(), -1))
-        with place.replacing() as file:
-            file.write(json.dumps(manifest, indent=1).encode())
-        return number
+        return id_of(partition.id, self.model.vector_id, self.features and ALGORITHM)
 
     def _finished_keys(self, names: Sequence[str]) -> NDArray[np.bytes_]:
         """Return the keys of the images in files that belong to none of the partitions."""
         import pyarrow.parquet as pq
 
         keys: list[bytes] = []
-        for name in names:
-            place = self.location / name
+        for place in (self.location / name for name in names):
             with place.opened("move it away") as file, pq.ParquetFile(file) as parquet:
                 schema = parquet.schema_arrow
-                self._check(place, FileModel.of(place, schema.metadata or {}).vector_id)
+                held = FileModel.of(place, schema.metadata or {}).vector_id
+                if held != self.model.vector_id:
+                    raise VectorsError(
+                        f"{place} holds vectors of {held}, which must not be compared with those of "
+                        f"{self.model.vector_id}; name another folder, or use the same model and transfer"
+                    )
                 if self.features and "sha256" not in schema.names:
                     raise VectorsError(f"{place} holds vectors without features of the photos; name another folder")
                 for batch in parquet.iter_batches(columns=list(_KEY_COLUMNS)):
@@ -145,13 +124,6 @@ class PartitionFolder:
                     keys += [version_key(path or b"", size, mtime) for path, size, mtime in rows]
         finished: NDArray[np.bytes_] = np.unique(np.array(keys, dtype="S16"))
         return finished
-
-    def _check(self, place: Location, vector_id: str) -> None:
-        if vector_id != self.model.vector_id:
-            raise VectorsError(
-                f"{place} is about vectors of {vector_id}, which must not be compared with those of "
-                f"{self.model.vector_id}; name another folder, or use the same model and transfer"
-            )
 
     def _remove_abandoned(self, infos: Sequence[Any]) -> None:
         for info in infos:

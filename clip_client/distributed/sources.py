@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, TypeAlias
+
+import numpy as np
 
 from clip_client._vectors.vector_file import FileVersion
 from clip_client.dedup.files.file_types import PHOTO_SUFFIXES, suffix_of
@@ -22,8 +24,7 @@ from clip_client.distributed.cluster import DistributedError
 from clip_client.distributed.storage import FOOTERS_AT_ONCE, Location, is_url
 from preprocess_ensemble.errors import first_line
 
-if TYPE_CHECKING:
-    Address = str | os.PathLike[str]
+Address: TypeAlias = str | os.PathLike[str]
 
 _FEWEST_ROWS: Final = 100
 _MOST_ROWS: Final = 10_000
@@ -108,12 +109,17 @@ def webdataset_images(*addresses: Address) -> list[Partition]:
     return [
         Partition(
             name=str(tar),
-            id=_id_of(str(tar), info.size, info.mtime_ns),
+            id=id_of(str(tar), info.size, info.mtime_ns),
             count=None,
             images=partial(_images_in_tar, tar),
         )
         for tar, info in _files_in(addresses, (".tar", ".tar.gz", ".tgz"))
     ]
+
+
+def id_of(*facts: object) -> str:
+    """Return 32 hexadecimal digits that stand for these facts."""
+    return hashlib.blake2b(repr(facts).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
 
 
 def _files_in(addresses: Iterable[Address], endings: tuple[str, ...]) -> Iterator[tuple[Location, Any]]:
@@ -127,38 +133,30 @@ def _files_in(addresses: Iterable[Address], endings: tuple[str, ...]) -> Iterato
         yield from ((place.at(info.path), info) for info in found)
 
 
-def _photos_below(location: Location) -> Iterator[FileVersion]:
+def _photos_below(location: Location) -> list[FileVersion]:
     if not location.prefix:  # the walk knows hidden files, links, and names that are not UTF-8
         found = scan([location.path])
-        yield from map(FileVersion.of, found.photos)
-        yield from (FileVersion(path=failure.path) for failure in found.failed)
-        return
-    for info in location.files(recursive=True):
-        if suffix_of(info.base_name) in PHOTO_SUFFIXES or info.path == location.path:
-            yield FileVersion(path=location.prefix + info.path, size_bytes=info.size, mtime_ns=info.mtime_ns)
+        return [*map(FileVersion.of, found.photos), *(FileVersion(path=failure.path) for failure in found.failed)]
+    return [
+        FileVersion(path=location.prefix + info.path, size_bytes=info.size, mtime_ns=info.mtime_ns)
+        for info in location.files(recursive=True)
+        if suffix_of(info.base_name) in PHOTO_SUFFIXES or info.path == location.path
+    ]
 
 
 def _of_files(files: Sequence[FileVersion], below: Location | None = None) -> list[Partition]:
     """Cut ``files``, which are ``below`` a place whose file system may have options that their URLs lack."""
     # A number that depends on nothing but the files, so that a second run makes the same partitions.
     rows = min(_MOST_ROWS, max(_FEWEST_ROWS, len(files) // 64))
-    partitions = []
-    for start in range(0, len(files), rows):
-        own = tuple(files[start : start + rows])
-        more = f" and {len(own) - 1:,} more" if len(own) > 1 else ""
-        partitions.append(
-            Partition(
-                name=f"{own[0].path}{more}",
-                id=_id_of([(file.path, file.size_bytes, file.mtime_ns) for file in own]),
-                count=len(own),
-                images=partial(_images_in_files, own, below),
-            )
+    return [
+        Partition(
+            name=own[0].path + (f" and {len(own) - 1:,} more" if len(own) > 1 else ""),
+            id=id_of([(file.path, file.size_bytes, file.mtime_ns) for file in own]),
+            count=len(own),
+            images=partial(_images_in_files, own, below),
         )
-    return partitions
-
-
-def _id_of(*facts: object) -> str:
-    return hashlib.blake2b(repr(facts).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
+        for own in (tuple(files[start : start + rows]) for start in range(0, len(files), rows))
+    ]
 
 
 def _images_in_files(files: Sequence[FileVersion], below: Location | None) -> Iterator[SourceImage]:
@@ -180,6 +178,34 @@ def _images_in_tar(location: Location) -> Iterator[SourceImage]:
                     yield _in_memory(f"{location}/{member.name}", extracted.read())
     except (OSError, EOFError, tarfile.TarError) as error:
         raise DamagedInput(f"{location} cannot be read as a tar file: {first_line(error)}") from error
+
+
+def _row_groups(location: Location, info: Any, columns: Sequence[str]) -> list[Partition]:
+    """Cut one Parquet file at its row groups."""
+    import pyarrow.parquet as pq
+
+    with location.opened("replace or remove it") as file, pq.ParquetFile(file) as parquet:
+        schema, metadata = parquet.schema_arrow, parquet.metadata
+        ends = np.cumsum([metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]).tolist()
+    for column in columns:
+        check_column(schema, column, location)
+    partitions: list[Partition] = []
+    groups: list[int] = []
+    first = 0
+    for group, end in enumerate(ends):
+        groups.append(group)
+        if end - first >= _MOST_ROWS or group == len(ends) - 1:
+            name = f"{location}, rows {first:,} to {end - 1:,}"
+            partitions.append(
+                Partition(
+                    name=name,
+                    id=id_of(str(location), info.size, info.mtime_ns, tuple(columns), tuple(groups)),
+                    count=end - first,
+                    images=partial(_images_in_rows, location, name, tuple(columns), tuple(groups), first),
+                )
+            )
+            groups, first = [], end
+    return partitions
 
 
 def _images_in_rows(
@@ -220,50 +246,17 @@ def column_values(batch: Any, column: str) -> list[Any]:
     """Return a column of a ``pyarrow.RecordBatch`` or ``Table``; ``a.b`` is the field b of the struct a."""
     import pyarrow.compute as pc
 
-    name, *fields = column.split(".") if column not in batch.schema.names else [column]
+    name, fields = _split(column, batch.schema)
     array = batch.column(name)
     values: list[Any] = (pc.struct_field(array, fields) if fields else array).to_pylist()
     return values
-
-
-def _row_groups(location: Location, info: Any, columns: Sequence[str]) -> list[Partition]:
-    """Cut one Parquet file at its row groups."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        with location.filesystem.open_input_file(location.path) as file, pq.ParquetFile(file) as parquet:
-            schema, metadata = parquet.schema_arrow, parquet.metadata
-            sizes = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
-    except (OSError, pa.ArrowException) as error:
-        raise DistributedError(f"{location} cannot be read as a Parquet file: {first_line(error)}") from error
-    for column in columns:
-        check_column(schema, column, location)
-    partitions: list[Partition] = []
-    groups: list[int] = []
-    first = end = 0
-    for group, size in enumerate(sizes):
-        groups.append(group)
-        end += size
-        if end - first >= _MOST_ROWS or group == len(sizes) - 1:
-            name = f"{location}, rows {first:,} to {end - 1:,}"
-            partitions.append(
-                Partition(
-                    name=name,
-                    id=_id_of(str(location), info.size, info.mtime_ns, tuple(columns), tuple(groups)),
-                    count=end - first,
-                    images=partial(_images_in_rows, location, name, tuple(columns), tuple(groups), first),
-                )
-            )
-            groups, first = [], end
-    return partitions
 
 
 def check_column(schema: Any, column: str, place: object) -> None:
     """Raise DistributedError if the ``pyarrow.Schema`` of ``place`` has no ``column`` of files, paths or URLs."""
     import pyarrow as pa
 
-    name, *fields = column.split(".") if column not in schema.names else [column]
+    name, fields = _split(column, schema)
     if name not in schema.names:
         raise DistributedError(f"{place} has no column {name!r}; it has {', '.join(schema.names)}")
     kind = schema.field(name).type
@@ -275,3 +268,9 @@ def check_column(schema: Any, column: str, place: object) -> None:
         raise DistributedError(
             f"the column {column!r} of {place} holds {kind}; it must hold the bytes of image files, or their paths"
         )
+
+
+def _split(column: str, schema: Any) -> tuple[str, list[str]]:
+    """Return the name of a column of ``schema``, and the names of the fields in it."""
+    name, *fields = [column] if column in schema.names else column.split(".")
+    return name, fields

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, Any, Final, Self
 
 from clip_client.dedup.files.reading import open_file, read_file
 from clip_client.dedup.types import FailedFile, PhotoFile
 from clip_client.distributed.cluster import DistributedError
 from preprocess_ensemble.errors import first_line
 from preprocess_ensemble.whole_file import whole_file
-
-if TYPE_CHECKING:
-    from typing import Self
 
 _URL: Final = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 
@@ -38,7 +36,7 @@ def is_url(text: str) -> bool:
 
 
 def read_photo(address: str) -> tuple[PhotoFile, bytes] | FailedFile:
-    """Do what :func:`~clip_client.dedup.files.reading.read_file` does, with a path or a URL."""
+    """Read a file by path or URL, as :func:`~clip_client.dedup.files.reading.read_file` does."""
     if not is_url(address):
         return read_file(address)
     try:
@@ -87,6 +85,11 @@ class Location:
             raise DistributedError(f"{_KEYS.sub('', text)} cannot be opened: {reason}") from error
         is_local = filesystem.type_name == "local"
         return cls(filesystem=filesystem, path=path.rstrip("/"), prefix="" if is_local else match[0])
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.path.rpartition("/")[2]
 
     def at(self, path: str) -> Location:
         """Return another place in the same file system, by its path there."""
@@ -137,27 +140,24 @@ class Location:
 
     @contextmanager
     def written(self) -> Iterator[IO[bytes]]:
-        """Write a file as :meth:`replacing` does; raises DistributedError if that cannot be done."""
-        try:
-            with self.replacing() as file:
-                yield file
-        except OSError as error:
-            raise DistributedError(f"{self} cannot be written: {first_line(error)}") from error
-
-    @contextmanager
-    def replacing(self) -> Iterator[IO[bytes]]:
         """Write a file that appears under its name only when the block ends without an exception.
 
-        Until then it is called ``.NAME.HEX.part`` in the same folder. Raises OSError.
+        Until then it is called ``.NAME.HEX.part`` in the same folder. Raises DistributedError, which names the machine:
+        each may have a disk of its own under the same name.
         """
         folder, _, name = self.path.rpartition("/")
         part = self.at(f"{folder}/.{name}.{uuid.uuid4().hex[:8]}.part")
-        if not self.prefix:
-            with whole_file(Path(self.path), part=Path(part.path)) as plain:
-                yield plain
-            return
         try:
-            # Closing an object store's file makes it visible, even half written: hence the other name.
+            with whole_file(Path(self.path), part=Path(part.path)) if not self.prefix else self._moved(part) as file:
+                yield file
+        except OSError as error:
+            reason = error.strerror or first_line(error)
+            raise DistributedError(f"{socket.gethostname()} cannot write {self}: {reason}") from error
+
+    @contextmanager
+    def _moved(self, part: Location) -> Iterator[IO[bytes]]:
+        # Closing an object store's file makes it visible, even half written: hence the other name.
+        try:
             with self.filesystem.open_output_stream(part.path) as file:
                 yield file
             self.filesystem.move(part.path, self.path)

@@ -6,7 +6,6 @@ that follows, is done by the program that asked, with the code of one machine.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import os
 import shutil
@@ -21,8 +20,10 @@ from clip_client.dedup.features.image_features import cached_features
 from clip_client.dedup.files.file_types import is_raw
 from clip_client.dedup.search import group_contents
 from clip_client.dedup.store.parquet_store import NUMBERED, table_of
+from clip_client.dedup.store.store import folder_name
 from clip_client.dedup.types import FailedFile, PhotoFile
-from clip_client.distributed.duplicates import search_folder
+from clip_client.distributed.duplicates import ROWS_AT_ONCE, FolderSearch
+from clip_client.distributed.embedded_rows import EmbeddedRows, vectors_in
 from clip_client.distributed.embedding import embed_partitions, served_model
 from clip_client.distributed.partition_folder import embedded_schema
 from clip_client.distributed.sources import image_files
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from clip_client._vectors.vector_file import FileModel
     from clip_client.dedup.features.collect import CollectedFeatures
     from clip_client.dedup.report import DuplicateReport
-    from clip_client.dedup.search import GroupContents, GroupRules
+    from clip_client.dedup.search import GroupRules
     from clip_client.dedup.store.store import Store
     from clip_client.dedup.types import OnProgress
 
@@ -62,58 +63,79 @@ def fill_store(
     are taken over, also those of an earlier call that was killed. Arguments and errors are those of
     :func:`.embed_partitions`, which this calls; also raises StoreError.
     """
-    config, own = served_model(None, config)
-    folder = cluster_folder(store) / hashlib.sha256(own.vector_id.encode()).hexdigest()[:16]
-    _take_over(folder, store, own)
+    config, model = served_model(None, config)
+    folder = cluster_folder(store) / folder_name(model.vector_id)
+    _take_over(folder, store, model)
     known = store.files.known(files)
-    with_features, with_vector = (
-        table.keys() for table in (cached_features(store), store.vectors(own.vector_id, own.dimension))
-    )
+    with_features = cached_features(store).keys()
+    with_vector = store.vectors(model.vector_id, model.dimension).keys()
 
     def is_done(file: PhotoFile) -> bool:
         key = bytes.fromhex(known.get(file.path, ""))
-        return bool(key) and key in with_features and (key in with_vector or is_raw(file.path))
+        return key in with_features and (key in with_vector or is_raw(file.path))
 
     partitions = image_files([file.path for file in files if not is_done(file)])
-    embed_partitions(
-        partitions,
-        output=folder,
-        features=True,
-        config=config,
-        workers=workers,
-        on_progress=on_progress,
-    )
-    _take_over(folder, store, own)
-    return own
+    embed_partitions(partitions, output=folder, features=True, config=config, workers=workers, on_progress=on_progress)
+    _take_over(folder, store, model)
+    return model
 
 
-def grouping_on(model: FileModel) -> GroupContents:
-    """Return what divides contents into groups on a cluster that is connected, as :func:`.group_contents` does here.
+def _take_over(folder: Path, store: Store, model: FileModel) -> None:
+    """Copy the rows of a cluster's files into the caches of the store, and remove the files."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
-    It writes their vectors, of ``model``, into a folder of the store, which every worker must see. If it is killed and
-    called again with the same photos, it continues with the cells that are not compared. Raises DistributedError.
+    features, vectors = cached_features(store), store.vectors(model.vector_id, model.dimension)
+    for path in sorted(folder.glob("part-*.parquet")):
+        files = []
+        with open(path, "rb") as file, pq.ParquetFile(file) as parquet:
+            for batch in parquet.iter_batches(_ROWS_PER_GROUP, use_threads=False):
+                table = pa.Table.from_batches([batch])
+                for row, vector in zip(table.drop_columns(["vector"]).to_pylist(), vectors_in(table), strict=True):
+                    if row["sha256"] is None:
+                        continue
+                    features.add(row)
+                    if row["error_code"] is None:
+                        vectors.add({"sha256": row["sha256"], "vector": np.array(vector), "code": "", "message": ""})
+                    elif not is_raw(os.fsdecode(row["path_bytes"])):
+                        failure = {"code": row["error_code"], "message": row["error"]}
+                        vectors.add({"sha256": row["sha256"], "vector": None, **failure})
+                    if row["mtime_ns"] is not None:
+                        version = PhotoFile(os.fsdecode(row["path_bytes"]), row["size_bytes"], row["mtime_ns"])
+                        files.append((version, row["sha256"].hex()))
+        features.flush()
+        vectors.flush()
+        store.files.remember(files)
+        path.unlink()
+
+
+def group_on_cluster(
+    model: FileModel,
+    collected: CollectedFeatures,
+    contents: Sequence[str],
+    rules: GroupRules,
+    store: Store,
+    on_progress: OnProgress,
+) -> DuplicateReport:
+    """Divide contents into groups on the cluster that is connected, as :func:`.group_contents` does here.
+
+    This writes their vectors, of ``model``, into a folder of the store, which every worker must see. If it is killed
+    and called again with the same photos, it continues with the cells that are not compared. Raises DistributedError.
     """
-
-    def group(
-        collected: CollectedFeatures, contents: Sequence[str], rules: GroupRules, store: Store, on_progress: OnProgress
-    ) -> DuplicateReport:
-        if not contents:
-            return group_contents(collected, contents, rules, store, on_progress)
-        folder = cluster_folder(store) / "search"
-        _write_rows(collected, contents, model, folder / "vectors")
-        _, grouped = search_folder(
-            Location.of(folder / "vectors"),
-            Location.of(folder / "duplicates"),
-            rules,
-            working_folder=os.getcwd(),
-            returns_groups=True,
-            on_progress=on_progress,
-        )
-        shutil.rmtree(folder, ignore_errors=True)
-        assert grouped is not None, "they were asked for"
-        return grouped
-
-    return group
+    if not contents:
+        return group_contents(collected, contents, rules, store, on_progress)
+    folder = cluster_folder(store) / "search"
+    _write_rows(collected, contents, model, folder / "vectors")
+    _, grouped = FolderSearch(
+        rows=EmbeddedRows.of(Location.of(folder / "vectors"), ROWS_AT_ONCE // 2),
+        output=Location.of(folder / "duplicates"),
+        rules=rules,
+        working_folder=os.getcwd(),
+        returns_groups=True,
+        progress=on_progress,
+    ).run()
+    shutil.rmtree(folder, ignore_errors=True)
+    return grouped
 
 
 def _write_rows(collected: CollectedFeatures, contents: Sequence[str], model: FileModel, folder: Path) -> None:
@@ -139,39 +161,3 @@ def _rows(collected: CollectedFeatures, contents: Sequence[str]) -> Iterator[Map
             version = FileVersion(path=file.path, size_bytes=file.size_bytes, mtime_ns=file.mtime_ns)
             failure = FailedFile(path=file.path, code=code, message=message) if np.isnan(vector[0]) else None
             yield {**vector_row(version, None if failure else vector, failure), **columns}
-
-
-def _take_over(folder: Path, store: Store, model: FileModel) -> None:
-    """Copy the rows of a cluster's files into the caches of the store, and remove the files."""
-    import pyarrow.parquet as pq
-
-    features, vectors = cached_features(store), store.vectors(model.vector_id, model.dimension)
-    columns = [name for name in features.schema.names if name != "sha256"]
-    for path in sorted(folder.glob("part-*.parquet")):
-        files = []
-        with open(path, "rb") as file, pq.ParquetFile(file) as parquet:
-            for batch in parquet.iter_batches(1024, use_threads=False):
-                numbers = batch.column("vector").flatten().to_numpy().reshape(len(batch), model.dimension)
-                rest = batch.drop_columns(["vector"]).to_pylist()
-                for row, vector in zip(rest, numbers, strict=True):
-                    if row["sha256"] is None:
-                        continue
-                    features.add({"sha256": row["sha256"], **{name: row[name] for name in columns}})
-                    if (outcome := _outcome(row, vector)) is not None:
-                        vectors.add({"sha256": row["sha256"], **outcome})
-                    if row["mtime_ns"] is not None:
-                        version = PhotoFile(os.fsdecode(row["path_bytes"]), row["size_bytes"], row["mtime_ns"])
-                        files.append((version, row["sha256"].hex()))
-        features.flush()
-        vectors.flush()
-        store.files.remember(files)
-        path.unlink()
-
-
-def _outcome(row: dict[str, Any], vector: Any) -> dict[str, Any] | None:
-    """Return the columns of the store's vectors; None for a picture that was not sent."""
-    if row["error_code"] is None:
-        return {"vector": np.array(vector), "code": "", "message": ""}
-    if is_raw(os.fsdecode(row["path_bytes"])):
-        return None
-    return {"vector": None, "code": row["error_code"], "message": row["error"]}

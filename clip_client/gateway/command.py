@@ -11,13 +11,17 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-import uvicorn
-from pydantic import ValidationError
-
 from clip_client._client import URL_VARIABLE
 from clip_client._config import ClientConfig
 from clip_client._endpoint import DEFAULT_URL
-from clip_client.gateway.settings import MULTIPROCESS_VARIABLE, Settings
+
+try:
+    import uvicorn
+    from pydantic import ValidationError
+
+    from clip_client.gateway.settings import MULTIPROCESS_VARIABLE, Settings
+except ModuleNotFoundError as missing:
+    sys.exit(f"clip-gateway: {missing.name} is not installed; install it with: pip install 'clip-triton[gateway]'")
 
 TOKEN_VARIABLE: Final = "CLIP_GATEWAY_TOKEN"
 CLIENT_TOKEN_VARIABLE: Final = "CLIP_TOKEN"

@@ -6,10 +6,10 @@ import asyncio
 import socket
 import webbrowser
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import uvicorn
+from anyio import CancelScope, to_thread
 
 from clip_client.review.access import Access
 from clip_client.review.app import review_app
@@ -70,14 +70,16 @@ async def serve(
         try:
             await server.serve(sockets=[listener])
         finally:
-            # uvicorn closes them only after a signal.
-            for connection in list(server.server_state.connections):
-                connection.transport.abort()
-            session.stop()
-            searching.cancel()
-            with suppress(asyncio.CancelledError):
-                await searching
-            await asyncio.shield(asyncio.to_thread(worker.join))
+            with CancelScope(shield=True):
+                # uvicorn ends them only after a signal.
+                for connection in list(server.server_state.connections):
+                    connection.transport.abort()
+                ending = [searching, *server.server_state.tasks]
+                session.stop()
+                for task in ending:
+                    task.cancel()
+                await asyncio.wait(ending)
+                await to_thread.run_sync(worker.join)
 
 
 def _listening(port: int) -> socket.socket:

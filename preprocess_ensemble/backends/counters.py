@@ -11,21 +11,26 @@ Labels = tuple[tuple[str, str], ...]
 
 
 class Counters:
-    """The counters of one model instance; ``family`` is ``MetricFamily`` of Triton's Python backend.
+    """The counters of one instance of ``model``; ``descriptions`` has a text for each name.
 
-    ``descriptions`` has a text for each name. Raises what Triton raises if it refuses them.
+    ``pb_utils`` is Triton's module. If Triton refuses the counters, a warning says so, and nothing is counted.
     """
 
-    def __init__(self, family: Any, descriptions: Mapping[str, str]) -> None:
-        self._families = {
-            name: family(name=name, description=description, kind=family.COUNTER)
-            for name, description in descriptions.items()
-        }
+    def __init__(self, pb_utils: Any, descriptions: Mapping[str, str], *, model: str) -> None:
+        family = pb_utils.MetricFamily
         self._metrics: dict[tuple[str, Labels], Any] = {}
+        self._families: dict[str, Any] = {}
+        try:
+            self._families = {
+                name: family(name=name, description=description, kind=family.COUNTER)
+                for name, description in descriptions.items()
+            }
+        except pb_utils.TritonModelException as error:
+            pb_utils.Logger.log_warn(f"{model}: running without its own metrics, because Triton refused them: {error}")
 
     def add(self, increments: Counter[tuple[str, Labels]]) -> None:
         """Add to the counters: each is a message to the server's process, so count a whole batch first."""
-        for key, count in increments.items():
+        for key, count in increments.items() if self._families else ():
             metric = self._metrics.get(key)
             if metric is None:
                 name, labels = key

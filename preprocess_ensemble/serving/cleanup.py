@@ -13,10 +13,11 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
 from pathlib import Path
 from typing import Final
 
-from preprocess_ensemble.serving.process_group import start_ticks
+from preprocess_ensemble.serving.process_group import all_processes, start_ticks
 
 SHARED_MEMORY: Final = Path("/dev/shm")
 _PREFIX: Final = "clip_triton"
@@ -66,15 +67,13 @@ def end_orphaned_stubs() -> list[int]:
     A stub's command line names its region of shared memory, and that identifies the server. Stubs of servers that the
     launcher did not start, of another PID namespace and of other users stay.
     """
-    import psutil
-
     ended = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(OSError, psutil.Error):
-            program, *arguments = process.cmdline() or [""]
+    for pid in all_processes():
+        with contextlib.suppress(OSError):
+            program, *arguments = os.fsdecode(Path(f"/proc/{pid}/cmdline").read_bytes()).split("\0")
             if os.path.basename(program) == _STUB and any(map(_is_of_dead_server, arguments)):
-                process.kill()  # unless another process has its PID by now, which psutil notices
-                ended.append(process.pid)
+                os.kill(pid, signal.SIGKILL)
+                ended.append(pid)
     return ended
 
 

@@ -19,7 +19,6 @@ from preprocess_ensemble.runtimes.precision import PRECISION_VARIABLE, PRECISION
 from preprocess_ensemble.serving.config import ServeConfig
 from preprocess_ensemble.serving.first_export import Stopped, export_if_missing, stop_signals
 from preprocess_ensemble.serving.health_endpoint import serve_health
-from preprocess_ensemble.serving.launcher import check_packages
 from preprocess_ensemble.serving.logs import JsonFormatter, append_output_to, print_line
 from preprocess_ensemble.serving.preflight import check_ports, check_repository
 from preprocess_ensemble.serving.supervisor import Supervisor
@@ -27,7 +26,7 @@ from preprocess_ensemble.serving.tensorrt import PRECISIONS as TENSORRT_PRECISIO
 from preprocess_ensemble.serving.tensorrt import check_tensorrt, default_cache
 from preprocess_ensemble.serving.tls import ServerTls
 from preprocess_ensemble.serving.triton_backend import Probe, TritonBackend
-from preprocess_ensemble.tritonserver import TRITON_VARIABLE, cpp_backend, find_triton
+from preprocess_ensemble.tritonserver import TRITON_VARIABLE, find_triton
 
 logger = logging.getLogger(__name__)
 
@@ -46,8 +45,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     output.setFormatter(JsonFormatter() if config.log_json else logging.Formatter("clip-serve: %(message)s"))
     logging.basicConfig(handlers=[output], level=logging.WARNING)
     try:
-        check_packages()
-        find_triton()
+        if find_triton().cpp_backend and config.precision == "bf16":
+            parser.error(
+                "--precision bf16 needs the Triton that pip installs: this one has the C++ ONNX Runtime backend"
+            )
         check_ports(config.addresses)
         if config.tensorrt:
             check_tensorrt()
@@ -166,10 +167,6 @@ def _mistake(config: ServeConfig, tls: ServerTls) -> str:
         (
             config.precision and config.tensorrt,
             f"--precision is for CPUs: use --tensorrt {' or --tensorrt '.join(TENSORRT_PRECISIONS)}",
-        ),
-        (
-            config.precision == "bf16" and cpp_backend() is not None,
-            "--precision bf16 needs the Triton that pip installs: this one has the C++ ONNX Runtime backend",
         ),
     )
     return next((sentence for applies, sentence in checks if applies), "")

@@ -68,14 +68,9 @@ class ServeConfig:
     @property
     def addresses(self) -> dict[str, tuple[str, int]]:
         """The ports to open: the first part of the option's name -> host and port."""
-        hosts = {"grpc": self.host, "metrics": self.host, "http": self.http_host, "health": self.host}
-        ports = {
-            "grpc": self.grpc_port,
-            "metrics": self.metrics_port,
-            "http": self.http_port,
-            "health": self.health_port,
-        }
-        return {name: (hosts[name], port) for name, port in ports.items() if port is not None}
+        ports = {"grpc": self.grpc_port, "metrics": self.metrics_port, "health": self.health_port}
+        addresses = {name: (self.host, port) for name, port in ports.items() if port is not None}
+        return addresses | ({} if self.http_port is None else {"http": (self.http_host, self.http_port)})
 
     @property
     def arguments(self) -> tuple[str, ...]:

@@ -52,16 +52,14 @@ def export_if_missing(config: ServeConfig) -> None:
             "name another --repository, or replace the model with `clip-export`."
         )
     weights = ("--pretrained", pretrained) if pretrained else ()
+    command = (*_EXPORT, "--repository", str(repository), "--model", model, *weights)
+    stderr = subprocess.PIPE if config.log_json else None
+    # A process of its own: the export needs gigabytes for seconds, the supervisor little memory for months. A session
+    # of its own: Ctrl-C in a terminal reaches only this process, which passes it on.
     with (
         _raising_stopped(),
-        # A process of its own: the export needs gigabytes for seconds, the supervisor little memory for months.
         subprocess.Popen(
-            (*_EXPORT, "--repository", str(repository), "--model", model, *weights),
-            stderr=subprocess.PIPE if config.log_json else None,
-            text=True,
-            env=with_package(os.environ),
-            # Ctrl-C in a terminal reaches only this process, which passes it on.
-            start_new_session=True,
+            command, stderr=stderr, text=True, env=with_package(os.environ), start_new_session=True
         ) as process,
     ):
         try:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import importlib.util
 import os
 import shutil
 import signal
@@ -26,7 +25,7 @@ from platformdirs import user_cache_path
 
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.serving.cleanup import end_orphaned_stubs, region_prefix, remove_stale_regions
-from preprocess_ensemble.tritonserver import Triton, cpp_backend, find_triton, library_path
+from preprocess_ensemble.tritonserver import Triton, find_triton, library_path
 
 PACKAGE_ROOT: Final = Path(__file__).resolve().parents[2]
 """The folder that Python must search for this package."""
@@ -46,12 +45,6 @@ __all__ = ("TritonPythonModel",)
 '''
 
 
-def check_packages() -> None:
-    """Raise ``ReportedError`` if a Python package is missing that the server needs on every machine."""
-    if importlib.util.find_spec("psutil") is None:
-        raise ReportedError("The server needs psutil, which is not installed: run `pip install 'clip-triton[server]'`.")
-
-
 def backend_directory(triton: Triton) -> Path:
     """Return a directory with the server's Python backend and this package's ``onnxruntime``; create it on first use.
 
@@ -64,9 +57,8 @@ def backend_directory(triton: Triton) -> Path:
     name = f"backends-{hashlib.sha256(recipe.encode()).hexdigest()[:16]}"
     places = (Path(sys.prefix, "lib", "clip-triton"), user_cache_path("clip-triton", appauthor=False))
     failures = []
-    for directory in sorted(
-        (place / name for place in places), key=Path.is_dir, reverse=True
-    ):  # one that exists is complete
+    # One that exists is complete.
+    for directory in sorted((place / name for place in places), key=Path.is_dir, reverse=True):
         try:
             return directory if directory.is_dir() else _build(triton, directory)
         except OSError as error:
@@ -116,7 +108,7 @@ def server_command(
     if triton.libraries is not None:
         env["LD_LIBRARY_PATH"] = library_path(triton, env.get("LD_LIBRARY_PATH", ""))
         if not is_given("--backend-directory"):
-            backends = backend_directory(triton) if cpp_backend(env) is None else triton.server / "backends"
+            backends = triton.server / "backends" if triton.cpp_backend else backend_directory(triton)
             extra.append(f"--backend-directory={backends}")
         if not is_given("--cache-directory"):
             extra.append(f"--cache-directory={triton.server / 'caches'}")
@@ -160,7 +152,6 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         parent = environment.pop(PARENT_VARIABLE, None)
         if parent is not None:
             _die_with(int(parent))
-        check_packages()
         end_orphaned_stubs()
         remove_stale_regions()
         command, environment = server_command(arguments, environment, pid=os.getpid())

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import errno
-import re
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Final
 
 from preprocess_ensemble.contract import DEFAULT_NAME, DEFAULT_NAMES, ModelNames
 from preprocess_ensemble.errors import ReportedError
-from preprocess_ensemble.model_repository.config import MODEL_FILE, installed_passport
+from preprocess_ensemble.model_repository.config import MODEL_FILE, installed_passport, read_config
 from preprocess_ensemble.model_repository.location import model_names
-
-if TYPE_CHECKING:
-    from preprocess_ensemble.model_repository.passport import Passport
 
 
 def check_repository(repository: Path) -> None:
@@ -27,52 +23,46 @@ def check_repository(repository: Path) -> None:
         )
     for name in model_names(repository) or [DEFAULT_NAME]:
         names = ModelNames(name)
-        _check_image_tower(repository, names)
-        if (passport := installed_passport(repository, names)) is not None:
-            _check_text_tower(repository, names, passport)
+        export = f"clip-export --repository {repository}" + ("" if names == DEFAULT_NAMES else f" --name {name}")
+        _check_image_tower(repository, names, export)
+        _check_text_tower(repository, names, export)
 
 
-def _check_image_tower(repository: Path, names: ModelNames) -> None:
-    """Raise ReportedError unless the image tower is complete."""
-    export = f"`clip-export --repository {repository}" + ("" if names == DEFAULT_NAMES else f" --name {names.name}")
-    if not (repository / names.image / "config.pbtxt").is_file():
+_OF_THE_MODEL: Final = "with the --model and --pretrained of the installed model"
+
+
+def _check_image_tower(repository: Path, names: ModelNames, export: str) -> None:
+    ensemble, encoder, preprocessor = (repository / name for name in (names.image, names.encoder, names.preprocess))
+    if not (ensemble / "config.pbtxt").is_file():
         raise ReportedError(
-            f"{repository} has no model {names.image}: start with --model ViT-B-32, or create it with {export}`."
+            f"{repository} has no model {names.image}: start with --model ViT-B-32, or create it with `{export}`."
         )
-    encoder = repository / names.encoder
     config = encoder / "config.pbtxt"
-    text = config.read_text(encoding="utf-8", errors="replace") if config.is_file() else ""
-    elsewhere = re.search(r"default_model_filename\s*:\s*[\"'](?!model\.onnx[\"'])", text)
-    if encoder.is_dir() and not elsewhere and not any(encoder.glob("*/model.onnx")):
-        raise ReportedError(f"{encoder} has no model.onnx, because git holds no weights: run {export}`.")
-    preprocessor = repository / names.preprocess
+    elsewhere = config.is_file() and read_config(config).default_model_filename not in ("", MODEL_FILE)
+    if encoder.is_dir() and not elsewhere and not any(encoder.glob(f"*/{MODEL_FILE}")):
+        raise ReportedError(f"{encoder} has no {MODEL_FILE}, because git holds no weights: run `{export}`.")
     if preprocessor.is_dir() and not any(preprocessor.glob("*/model.py")):
         raise ReportedError(
-            f"{preprocessor} has no model.py: run {export}` with the --model and --pretrained of the installed model, "
-            "which adds what is missing."
+            f"{preprocessor} has no model.py: run `{export}` {_OF_THE_MODEL}, which adds what is missing."
         )
 
 
-def _check_text_tower(repository: Path, names: ModelNames, passport: Passport) -> None:
+def _check_text_tower(repository: Path, names: ModelNames, export: str) -> None:
     """Raise ReportedError unless the text tower is complete if the model has one, and absent otherwise."""
+    if (passport := installed_passport(repository, names)) is None:
+        return
     tokenize, encoder, ensemble = (repository / name for name in names.of_texts)
     configs = [folder / "config.pbtxt" for folder in (tokenize, encoder, ensemble)]
-    named = "" if names == DEFAULT_NAMES else f" --name {names.name}"
-    remedy = (
-        f"run `clip-export --repository {repository}{named} --force` with the --model and --pretrained of the "
-        "installed model"
-    )
+    remedy = f"run `{export} --force` {_OF_THE_MODEL}"
     if passport.text is None:
-        left = [config.parent.name for config in configs if config.exists()]
-        if left:
+        if left := [config.parent.name for config in configs if config.exists()]:
             raise ReportedError(
                 f"{repository} has {', '.join(left)}, but the installed model has no text tower: remove these folders, "
                 f"or {remedy}."
             )
         return
     files = [tokenize / "1" / name for name in ("model.py", *passport.text.tokenizer_sha256)]
-    missing = [file for file in (*configs, *files, encoder / "1" / MODEL_FILE) if not file.exists()]
-    if missing:
+    if missing := [file for file in (*configs, *files, encoder / "1" / MODEL_FILE) if not file.exists()]:
         raise ReportedError(f"The text tower of the installed model lacks {missing[0]}: {remedy}.")
 
 

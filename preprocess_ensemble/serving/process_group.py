@@ -1,21 +1,23 @@
-"""The processes of one group: their processor time, their end, and the secret in the leader's command line."""
+"""Processes as Linux shows them in ``/proc``: the time and the end of a group, and the secret in a command line."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import Final
 
-if TYPE_CHECKING:
-    import psutil
-
-T = TypeVar("T")
-
-_STATE, _START_TICKS, _ARGUMENTS_START, _ARGUMENTS_END = 0, 19, 45, 46
+_STATE, _GROUP, _USER_TICKS, _SYSTEM_TICKS, _START_TICKS, _ARGUMENTS_START, _ARGUMENTS_END = 0, 2, 11, 12, 19, 45, 46
 """Positions in ``/proc/PID/stat`` after the name, which may itself contain spaces and parentheses; see ``proc(5)``."""
+
+_PROC: Final = Path("/proc")
+
+
+def all_processes() -> Iterator[int]:
+    """Yield the PIDs of this machine."""
+    return (int(name) for name in os.listdir(_PROC) if name.isdecimal())
 
 
 def processor_time_s(group: int) -> float:
@@ -23,7 +25,8 @@ def processor_time_s(group: int) -> float:
 
     The value falls when one of them ends. It is 0 if there is no such group.
     """
-    return sum(_of_members(group, lambda process: sum(process.cpu_times()[:2])))  # user and system
+    ticks = (int(stat[_USER_TICKS]) + int(stat[_SYSTEM_TICKS]) for _, stat in _members(group))
+    return sum(ticks) / os.sysconf("SC_CLK_TCK")
 
 
 def any_runs(group: int) -> bool:
@@ -32,10 +35,7 @@ def any_runs(group: int) -> bool:
     Sending a signal to the group does not tell: that also reaches processes that have ended and that their parent has
     not waited for.
     """
-    import psutil
-
-    ended = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-    return any(_of_members(group, lambda process: process.status() not in ended))
+    return any(True for _ in _members(group))
 
 
 def watch_ends(group: int, ended: Callable[[], None]) -> ExitStack:
@@ -50,7 +50,7 @@ def watch_ends(group: int, ended: Callable[[], None]) -> ExitStack:
         loop.remove_reader(descriptor)
         ended()
 
-    for pid in _of_members(group, lambda process: process.pid):
+    for pid, _ in _members(group):
         if pid != group:
             with suppress(OSError):
                 descriptor = os.pidfd_open(pid)
@@ -61,15 +61,9 @@ def watch_ends(group: int, ended: Callable[[], None]) -> ExitStack:
 
 
 def start_ticks(pid: int) -> int | None:
-    """Return the clock ticks between boot and the start of a process, or None if it has ended.
-
-    Not psutil's ``create_time``: that is a time of day, and changes when the machine's clock is set.
-    """
-    try:
-        fields = _stat(pid)
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return None if fields[_STATE] in (b"Z", b"X") else int(fields[_START_TICKS])
+    """Return the clock ticks between boot and the start of a process, or None if it has ended."""
+    stat = _stat(pid)
+    return int(stat[_START_TICKS]) if stat else None
 
 
 def hide_argument(pid: int, secret: bytes, *, program: str) -> bool:
@@ -79,36 +73,35 @@ def hide_argument(pid: int, secret: bytes, *, program: str) -> bool:
     what is in the process's memory, and a parent may write there. The answer is False if it may not, if the process
     does not execute ``program`` yet, or if it has ended.
     """
-    process = Path("/proc", str(pid))
+    process = _PROC / str(pid)
     try:
-        if (process / "exe").readlink().name != program:
+        if (process / "exe").readlink().name != program or not (stat := _stat(pid)):
             return False
-        fields = _stat(pid)
-        start, end = int(fields[_ARGUMENTS_START]), int(fields[_ARGUMENTS_END])
+        start, end = int(stat[_ARGUMENTS_START]), int(stat[_ARGUMENTS_END])
         with (process / "mem").open("r+b", buffering=0) as memory:
             memory.seek(start)
             arguments = memory.read(end - start)
-            found = arguments.find(secret)
-            while found >= 0:
-                memory.seek(start + found)
-                memory.write(b"x" * len(secret))
-                found = arguments.find(secret, found + len(secret))
+            memory.seek(start)
+            memory.write(arguments.replace(secret, b"x" * len(secret)))
     except OSError:
         return False
     return True
 
 
-def _of_members(group: int, read: Callable[[psutil.Process], T]) -> list[T]:
-    """What ``read`` returns for each process of ``group``, without those that end meanwhile."""
-    import psutil
-
-    values = []
-    for pid in psutil.pids():
-        with suppress(ProcessLookupError, psutil.NoSuchProcess):
-            if os.getpgid(pid) == group:
-                values.append(read(psutil.Process(pid)))
-    return values
+def _members(group: int) -> Iterator[tuple[int, list[bytes]]]:
+    """Yield the PID and the status of each process of ``group`` that has not ended."""
+    for pid in all_processes():
+        stat: list[bytes] = []
+        with suppress(PermissionError):  # another user's, if /proc hides those
+            stat = _stat(pid)
+        if stat and int(stat[_GROUP]) == group:
+            yield pid, stat
 
 
 def _stat(pid: int) -> list[bytes]:
-    return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    """The status of a process; empty if it has ended, also if its parent has not waited for it."""
+    try:
+        stat = (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    return [] if stat[_STATE] in (b"Z", b"X") else stat

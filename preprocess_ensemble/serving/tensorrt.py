@@ -2,7 +2,6 @@
 
 Clients use the same model names as without TensorRT. The repository itself does not change: a staged one links to its
 models and has another config.pbtxt for the encoder, derived from the repository's own. A text tower stays on CUDA.
-``containers/tensorrt/models`` holds the same encoder under another name, for servers that run both.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from platformdirs import user_cache_path
 from preprocess_ensemble.contract import ENCODER
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.model_repository.config import ModelConfig, config_text, installed_passport, read_config
-from preprocess_ensemble.tritonserver import cpp_backend, nvidia_folder, nvidia_version
+from preprocess_ensemble.tritonserver import Triton, find_triton
 
 PRECISIONS: Final = ("fp16", "fp32")
 
@@ -97,7 +96,7 @@ def stage_repository(repository: Path, directory: Path, *, cache: Path, precisio
         link.parent.mkdir(parents=True, exist_ok=True)
         link.unlink(missing_ok=True)
         link.symlink_to(target)
-    made_of = f"{passport.weights_sha256} {passport.precision} {config.max_batch_size} {_runtime()}"
+    made_of = f"{passport.weights_sha256} {passport.precision} {config.max_batch_size} {_runtime(find_triton())}"
     digest = hashlib.sha256(made_of.encode()).hexdigest()[:12]
     engines = cache.resolve() / f"{re.sub(r'[^A-Za-z0-9.-]', '_', passport.model)}-{precision}-{digest}"
     engines.mkdir(parents=True, exist_ok=True)
@@ -105,10 +104,10 @@ def stage_repository(repository: Path, directory: Path, *, cache: Path, precisio
     (staged / "config.pbtxt").write_text(text, encoding="utf-8")
 
 
-def _runtime() -> str:
+def _runtime(triton: Triton) -> str:
     """What an engine depends on besides the model; ONNX Runtime itself distinguishes GPUs."""
-    if cpp_backend() is not None and (folder := nvidia_folder()) is not None:
-        return f"triton {nvidia_version(folder)}"
+    if triton.cpp_backend:
+        return f"triton {triton.version}"
     versions = dict.fromkeys(("onnxruntime-gpu", "tensorrt-cu12", "tensorrt-cu13"), "")
     for name in versions:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -117,27 +116,28 @@ def _runtime() -> str:
 
 
 def check_tensorrt() -> None:
-    """Raise ``TensorrtMissing`` unless a server on this machine can run TensorRT."""
+    """Raise ``TensorrtMissing`` unless the server of this machine can run TensorRT."""
     if not usable_gpus():
         raise TensorrtMissing(
             "TensorRT needs an NVIDIA GPU and its driver, and this machine has none (in a container: docker run "
             f"--gpus all): {_REMEDY}."
         )
-    library = _provider()
+    triton = find_triton()
+    library = _provider(triton)
     if not library.is_file():
         remedy = (
             "use a Triton image whose ONNX Runtime backend has one"
-            if cpp_backend() is not None
+            if triton.cpp_backend
             else "run `pip uninstall onnxruntime` and `pip install onnxruntime-gpu`"
         )
         raise TensorrtMissing(f"ONNX Runtime has no TensorRT provider ({library}): {remedy}, or {_REMEDY}.")
     needed = re.search(rb"libnvinfer\.so\.(\d+)", library.read_bytes())
-    if needed is not None and not _loads(name := needed[0].decode()):
+    if needed is not None and not _loads(name := needed[0].decode(), triton):
         major = needed[1].decode()
         raise TensorrtMissing(
             f"ONNX Runtime's TensorRT provider needs {name}, which is not installed: run "
             f"`pip install 'tensorrt-cu13=={major}.*'` (tensorrt-cu12 for CUDA 12), use the container of "
-            f"containers/server.Dockerfile's target tensorrt, or {_REMEDY}."
+            f"containers/Dockerfile's target tensorrt, or {_REMEDY}."
         )
 
 
@@ -153,17 +153,17 @@ def usable_gpus() -> int:
     return count.value
 
 
-def _provider() -> Path:
-    if (backend := cpp_backend()) is not None:
-        return backend / _PROVIDER
+def _provider(triton: Triton) -> Path:
+    if triton.cpp_backend:
+        return triton.cpp_backend / _PROVIDER
     # Not imported: that would take most of a second and 100 MB in a process that never runs a model.
     spec = importlib.util.find_spec("onnxruntime")
     package = Path(spec.origin).parent if spec is not None and spec.origin else Path("onnxruntime")
     return package / "capi" / _PROVIDER
 
 
-def _loads(library: str) -> bool:
-    if (folder := nvidia_folder()) is not None and (folder / "lib" / library).is_file():
+def _loads(library: str, triton: Triton) -> bool:
+    if triton.libraries is not None and (triton.libraries / library).is_file():
         return True
     spec = importlib.util.find_spec("tensorrt_libs")
     if spec is not None and spec.origin and (Path(spec.origin).parent / library).is_file():

@@ -19,10 +19,11 @@ from anyio import to_thread
 from clip_client import ClientConfig
 from clip_client._vectors.vector_file import FileModel, FileVersion
 from clip_client.distributed import DistributedError, embed_partitions, embedding
+from clip_client.distributed.cluster import cluster
+from clip_client.distributed.embedding import Outcome, embed_partition
 from clip_client.distributed.partition_folder import PartitionFolder
 from clip_client.distributed.sources import Partition, SourceImage, image_files
 from clip_client.distributed.storage import Location
-from clip_client.distributed.workers import Outcome, embed_partition
 from clip_client.testing import FakeTriton, Reply
 
 if TYPE_CHECKING:
@@ -68,23 +69,22 @@ async def results(
     model: FileModel = MODEL,
     finished: Any = NOTHING,
     **more: Any,
-) -> list[int | Outcome]:
+) -> list[Outcome]:
     """Return what a worker says, in a thread as the servers of these tests have the event loop."""
     config = ClientConfig(urls=(server.url,), transfer="original", **more)
-    folder = PartitionFolder(location=Location.of(output), model=model, features=False)
-    return await to_thread.run_sync(lambda: list(embed_partition(partition, config, folder, 0, finished)))
+    folder = PartitionFolder(location=Location.of(output), model=model, features=False, finished=finished)
+    return await to_thread.run_sync(lambda: list(embed_partition(partition, config, folder)))
 
 
 async def embed(server: FakeTriton, output: Path, *reads: Callable[[], bytes], **settings: Any) -> Outcome:
     *_, outcome = await results(server, output, partition_of(*reads), **settings)
-    assert isinstance(outcome, Outcome)
     return outcome
 
 
 async def test_an_image_that_fails_is_a_row(tmp_path: Path) -> None:
     async with FakeTriton() as server:
         outcome = await embed(server, tmp_path, image, missing, bytes)
-    assert outcome == Outcome(images=3, failed=2)
+    assert outcome == Outcome(images=3, failed=2, seen=3)
     table = pq.read_table(tmp_path)
     codes = dict(zip(table.column("path").to_pylist(), table.column("error_code").to_pylist(), strict=True))
     assert codes == {"/0": None, "/1": "UNREADABLE", "/2": "EMPTY"}
@@ -123,8 +123,9 @@ async def test_a_partition_that_cannot_be_reached_at_all_ends_the_job(tmp_path: 
             await embed(server, tmp_path, unreachable, unreachable)
         assert not files_in(tmp_path)
         # One that is gone says nothing about the bucket, and one that cannot be reached is a row beside others.
-        assert await embed(server, tmp_path, missing) == Outcome(images=1, failed=1)
-        assert await embed(server, tmp_path, unreachable, image) == Outcome(images=2, failed=1)
+        assert await embed(server, tmp_path, missing) == Outcome(images=1, failed=1, seen=1)
+        assert await embed(server, tmp_path, unreachable, image) == Outcome(images=2, failed=1, seen=2)
+        assert await embed(server, tmp_path, unreachable, missing) == Outcome(images=2, failed=2, seen=2)
 
 
 async def test_a_disk_that_only_the_driver_has_ends_the_job(tmp_path: Path) -> None:
@@ -168,8 +169,8 @@ async def test_a_disk_without_room_ends_the_job_and_keeps_what_is_finished(tmp_p
     async with FakeTriton() as server:
         await embed(server, tmp_path, image)
         finished = pq.read_table(tmp_path)
-        reason = f"tar 7: {socket.gethostname()} cannot write into {tmp_path}: File too large"
-        with room_for(100), pytest.raises(DistributedError, match=re.escape(reason)):
+        reason = rf"^tar 7: {socket.gethostname()} cannot write {tmp_path}/part-00000-\w+\.parquet: File too large$"
+        with room_for(100), pytest.raises(DistributedError, match=reason):
             await embed(server, tmp_path, image, image)
     assert len(files_in(tmp_path)) == 1
     assert pq.read_table(tmp_path).equals(finished)
@@ -200,7 +201,7 @@ async def test_a_row_says_which_file_the_worker_has_read(tmp_path: Path) -> None
 async def test_images_count_before_their_partition_is_finished(tmp_path: Path) -> None:
     async with FakeTriton() as server:
         counts = await results(server, tmp_path, partition_of(*(image,) * 150))
-    assert counts == [64, 128, 150, Outcome(images=150, failed=0)]
+    assert [(count.images, count.seen) for count in counts] == [(64, 64), (128, 128), (150, 150), (150, 150)]
 
 
 async def test_a_worker_that_is_stopped_leaves_no_part_of_a_file(tmp_path: Path) -> None:
@@ -208,7 +209,7 @@ async def test_a_worker_that_is_stopped_leaves_no_part_of_a_file(tmp_path: Path)
         config = ClientConfig(urls=(server.url,), transfer="original")
         folder = PartitionFolder(location=Location.of(tmp_path), model=MODEL, features=False)
         partition = partition_of(*(image,) * 65)
-        worker = cast("Generator[int | Outcome]", embed_partition(partition, config, folder, 0, NOTHING))
+        worker = cast("Generator[Outcome]", embed_partition(partition, config, folder))
         await to_thread.run_sync(next, worker)
         (part,) = files_in(tmp_path)
         assert part.name.endswith(".part")
@@ -224,7 +225,7 @@ async def test_a_partition_counts_once_if_its_worker_dies_when_it_has_finished(
     shown = []
 
     def in_tasks(
-        function: Callable[..., Iterator[int | Outcome]], calls: Iterable[Any], *shared: Any, **_: Any
+        function: Callable[..., Iterator[Outcome]], calls: Iterable[Any], *shared: Any, **_: Any
     ) -> Iterator[Any]:
         for number, call in enumerate(calls):
             for _attempt in range(2):
@@ -232,8 +233,27 @@ async def test_a_partition_counts_once_if_its_worker_dies_when_it_has_finished(
 
     monkeypatch.setattr(embedding, "in_tasks", in_tasks)
     monkeypatch.setattr(embedding, "cluster", nullcontext)
-    monkeypatch.setattr(embedding, "worker_cpus", lambda: 1)
     async with FakeTriton() as server:
         job = partial(embed_partitions, [partition_of(image, image)], server.url, output=tmp_path)
         summary = await to_thread.run_sync(lambda: job(on_progress=lambda *counts: shown.append(counts)))
     assert (summary.partitions, summary.images, shown[-1]) == (1, 2, (2, None))
+
+
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [
+        (None, "Ray cannot be started on this machine: The node timed out"),
+        ("127.0.0.1:1", "there is no Ray cluster at"),
+    ],
+)
+def test_a_cluster_that_cannot_be_used_is_named(
+    address: str | None, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ray.data", reason="Ray is not installed (extra: ray)")
+
+    def init(**_: Any) -> None:
+        raise Exception("The node timed out.")  # as Ray does
+
+    monkeypatch.setattr("ray.init", init)
+    with pytest.raises(DistributedError, match=f"^{reason}"), cluster(address):
+        raise AssertionError("there is no cluster")

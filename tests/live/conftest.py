@@ -21,7 +21,7 @@ def server(tiny_repository: Path) -> Iterator[Server]:
 
     It sends no canary, which would be one more image in the server's counts and in a test's batch.
     """
-    with serving(tiny_repository, *QUIET, http=True) as running:
+    with serving(tiny_repository, *QUIET, http=True, health=True) as running:
         yield running
 
 

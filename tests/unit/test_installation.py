@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.metadata
+import json
 import re
 import subprocess
+import sys
 from typing import TYPE_CHECKING, Final
 
 import pytest
+from packaging.requirements import Requirement
 
-from tests.fixtures.packaging.extras import extras
+from tests.fixtures.packaging.extras import client_packages, extras
 from tests.paths import ROOT
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
 LARGE: Final = {"torch", "open_clip_torch", "scipy", "scikit-image"}
@@ -64,3 +70,115 @@ def test_make_test_installs_the_rest_after_make_demo(tmp_path: Path) -> None:
 
     assert "pip install" not in shown("demo")
     assert "'.[dev]'" in shown("test")
+
+
+CLIENT: Final = "clip_client.cli.main"
+COMMANDS: Final = {
+    CLIENT: (
+        "embed . --output vectors.parquet",
+        "embed . --output vectors.npz --engine ray",
+        "dedup . --report page.html",
+        "dedup . --without-model",
+        "dedup . --without-model --engine ray",
+        "review /no/such/folder",
+        "search dog --in .",
+        "similar photo.jpg --in .",
+        "index --to qdrant://localhost:1/photos --in .",
+        "undo",
+        "purge",
+        "decide list",
+        "rules list",
+        "tune",
+        "--completion bash",
+    ),
+    "preprocess_ensemble.export.command": ("--pretrained /no/such/file.safetensors",),
+    "clip_client.gateway.command": ("--ssl-keyfile key.pem",),
+    "preprocess_ensemble.serving.command": ("--repository /no/such/folder",),
+}
+"""Module with ``main`` -> command lines that end at once: there is no photo, no server and no file."""
+
+_RUN: Final = """\
+import contextlib, importlib, io, json, sys
+module, absent, commands = json.load(sys.stdin)
+sys.modules.update(dict.fromkeys(absent))
+said = []
+for words in commands:
+    with contextlib.redirect_stderr(io.StringIO()) as output, contextlib.redirect_stdout(io.StringIO()):
+        try:
+            importlib.import_module(module).main(words.split())
+        except SystemExit as ended:
+            print(ended.code, file=sys.stderr)
+    said.append(output.getvalue())
+print(json.dumps(said))
+"""
+
+
+@pytest.mark.timeout(180)  # a dozen processes, one of which imports Ray
+def test_a_command_without_its_extras_prints_the_line_that_installs_all_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who follows the line need not read a second one."""
+    monkeypatch.setenv("CLIP_STORE", str(tmp_path / "store"))
+    monkeypatch.setenv("CLIP_URL", "localhost:1")  # no model of this machine is asked for
+    packages = extras()
+    known = {_normal(name) for extra in packages.keys() - FOR_DEVELOPERS for name in packages[extra]}
+
+    def said(module: str, commands: Sequence[str], installed: str = "") -> list[str]:
+        """What the commands say if only these extras are installed."""
+        present = client_packages().union(*(packages[name] for name in installed.split(",") if name))
+        given = json.dumps([module, _modules(known - _with_dependencies(present)), commands])
+        done = subprocess.run(
+            [sys.executable, "-c", _RUN], input=given, capture_output=True, text=True, check=False, cwd=tmp_path
+        )
+        assert done.returncode == 0, done.stderr
+        sentences: list[str] = json.loads(done.stdout)
+        return sentences
+
+    for module, commands in COMMANDS.items():
+        by_extras: dict[str, list[str]] = {}
+        for words, sentence in zip(commands, said(module, commands), strict=True):
+            found = re.findall(r"pip install ['\"]clip-triton\[([a-z,]+)\]['\"]", sentence)
+            assert len(found) == 1, f"{words}: {sentence}"
+            by_extras.setdefault(found[0], []).append(words)
+        for named, satisfied in by_extras.items():
+            for words, sentence in zip(satisfied, said(module, satisfied, named), strict=True):
+                assert "pip install" not in sentence, f"{words} with {named}: {sentence}"
+
+
+def _modules(packages: set[str]) -> list[str]:
+    modules = importlib.metadata.packages_distributions().items()
+    return [module for module, owners in modules if packages.issuperset(map(_normal, owners))]
+
+
+def _with_dependencies(packages: Iterable[str]) -> set[str]:
+    found: set[str] = set()
+    waiting = [_normal(name) for name in packages]
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+                needed = map(Requirement, importlib.metadata.requires(name) or ())
+                waiting += [_normal(one.name) for one in needed if one.marker is None or one.marker.evaluate()]
+    return found
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_no_file_names_an_address_of_packages() -> None:
+    """Where packages come from is set up on each machine."""
+    host = re.compile(rb"https?://[\w.-]*(?:debian|ubuntu|pypi|pythonhosted|mirror)[\w.-]*[./:]\w", re.IGNORECASE)
+    files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False).stdout.split(b"\0")
+    named = {name.decode(): host.search((ROOT / name.decode()).read_bytes()) for name in files if name}
+    assert {name: found[0] for name, found in named.items() if found} == {}
+
+
+@pytest.mark.parametrize("path", [ROOT / "tests", ROOT / "benchmarks" / "fixtures"], ids=lambda path: path.name)
+def test_no_test_loads_pytorch_or_ray_when_it_is_collected(path: Path) -> None:
+    """Each process of pytest collects all tests: that would cost seconds, and slow down every fork."""
+    heavy = re.compile(
+        r"^(?:import|from) (?:langchain_openai|open_clip|ray|torch|torchvision|transformers)\b", re.MULTILINE
+    )
+    assert [file for file in path.rglob("*.py") if heavy.search(file.read_text(encoding="utf-8"))] == []

@@ -291,14 +291,7 @@ def test_other_tests_import_only_the_fixtures_that_benchmarks_share() -> None:
         ),
         ("openvino", {"preprocess_ensemble.runtimes.openvino_model"}),
         ("cv2", {"clip_client.dedup.alignment"}),
-        (
-            "torch",
-            {
-                "preprocess_ensemble.export.pytorch",
-                "preprocess_ensemble.export.exporter",
-                "clip_client.distributed.cell_join",
-            },
-        ),
+        ("torch", {"preprocess_ensemble.export.pytorch", "preprocess_ensemble.export.exporter"}),
         ("open_clip", {"preprocess_ensemble.export.pytorch"}),
         ("tokenizers", {"preprocess_ensemble.text"}),
         (

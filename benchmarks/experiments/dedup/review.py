@@ -15,8 +15,8 @@ import json
 import queue
 import tempfile
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from http.client import HTTPConnection
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -25,8 +25,7 @@ import psutil
 from anyio.from_thread import start_blocking_portal
 
 from benchmarks.harness.experiment import Run, experiment, option
-from benchmarks.harness.results import show
-from benchmarks.harness.rounds import percentiles
+from benchmarks.harness.results import percentiles, show
 from benchmarks.harness.worker import in_new_process
 from clip_client.dedup import Store, thresholds_for
 from clip_client.dedup.aligned import Alignment, Match
@@ -41,48 +40,34 @@ if TYPE_CHECKING:
     from clip_client.dedup.types import OnProgress
 
 _MODEL: Final = "ViT-B-32/laion2b_s34b_b79k@00000000"
-_ALIGNED: Final = Alignment(
-    tier=RE_ENCODED,
-    changes=("half the size",),
-    lost=(),
-    transform=(2, 0, 0, 0, 2, 0),
-    residual=0.02,
-    region=None,
-    region_share=0,
-)
-_MATCHES: Final = (Match(test="alignment", value=1, threshold=1, alignment=_ALIGNED),)
 _REQUESTS: Final = 200
 _RULES: Final = {"first": "pixels", "same": "bytes", "other": "smallest"}
+_ALIGNED: Final = Alignment(
+    tier=RE_ENCODED, changes=("half the size",), lost=(), transform=(2, 0, 0, 0, 2, 0),
+    residual=0.02, region=None, region_share=0,
+)  # fmt: skip
+_MATCHES: Final = (Match(test="alignment", value=1, threshold=1, alignment=_ALIGNED),)
 
 
 def group(number: int) -> DuplicateGroup:
     """Return a photo and two smaller copies, with the metadata that a camera writes."""
     metadata = Metadata(taken="2024-05-17T12:30:05", lens="RF24-105mm F4 L IS USM", has_exposure=True)
-    capture_time = CaptureTime(taken_ms=number * 1000, camera="Canon Canon EOS R5", fields=60)
+    features = ImageFeatures(
+        width=6000, height=4000, format="JPEG", metadata=metadata,
+        capture_time=CaptureTime(taken_ms=number * 1000, camera="Canon Canon EOS R5", fields=60),
+    )  # fmt: skip
     photos = [
         Photo(
             path=f"/photos/{number // 1000:03d}/copy {place}/IMG_{number:07d}.jpg",
             sha256=f"{number:032x}{place:032x}",
             size_bytes=8_000_000 // (place + 1) + number,
-            features=ImageFeatures(
-                width=6000 // (place + 1),
-                height=4000 // (place + 1),
-                format="JPEG",
-                capture_time=capture_time,
-                metadata=metadata,
-            ),
+            features=replace(features, width=6000 // (place + 1), height=4000 // (place + 1)),
         )
         for place in range(3)
     ]
+    verdict = Verdict(kept=photos[0].path, tier=RE_ENCODED, moves=BY_DEFAULT)
     copies = (
-        Member(
-            photo=photo,
-            similarity=0.99,
-            tier=RE_ENCODED,
-            matches=_MATCHES,
-            verdict=Verdict(kept=photos[0].path, tier=RE_ENCODED, moves=BY_DEFAULT),
-        )
-        for photo in photos[1:]
+        Member(photo=photo, similarity=0.99, tier=RE_ENCODED, matches=_MATCHES, verdict=verdict) for photo in photos[1:]
     )
     return DuplicateGroup(
         tier=RE_ENCODED,
@@ -97,19 +82,10 @@ class Browser:
 
     def __init__(self, address: str) -> None:
         url = urlsplit(address)
-        self._connection = HTTPConnection(url.hostname or "", url.port, timeout=300)
+        self._connection = HTTPConnection(url.netloc, timeout=300)
         self._headers = {"Origin": f"http://{url.netloc}"}
         self._secret = url.path.rstrip("/")
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._connection.close()
-
-    def ms(self, path: str, body: Any = None) -> float:
-        """Send a request, and return how long its answer took, in milliseconds."""
-        started = time.perf_counter()
-        self.answer(path, body)
-        return (time.perf_counter() - started) * 1000
+        self.close = self._connection.close
 
     def answer(self, path: str, body: Any = None) -> bytes:
         """Send a request; return its answer."""
@@ -120,18 +96,15 @@ class Browser:
         assert response.status == 200, answer
         return answer
 
-    def count_s(self, rule: str) -> tuple[float, float]:
-        """Count what a rule would choose; return the seconds until the first figures, and until all are there."""
+    def ms(self, path: str, body: Any = None) -> float:
+        """Send a request, and again while its answer says that it goes on; return the milliseconds that this took."""
         started = time.perf_counter()
-        goes_on = b"data-goes-on" in self.answer(f"/rules/count?rule={rule}")
-        first_s = time.perf_counter() - started
-        while goes_on:
-            goes_on = b"data-goes-on" in self.answer(f"/rules/count?rule={rule}")
-        return first_s, time.perf_counter() - started
+        while b" data-goes-on>" in self.answer(path, body):
+            continue
+        return (time.perf_counter() - started) * 1000
 
 
 def memory_mb() -> float:
-    """Return the resident memory of this process."""
     gc.collect()
     return float(psutil.Process().memory_info().rss / 1e6)
 
@@ -146,9 +119,8 @@ def measure_one(groups: int) -> dict[str, Any]:
         await asyncio.sleep(0.2)  # until the memory before has been read
         found = await asyncio.to_thread(lambda: tuple(map(group, range(groups))))
         found_at = time.perf_counter()
-        return DuplicateReport(
-            model=_MODEL, thresholds=thresholds_for(_MODEL), compared=3 * groups, groups=found, failed=()
-        )
+        thresholds = thresholds_for(_MODEL)
+        return DuplicateReport(model=_MODEL, thresholds=thresholds, compared=3 * groups, groups=found, failed=())
 
     with ExitStack() as stack:
         store = stack.enter_context(Store(stack.enter_context(tempfile.TemporaryDirectory())))
@@ -160,21 +132,17 @@ def measure_one(groups: int) -> dict[str, Any]:
         before_mb = memory_mb()
         while json.loads(browser.answer("/state"))["phase"] == "scanning":
             time.sleep(0.01)
-        first_ms = browser.ms("/")
+        browser.answer("/")
         first_s = time.perf_counter() - found_at
-        step = max(1, groups // _REQUESTS)
-        numbers = range(1, groups + 1, step)[:_REQUESTS]
+        numbers = range(1, groups + 1, max(1, groups // _REQUESTS))[:_REQUESTS]
+        choice = {"what": "keep", "keep": 0, "move": [1, 2]}
         result = {
             "groups": groups,
             "first_s": first_s,
-            "first_page_ms": first_ms,
             "pages_ms": [browser.ms(f"/?start={number}") for number in numbers],
             "next_ms": [browser.ms(f"/groups/{number}?state=open") for number in numbers],
-            "decision_ms": [
-                browser.ms(f"/groups/{number}/choice", {"what": "keep", "keep": 0, "move": [1, 2]})
-                for number in numbers
-            ],
-            "rules_s": {name: browser.count_s(rule) for name, rule in _RULES.items()},
+            "decision_ms": [browser.ms(f"/groups/{number}/choice", choice) for number in numbers],
+            "rules_s": {name: browser.ms(f"/rules/count?rule={rule}") / 1000 for name, rule in _RULES.items()},
             "memory_mb": memory_mb() - before_mb,
         }
         running.cancel()
@@ -185,31 +153,15 @@ def measure_one(groups: int) -> dict[str, Any]:
     option("--groups", type=int, nargs="+", default=[100, 1_000, 10_000, 100_000], help="numbers of groups"),
 )
 def measure(run: Run) -> dict[str, Any]:
-    """Measure each number of groups in a process of its own."""
-    results: Sequence[dict[str, Any]] = [in_new_process(measure_one, groups) for groups in run.options.groups]
-    title = "Review pages: p50 / p95 of a request without pictures, ms; rules: first figures / all groups"
-    columns = (
-        "groups",
-        "first page, s",
-        "list",
-        "next group",
-        "decision",
-        *(f"{name} rules, s" for name in _RULES),
-        "MB",
-    )
-    rows = [
-        (
-            f"{one['groups']:,}",
-            f"{one['first_s']:.2f}",
-            *(" / ".join(f"{of[share]:.0f}" for share in ("p50", "p95")) for of in _percentiles(one)),
-            *(" / ".join(f"{seconds:.2f}" for seconds in one["rules_s"][name]) for name in _RULES),
-            f"{one['memory_mb']:+.0f}",
-        )
-        for one in results
-    ]
-    show(title, columns, rows)
+    results = [in_new_process(measure_one, groups) for groups in run.options.groups]
+    rows = {}
+    for one in results:
+        times = {name: percentiles(one[name]) for name in ("pages_ms", "next_ms", "decision_ms")}
+        rows[f"{one['groups']:,} groups"] = {
+            "first page, s": one["first_s"],
+            **{f"{name}, {share}": of[share] for name, of in times.items() for share in ("p50", "p95")},
+            **{f"{name} rules, s": seconds for name, seconds in one["rules_s"].items()},
+            "memory, MB": one["memory_mb"],
+        }
+    show("Review pages: requests without pictures", rows)
     return {"review": results}
-
-
-def _percentiles(one: dict[str, Any]) -> list[dict[str, float]]:
-    return [percentiles(one[name]) for name in ("pages_ms", "next_ms", "decision_ms")]

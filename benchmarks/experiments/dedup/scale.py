@@ -1,9 +1,9 @@
 """What does a search of very many photos cost, and how many copies does it miss?
 
-Vectors are planted (``fixtures.planted_vectors``): one in twenty is a copy, and no others are alike, so the pairs that
-a search must find are known. On one machine a store holds them all; the scan ends when the comparison begins, and a
-search for ten of the photos shows what the store itself costs. On Ray they lie in Parquet files. There are no photos to
-align, and each measurement runs in a new process, for its peak of memory.
+Vectors are planted (``fixtures.planted``): one in twenty is a copy, and no others are alike, so the pairs that
+a search must find are known. On one machine a store holds them all, and a search for ten of the photos shows what the
+store itself costs. On Ray they lie in Parquet files. There are no photos to align, and each measurement runs in a new
+process, for its peak of memory.
 
 Then JPEG files are embedded by one client and by ``embed_partitions`` on Ray, through a server whose model does no
 work. Each embeds a quarter of the files and then all; the rate is that of the difference, without the start of Ray.
@@ -16,23 +16,21 @@ import itertools
 import os
 import shutil
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import aclosing, nullcontext
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
 from benchmarks.fixtures.null_repository import write_null_repository
-from benchmarks.fixtures.planted_store import StandIn, fill_store, photo_file, write_embedded
-from benchmarks.fixtures.planted_vectors import THRESHOLD, planted
+from benchmarks.fixtures.planted import THRESHOLD, StandIn, fill_store, photo_file, planted, write_embedded
 from benchmarks.harness.experiment import PHOTOS, Run, experiment, option
 from benchmarks.harness.meters import RayGauge
 from benchmarks.harness.results import show
 from benchmarks.harness.worker import in_new_process, peak_memory_mb
-from clip_client import ClipClient
-from clip_client._vectors.vector_file import FileVersion, parquet_file, vector_row
+from clip_client import SyncClipClient, save_vectors
 from clip_client.dedup import Scan, Store
 from clip_client.dedup import find_duplicates as find_on_one_machine
 from clip_client.dedup.search import OFF
@@ -68,31 +66,22 @@ def search_store(folder: Path, rows: int, searched: int) -> dict[str, Any]:
     """Search for ``searched`` of the photos of a store, once, in this process."""
     some = tuple(map(photo_file, range(0, rows, rows // searched)))[:searched]
     before_mb = peak_memory_mb()
-    comparing: list[float] = []
-
-    def note(what: str, *_: object) -> None:
-        if what == "comparing":
-            comparing.append(time.perf_counter())
-
     started, started_cpu = time.perf_counter(), time.process_time()
     with Store(folder / "vectors") as store:
-        scan = Scan(files=some, failed=())
-        options: Any = {"threshold": THRESHOLD, "verify": OFF, "on_progress": note}
         clip: Any = StandIn()
-        report = asyncio.run(find_on_one_machine(clip, scan, store=store, **options))
-    seconds, processor_s = time.perf_counter() - started, time.process_time() - started_cpu
-    assert report.compared == searched
+        scan = Scan(files=some, failed=())
+        report = asyncio.run(find_on_one_machine(clip, scan, store=store, threshold=THRESHOLD, verify=OFF))
     found: dict[str, Any] = {
-        "scan_seconds": comparing[0] - started,
-        "seconds": seconds,
-        "processor_seconds": processor_s,
+        "seconds": time.perf_counter() - started,
+        "processor_seconds": time.process_time() - started_cpu,
         "peak_mb": peak_memory_mb(),
         "peak_mb_before": before_mb,
         "groups": len(report.groups),
     }
+    assert report.compared == searched
     if searched == rows:
         members = ((number, member.path) for number, group in enumerate(report.groups) for member in group.members)
-        found |= {"recall": recall(folder, members), "coverage": report.coverage and report.coverage.recall}
+        found |= {"recall": recall(folder, members), "coverage": report.coverage.recall if report.coverage else 1.0}
     return found
 
 
@@ -115,43 +104,33 @@ def search_on_ray(folder: Path) -> dict[str, Any]:
         "groups": summary.groups,
         "recall": recall(folder, zip(rows["group"], rows["path"], strict=True)),
         "coverage": summary.recall.recall,
-        "skew": summary.skew,
     }
 
 
-def embed_plainly(url: str, paths: Sequence[str], output: Path) -> None:
-    """Embed with one client in this process, as ``clip-client embed`` does."""
-
-    async def embed(file: IO[bytes]) -> None:
-        async with ClipClient(url) as clip:
-            with parquet_file(file, await clip.model()) as add:
-                files = (FileVersion.of(path) for path in paths)
-                async with aclosing(clip.embed_stream(files, ordered=False)) as items:
-                    async for item in items:
-                        assert isinstance(item.source, FileVersion)
-                        assert item.error is None, item.error
-                        add(vector_row(item.source, item.vector))
-
-    with open(output, "wb") as file:
-        asyncio.run(embed(file))
-
-
-def embed_on_ray(url: str, paths: Sequence[str], output: Path) -> None:
-    """Embed on the cluster that this process is connected to."""
-    summary = embed_partitions(image_files(paths), url, output=output)
-    assert (summary.images, summary.failed) == (len(paths), 0), summary
+def embed(engine: str, url: str, paths: Sequence[str], output: Path) -> None:
+    """Embed with one client in this process, or on the cluster that it is connected to."""
+    if engine == RAY:
+        summary = embed_partitions(image_files(paths), url, output=output)
+        assert (summary.images, summary.failed) == (len(paths), 0), summary
+        return
+    with SyncClipClient(url) as clip:
+        batch = clip.embed(paths)
+    batch.raise_for_errors()
+    save_vectors(output, batch)
 
 
 def embed_twice(engine: str, url: str, paths: Sequence[str], scratch: Path) -> dict[str, Any]:
     """Embed a quarter of the files and then all of them; return rates and memory."""
     spent: list[tuple[int, float, float]] = []
-    with cluster() if engine == RAY else nullcontext(), RayGauge.running() if engine == RAY else nullcontext() as gauge:
+    with ExitStack() as stack:
+        if engine == RAY:
+            stack.enter_context(cluster())
+        gauge = stack.enter_context(RayGauge.running()) if engine == RAY else RayGauge()
         # The first files are a warm-up.
         for number, some in enumerate((paths[:64], paths[::4], paths)):
-            output = scratch / f"output {engine} {number}"
-            started, before_s = time.perf_counter(), time.process_time() + (gauge.processor_s if gauge else 0.0)
-            (embed_on_ray if engine == RAY else embed_plainly)(url, some, output)
-            processor_s = time.process_time() + (gauge.processor_s if gauge else 0.0) - before_s
+            started, before_s = time.perf_counter(), time.process_time() + gauge.processor_s
+            embed(engine, url, some, scratch / f"output {engine} {number}")
+            processor_s = time.process_time() + gauge.processor_s - before_s
             spent.append((len(some), time.perf_counter() - started, processor_s))
     _, (few, few_s, few_processor_s), (count, seconds, processor_s) = spent
     # On a busy machine the small run may take longer than the large one.
@@ -160,15 +139,13 @@ def embed_twice(engine: str, url: str, paths: Sequence[str], scratch: Path) -> d
         "photos_per_second": rate,
         "processor_ms_per_photo": 1e3 * (processor_s - few_processor_s) / (count - few),
         "fixed_s": seconds - count / rate,
-        "worker_peak_mb": gauge.worker_bytes / 1e6 if gauge else peak_memory_mb(),
-        "object_store_peak_mb": gauge.store_bytes / 1e6 if gauge else 0.0,
+        "worker_peak_mb": gauge.worker_bytes / 1e6 or peak_memory_mb(),
+        "object_store_peak_mb": gauge.store_bytes / 1e6,
     }
 
 
 def measure_embedding(run: Run) -> dict[str, Any]:
     """Embed the same photos again and again under other names, with both engines."""
-    saved = run.saved
-    assert saved is not None
     url = run.serve(write_null_repository(run.scratch / "null")).grpc_url
     local = shutil.copytree(run.photos, run.scratch / "sample")  # hard links need one file system
     sources, paths = sorted(local.iterdir()), []
@@ -176,7 +153,9 @@ def measure_embedding(run: Run) -> dict[str, Any]:
         paths.append(str(run.scratch / f"{number:06}.jpg"))
         os.link(sources[number % len(sources)], paths[-1])
     return {
-        engine: saved.cell(f"embed, {engine}", partial(in_new_process, embed_twice, engine, url, paths, run.scratch))
+        engine: run.saved.cell(
+            f"embed, {engine}", partial(in_new_process, embed_twice, engine, url, paths, run.scratch)
+        )
         for engine in (ONE_MACHINE, RAY)
     }
 
@@ -188,29 +167,21 @@ def measure_embedding(run: Run) -> dict[str, Any]:
     option("--files", type=int, default=6_000, help="JPEG files to embed; 0 leaves this out"),
 )
 def measure(run: Run) -> dict[str, Any]:
-    """Search every number of photos, then embed."""
-    saved = run.checkpoint()
-    rows = []
+    searches = {}
     for engine, count in itertools.product(run.options.engines, run.options.vectors):
         name = f"{count:,} vectors, {engine}"
-        if not saved.has(name):
-            folder = run.scratch / name
+        wanted: dict[str, Callable[[Path], dict[str, Any]]] = {name: search_on_ray}
+        if engine == ONE_MACHINE:
+            wanted = {f"{_FEW} of {name}": partial(search_store, rows=count, searched=_FEW)}
+            wanted[name] = partial(search_store, rows=count, searched=count)
+        folder = run.scratch / name
+        if not run.saved.has(*wanted):
             folder.mkdir()
             in_new_process(make, engine, count, folder)
-            search = partial(search_on_ray, folder)
-            if engine == ONE_MACHINE:
-                search = partial(search_store, folder, count, count)
-                few = partial(search_store, folder, count, _FEW)
-                saved.cell(f"{_FEW} of {name}", partial(in_new_process, few))
-            saved.cell(name, partial(in_new_process, search))
-            shutil.rmtree(folder)
-        one = saved.cells[name]
-        keys = ("scan_seconds", "seconds", "processor_seconds", "peak_mb", "driver_peak_mb")
-        numbers = (f"{one[key]:,.1f}" if key in one else "" for key in keys)
-        rows.append((name, *numbers, f"{one['recall']:.4f}", f"{one['coverage'] or 1:.4f}"))
-    headings = ("", "scan, s", "all, s", "processor s", "peak MB", "driver MB", "recall", "estimated")
-    show("Searches of planted vectors", headings, rows)
+        for what, search in wanted.items():
+            searches[what] = run.saved.cell(what, partial(in_new_process, search, folder))
+        shutil.rmtree(folder, ignore_errors=True)
+    show("Searches of planted vectors", searches)
     embedding = measure_embedding(run) if run.options.files else {}
-    for engine, one in embedding.items():
-        print(engine, ", ".join(f"{key} {value:,.2f}" for key, value in one.items()))
-    return {"searches": {name: cell for name, cell in saved.cells.items() if "groups" in cell}, "embedding": embedding}
+    show("Embedding", embedding)
+    return {"searches": searches, "embedding": embedding}

@@ -24,10 +24,9 @@ import torch
 from PIL import Image, ImageOps
 from torchvision.transforms import functional
 
-from benchmarks.fixtures.fidelity_pictures import mosaic
-from benchmarks.fixtures.pictures import encoded, psnr_db
+from benchmarks.fixtures.pictures import encoded, mosaic, psnr_db
 from benchmarks.fixtures.sample_photos import write_originals
-from benchmarks.harness.experiment import Run, experiment, seconds
+from benchmarks.harness.experiment import Run, experiment, option, seconds
 from benchmarks.harness.results import show
 from preprocess_ensemble.imaging import turbojpeg_decoder
 from preprocess_ensemble.imaging.decode import quiet_libraries
@@ -48,7 +47,6 @@ SIZES: Final = {
     "224x224": (224, 224),
 }
 QUALITY: Final = 85
-OURS: Final = ("fast path", "exact path")
 
 _reference = open_clip.image_transform(SIDE, is_train=False)
 _fast = Preprocessor(CONFIG, threads=1)
@@ -56,7 +54,6 @@ _exact = Preprocessor(CONFIG, threads=1, fast_decode=False)
 
 
 def resize_and_crop(image: Image.Image) -> Pixels:
-    """Resize the shortest side to 224, bicubic, and crop the middle."""
     resized = functional.resize(image, SIDE, functional.InterpolationMode.BICUBIC)
     return np.asarray(functional.center_crop(resized, SIDE))
 
@@ -85,7 +82,6 @@ OTHERS: Final = tuple(name for name in SYSTEMS if name != "open_clip")
 
 
 def files(size: tuple[int, int], count: int) -> list[bytes]:
-    """Encode ``count`` pictures of photos side by side, at ``size``."""
     with tempfile.TemporaryDirectory() as directory:
         sources = [Image.open(path).convert("RGB") for path in write_originals(Path(directory))]
     # Nothing is enlarged, so that each size has the detail of a photo.
@@ -122,22 +118,15 @@ def one_core(jpegs: list[bytes], seconds: float) -> dict[str, list[float]]:
     return timings
 
 
-def with_ratios(medians: dict[str, dict[str, float]]) -> list[tuple[str, ...]]:
-    """Milliseconds by system and size, and open_clip's over those of this package."""
-    rows = [(name, *(f"{medians[size][name]:.2f}" for size in SIZES)) for name in SYSTEMS]
-    for name in OURS:
-        ratios = (f"{medians[size]['open_clip'] / medians[size][name]:.2f}" for size in SIZES)
-        rows.append((f"open_clip / {name}", *ratios))
-    return rows
-
-
-@experiment(seconds(15.0, "per size"))
+@experiment(
+    seconds(15.0, "per size"),
+    option("--sizes", nargs="+", choices=tuple(SIZES), default=list(SIZES), help="default: all"),
+)
 def measure(run: Run) -> dict[str, Any]:
-    """Measure every size."""
     torch.set_num_threads(1)
     sizes: dict[str, Any] = {}
-    for name, size in SIZES.items():
-        jpegs = files(size, 2 if name == "12 MP" else 6)
+    for name in run.options.sizes:
+        jpegs = files(SIZES[name], 2 if name == "12 MP" else 6)
         with quiet_libraries():  # as the server does for a batch
             timings = one_core(jpegs, run.options.seconds)
         agreements = [agreement(data) for data in jpegs]
@@ -147,8 +136,11 @@ def measure(run: Run) -> dict[str, Any]:
             "one_core_ms": {system: statistics.median(values) for system, values in timings.items()},
             "rounds": len(timings["open_clip"]),
         }
-    rows = with_ratios({size: sizes[size]["one_core_ms"] for size in SIZES})
-    show("Milliseconds of processor time per image, one thread", ("", *SIZES), rows)
-    rows = [(system, *(f"{sizes[size]['psnr_db'][system]:.1f}" for size in SIZES)) for system in OTHERS]
-    show("PSNR in dB against open_clip's pixels; 99: the same pixels", ("", *SIZES), rows)
+    times_ms = {name: {size: sizes[size]["one_core_ms"][name] for size in sizes} for name in SYSTEMS}
+    for name in ("fast path", "exact path"):
+        reference = times_ms["open_clip"]
+        times_ms[f"open_clip / {name}"] = {size: reference[size] / times_ms[name][size] for size in sizes}
+    show("Milliseconds of processor time per image, one thread", times_ms)
+    psnr_db = {name: {size: sizes[size]["psnr_db"][name] for size in sizes} for name in OTHERS}
+    show("PSNR in dB against open_clip's pixels; 99: the same pixels", psnr_db)
     return {"library": turbojpeg_decoder.library() or "Pillow", "quality": QUALITY, "sizes": sizes}

@@ -3,8 +3,8 @@
 The parts are a bare ONNX Runtime session on ready pixels, which is the upper limit, and open_clip's batched PyTorch
 loop, which decodes too. All embed the same JPEG files, in turn in every round; the parts get batches in place of
 callers. Beside the callers' times are Triton's own counters: what each step took, and which images shared a run.
-``--offered`` adds an open loop at shares of the best rate. Options of the server with several values measure every
-combination, each on a server of its own; ``--device cuda`` measures an NVIDIA card, with its power.
+Options of the server with several values measure every combination, each on a server of its own; ``--device cuda``
+measures an NVIDIA card, with its power.
 """
 
 from __future__ import annotations
@@ -17,16 +17,18 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.fixtures.bare_encoder import Vectors, reference_vectors
+from benchmarks.fixtures.repositories import Vectors, bare_encoder, exact_pixels, preprocessing
 from benchmarks.fixtures.server_setting import ServerSetting
 from benchmarks.harness.experiment import MODEL, PHOTOS, REPOSITORY, Run, experiment, option, rounds, seconds
-from benchmarks.harness.results import show
-from benchmarks.harness.rounds import LEAST_COSINE, cosine_to_first, median_of, of_rounds, ratios, spread
-from benchmarks.load.loops import OPEN_TIMES
-from benchmarks.load.triton_statistics import measured
-from preprocess_ensemble.contract import ENCODER
+from benchmarks.harness.results import LEAST_COSINE, cosine_to_first, median_of, of_rounds, ratios, show, spread
+from benchmarks.load.adapters import in_process, pytorch, ready_pixels, transport
+from benchmarks.load.worker import measured, start_load
+from preprocess_ensemble.contract import ENCODER, PREPROCESSOR
 
-PARTS: Final = ("session", "pytorch")
+PARTS: Final = {
+    "session": partial(in_process, load=ready_pixels),
+    "pytorch": partial(in_process, load=partial(pytorch, precision="fp32")),
+}
 SATURATED: Final = 0.95
 """The server is full at the least number of callers that reaches this share of the best rate."""
 SETTINGS: Final = (
@@ -55,7 +57,6 @@ SETTINGS: Final = (
     option("--concurrency", type=int, nargs="+", default=[1, 8, 32, 128], help="callers, or images in a batch"),
     option("--rows", type=int, default=1, help="images in a request"),
     option("--load-processes", type=int, default=1, help="processes that share the callers"),
-    option("--offered", type=float, nargs="*", default=[], help="shares of the best rate, for an open loop"),
     rounds(3),
     seconds(4.0, "per system, number of callers and round"),
     option("--reference", type=Path, metavar="REPOSITORY", help="fp32 export to compare vectors with (default: this)"),
@@ -64,26 +65,24 @@ SETTINGS: Final = (
     option("--name", default="ensemble", help="of the result file"),
 )
 def measure(run: Run) -> dict[str, Any]:
-    """Measure every part and every setting in turn."""
-    run.name = run.options.name
-    settings = ServerSetting.every(run.options)
     options = run.options
-    cells = len(options.concurrency) * (len(options.parts) + len(settings))
-    saved = run.checkpoint(total=options.rounds * (cells + len(settings) * (1 + len(options.offered))))
-    parts = {name: run.load(name, name=name) for name in options.parts}
-    reference = cache(lambda: reference_vectors(options.reference or options.repository, run.files))
+    run.name = options.name
+    settings = ServerSetting.every(options)
+    parts = {name: start_load(run, PARTS[name], name=name) for name in options.parts}
+    fp32 = options.reference or options.repository
+    reference = cache(lambda: bare_encoder(fp32)(exact_pixels(run.files, preprocessing(fp32))))
     for number in run.rounds:
         for setting in settings:
             measure_round(run, setting, parts if setting is settings[0] else {}, f"round {number}", reference)
-    served = [summary_of(setting, options.concurrency, options.offered, saved.cells) for setting in settings]
+    cells = run.saved.cells
+    served = [summary_of(setting, options.concurrency, cells) for setting in settings]
     summary: dict[str, Any] = {"settings": served, "parts": {}, "ratios": {}, "precision": run.passport.precision}
-    for size in options.concurrency:
-        found = {part: of_rounds(saved.cells, f"{part} x{size}") for part in parts}
-        for part, results in found.items():
-            summary["parts"].setdefault(part, {})[size] = spread([one["rate"] for one in results])
-            of_ensemble = of_rounds(saved.cells, f"{settings[0].name} x{size}")
-            summary["ratios"].setdefault(part, {})[size] = spread(ratios(of_ensemble, results))
-    print_summary(summary)
+    for part in parts:
+        results = {size: of_rounds(cells, f"{part} x{size}") for size in options.concurrency}
+        beside = {size: of_rounds(cells, f"{settings[0].name} x{size}") for size in options.concurrency}
+        summary["parts"][part] = {size: spread([one["rate"] for one in some]) for size, some in results.items()}
+        summary["ratios"][part] = {size: spread(ratios(beside[size], some)) for size, some in results.items()}
+    show("Medians of the rounds", rows_of(summary))
     return {"model": run.passport.id, "summary": summary}
 
 
@@ -92,32 +91,23 @@ def measure_round(
 ) -> None:
     """Start a server with this setting, and measure it and ``parts`` once; nothing if that was done already."""
     options, saved = run.options, run.saved
-    assert saved is not None
-    closed = {size: f"{setting.name} x{size} {number}" for size in options.concurrency}
-    opened = {share: f"{setting.name} offered {share:g} {number}" for share in options.offered}
-    if saved.has(
-        *closed.values(), *opened.values(), *(f"{part} x{size} {number}" for part in parts for size in closed)
-    ):
+    if saved.has(*(f"{name} x{size} {number}" for name in (setting.name, *parts) for size in options.concurrency)):
         return
     with run.block():
         repository = run.stack.enter_context(setting.applied_to(options.repository))
         start = time.perf_counter()
         url = run.serve(repository, *server_options(options)).grpc_url
         ready_s = time.perf_counter() - start
-        loads = [run.load("transport", url, name=f"load {n}") for n in range(options.load_processes)]
-        cosine = cosine_to_first({"expected": reference(), "served": loads[0].ready["vectors"]})["served"]
+        loads = [start_load(run, transport, url) for _ in range(options.load_processes)]
+        cosine = cosine_to_first({"expected": reference(), "served": loads[0].ready})["served"]
         saved.cell(f"{setting.name} start {number}", lambda: {"seconds": ready_s, "cosine": cosine})
-        for size, name in closed.items():
-            for part, worker in parts.items():
-                saved.cell(f"{part} x{size} {number}", partial(worker.ask, {"seconds": options.seconds, "rows": size}))
+        for size in options.concurrency:
+            for part, load in parts.items():
+                saved.cell(f"{part} x{size} {number}", partial(load.ask, {"seconds": options.seconds, "rows": size}))
             order = {"seconds": options.seconds, "concurrency": size, "rows": options.rows}
             # A single caller needs a single process.
-            saved.cell(name, partial(measured, loads if size > 1 else loads[:1], url, order))
-        best = max(saved.cells[name]["rate"] for name in closed.values())
-        for share, name in opened.items():
-            # Each round draws its own times; a median over repetitions of one draw would describe that draw only.
-            order = {"rate": share * best, "seconds": OPEN_TIMES * options.seconds, "seed": int(number.split()[1])}
-            saved.cell(name, partial(measured, loads[:1], url, order))
+            active = loads if size > 1 else loads[:1]
+            saved.cell(f"{setting.name} x{size} {number}", partial(measured, active, url, order))
 
 
 def server_options(options: Any) -> list[str]:
@@ -130,10 +120,7 @@ def server_options(options: Any) -> list[str]:
     return found
 
 
-def summary_of(
-    setting: ServerSetting, sizes: Sequence[int], shares: Sequence[float], cells: Mapping[str, dict[str, Any]]
-) -> dict[str, Any]:
-    """Medians over the rounds of one setting, by number of callers and by offered share."""
+def summary_of(setting: ServerSetting, sizes: Sequence[int], cells: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     starts = of_rounds(cells, f"{setting.name} start")
     cosine = min(one["cosine"] for one in starts)
     at = {size: point(of_rounds(cells, f"{setting.name} x{size}")) for size in sizes}
@@ -146,47 +133,45 @@ def summary_of(
         "valid": cosine >= LEAST_COSINE,
         "at": at,
         "full_at": min(size for size, one in at.items() if one["rate"]["median"] >= SATURATED * best),
-        "offered": {share: point(of_rounds(cells, f"{setting.name} offered {share:g}")) for share in shares},
     }
 
 
 def point(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Medians over the rounds of one cell, with the server's times of each step and the use of a card."""
-    steps = {
-        step: {
-            stage: statistics.median(run["models"][step]["mean_ms"].get(stage, 0.0) for run in runs)
-            for stage in ("queue", "compute_infer")
-        }
-        for step in ("clip_preprocess", ENCODER)
-    }
     return {
         "rate": spread([run["rate"] for run in runs]),
         "latency_ms": {key: median_of((run["latency_ms"] for run in runs), key) for key in ("p50", "p95", "p99")},
         "mean_ms": median_of(runs, "mean_ms"),
-        "server_ms": steps,
+        "server_ms": {
+            step: {
+                stage: statistics.median(run["models"][step]["mean_ms"].get(stage, 0.0) for run in runs)
+                for stage in ("queue", "compute_infer")
+            }
+            for step in (PREPROCESSOR, ENCODER)
+        },
         "share_batched": median_of((run["models"][ENCODER] for run in runs), "share_batched"),
         "gpu": {key: median_of((run["gpu"] for run in runs), key) for key in runs[0]["gpu"]},
     }
 
 
-def print_summary(summary: Mapping[str, Any]) -> None:
-    """Print a row for each part, number of callers and setting."""
-    rows = [
-        (f"{part} x{size}", f"{rate['median']:.1f}", *[""] * 6, f"{summary['ratios'][part][size]['median']:.3f}")
+def rows_of(summary: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    rows: dict[str, dict[str, Any]] = {
+        f"{part} x{size}": {"images/s": rate["median"], "ensemble / part": summary["ratios"][part][size]["median"]}
         for part, sizes in summary["parts"].items()
         for size, rate in sizes.items()
-    ]
+    }
     for one in summary["settings"]:
-        for what, found in (*one["at"].items(), *one["offered"].items()):
-            label = f"{one['name']}, offered {what:g}" if isinstance(what, float) else f"{one['name']} x{what}"
-            latency = (f"{found['latency_ms'][key]:.0f}" for key in ("p50", "p99"))
-            decode, encode = found["server_ms"]["clip_preprocess"], found["server_ms"][ENCODER]
-            steps = (decode["compute_infer"], encode["queue"], encode["compute_infer"])
-            texts = (f"{ms:.1f}" for ms in steps)
-            rows.append(
-                (label, f"{found['rate']['median']:.1f}", *latency, *texts, f"{found['share_batched']:.0%}", "")
-            )
-        verdict = "" if one["valid"] else " INVALID"
-        print(f"{one['name']}: ready after {one['ready_s']:.1f} s, least cosine {one['cosine']:.6f}{verdict}")
-    headings = ("", "images/s", "p50 ms", "p99 ms", "decode ms", "queue ms", "model ms", "batched", "ensemble / part")
-    show("Medians of the rounds", headings, rows)
+        name = f"{one['name']}{'' if one['valid'] else ', INVALID'}"
+        for size, found in one["at"].items():
+            rows[f"{name} x{size}"] = {
+                "images/s": found["rate"]["median"],
+                "p50 ms": found["latency_ms"]["p50"],
+                "p99 ms": found["latency_ms"]["p99"],
+                "decode ms": found["server_ms"][PREPROCESSOR]["compute_infer"],
+                "queue ms": found["server_ms"][ENCODER]["queue"],
+                "model ms": found["server_ms"][ENCODER]["compute_infer"],
+                "share batched": found["share_batched"],
+                "ready after s": one["ready_s"],
+                "least cosine": one["cosine"],
+            }
+    return rows

@@ -2,7 +2,7 @@
 
 A steady stream of images with known vectors goes to a server under ``clip-serve``. After a third of the images, a fault
 kills, freezes, fills up or replaces something. Each image has a deadline. ``wrong`` counts answers that are not the
-image's vector, and ``lost`` counts images that got no answer by their deadline, by the client's error. ``s to recover``
+image's vector, and ``lost`` counts images that got no answer by their deadline, by the client's error. ``recovery_s``
 is the longest time without an answer.
 
 The rate is two fifths of the server's own rate, measured just before. The server must catch up with the images
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import os
 import shutil
 import signal
@@ -23,9 +24,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,7 +36,7 @@ from tritonclient.utils import InferenceServerException
 
 from benchmarks.fixtures.sample_photos import coarse_noise
 from benchmarks.fixtures.server import TINY_CLIP, Server, python_with_shared_memory, serving
-from benchmarks.harness.experiment import REPOSITORY, Run, experiment, option, seconds
+from benchmarks.harness.experiment import REPOSITORY, Run, experiment, option, say, seconds
 from benchmarks.harness.results import show
 from benchmarks.load.loops import closed_loop, open_loop
 from clip_client import ClipClient, ClipError
@@ -53,61 +54,48 @@ LEAST_COSINE: Final = 0.999
 SMALL_SHARED_MEMORY: Final = "/dev/shm of 16 MB"
 
 
-@dataclass(kw_only=True)
-class Outcome:
-    """Counts of one fault."""
-
-    fault: str
-    offered: int
-    right: int = 0
-    wrong: int = 0
-    lost: int = 0
-    recovery_s: float = float("inf")
-    rate: float
-    """Images offered a second."""
-    lost_by: dict[str, int] = field(default_factory=dict)
-    """The client's error -> how many were lost by it."""
-    remark: str = ""
-
-
 def _export_to_a_full_disk(server: Server) -> str:
     options = ("--model", str(TINY_CLIP), "--pretrained", "random:1", "--force")
     return _on_a_full_disk("preprocess_ensemble.export.command", *options, "--repository", str(server.repository))
 
 
 def _store_on_a_full_disk(server: Server) -> str:
-    with tempfile.TemporaryDirectory() as name:
-        photos, dedup = _search(Path(name), server, threshold=0.97)
-        for number, data in enumerate(coarse_noise(PICTURES)):
-            (photos / f"{number}.jpg").write_bytes(data)
-        return _on_a_full_disk("clip_client.cli.main", *dedup, limit=4096)
+    with _photos("") as (photos, store):
+        search = _search(server, photos, store, threshold=0.97)
+        return _on_a_full_disk("clip_client.cli.main", *search, limit=4096)
 
 
 def _journal_on_a_full_disk(server: Server) -> str:
     """Move copies away until the journal cannot be written. All photos must still exist, and undo must restore them."""
-    with tempfile.TemporaryDirectory() as name:
-        photos, dedup = _search(Path(name), server, threshold=0.9999)
-        for number, data in enumerate(coarse_noise(PICTURES)):
-            for copy in ("first", "second"):
-                (photos / f"{number}-{copy}.jpg").write_bytes(data)
+    with _photos("-first", "-second") as (photos, store):
+        search = _search(server, photos, store, threshold=0.9999)
         before = {path: path.read_bytes() for path in photos.iterdir()}
-        _on_a_full_disk("clip_client.cli.main", *dedup)
-        ended = _on_a_full_disk("clip_client.cli.main", *dedup, "--apply", limit=100_000)
+        _on_a_full_disk("clip_client.cli.main", *search)
+        ended = _on_a_full_disk("clip_client.cli.main", *search, "--apply", limit=100_000)
         there = sorted(path.read_bytes() for path in photos.rglob("*.jpg"))
         moved = sum(not path.exists() for path in before)
-        _on_a_full_disk("clip_client.cli.main", "undo", "--store", f"{name}/store")
+        _on_a_full_disk("clip_client.cli.main", "undo", "--store", str(store))
         after = {path: path.read_bytes() for path in before if path.exists()}
         kept = "all photos are there" if there == sorted(before.values()) else "PHOTOS ARE GONE"
         undone = "undo brought back what was moved" if after == before else "UNDO DID NOT BRING ALL BACK"
-        return f"{ended.replace(f'{name}/store/', '')}: {moved} are in the quarantine, {kept}, {undone}"
+        return f"{ended.replace(f'{store}/', '')}: {moved} are in the quarantine, {kept}, {undone}"
 
 
-def _search(folder: Path, server: Server, *, threshold: float) -> tuple[Path, tuple[str, ...]]:
-    """Make an empty folder for photos; return it, and the arguments that search it."""
-    photos = folder / "photos"
-    photos.mkdir()
-    options = ("--store", str(folder / "store"), "--threshold", str(threshold))
-    return photos, ("dedup", str(photos), "--url", server.grpc_url, *options)
+@contextmanager
+def _photos(*copies: str) -> Iterator[tuple[Path, Path]]:
+    """A folder with a file of each picture for each ending of ``copies``, and the place of a store."""
+    with tempfile.TemporaryDirectory() as folder:
+        photos = Path(folder, "photos")
+        photos.mkdir()
+        for number, data in enumerate(coarse_noise(PICTURES)):
+            for copy in copies:
+                (photos / f"{number}{copy}.jpg").write_bytes(data)
+        yield photos, Path(folder, "store")
+
+
+def _search(server: Server, photos: Path, store: Path, *, threshold: float) -> tuple[str, ...]:
+    options = ("--url", server.grpc_url, "--store", str(store), "--threshold", str(threshold))
+    return "dedup", str(photos), *options
 
 
 def _on_a_full_disk(module: str, *options: str, limit: int = 1_000_000) -> str:
@@ -150,16 +138,11 @@ FAULTS: Final[dict[str, Callable[[Server], str | None]]] = {
 """Name -> function that breaks the server, and may return a remark."""
 
 
-async def _sustainable_rate(clip: ClipClient, files: list[bytes]) -> float:
-    """Images per second that leave this server time to catch up after a fault."""
-    answers = await closed_loop(lambda _: clip.embed(files), callers=1, seconds=CALIBRATION_S)
-    return min(MOST_RATE, SHARE * len(files) * answers.rate)
-
-
-async def run_fault(repository: Path, fault: str, *, seconds: float, rate: float | None = None) -> Outcome:
+async def run_fault(repository: Path, fault: str, *, seconds: float, rate: float | None = None) -> dict[str, Any]:
     """Offer images for ``seconds``, break the server after a third of them, and count the answers."""
     options = ("--canary-interval-s", "1", "--canary-timeout-s", "2", "--frozen-after-s", "3")
     files = coarse_noise(PICTURES)
+    counts, lost_by = Counter(right=0, wrong=0, lost=0), Counter[str]()
     async with AsyncExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         small = fault == SMALL_SHARED_MEMORY
@@ -168,8 +151,10 @@ async def run_fault(repository: Path, fault: str, *, seconds: float, rate: float
         server = stack.enter_context(serving(copy, *options, python=python))
         clip = await stack.enter_async_context(ClipClient(server.grpc_url, timeout_s=DEADLINE_S))
         vectors = (await clip.embed(files)).vectors
-        rate = rate or await _sustainable_rate(clip, files)
-        outcome = Outcome(fault=fault, offered=max(3, int(seconds * rate)), rate=rate)
+        if rate is None:
+            answers = await closed_loop(lambda _: clip.embed(files), callers=1, seconds=CALIBRATION_S)
+            rate = min(MOST_RATE, SHARE * len(files) * answers.rate)
+        offered = max(3, int(seconds * rate))
         numbers = itertools.count()
         answered: list[float] = []
         breaking: asyncio.Future[str | None] | None = None
@@ -177,30 +162,28 @@ async def run_fault(repository: Path, fault: str, *, seconds: float, rate: float
         async def call(due_s: float) -> None:
             nonlocal breaking
             number = next(numbers)
-            if number == outcome.offered // 3:
+            if number == offered // 3:
                 breaking = asyncio.ensure_future(asyncio.to_thread(FAULTS[fault], server))
             which = number % len(files)
             try:
                 batch = await clip.embed([files[which]])
             except ClipError as error:
-                outcome.lost += 1
-                name = type(error).__name__
-                outcome.lost_by[name] = outcome.lost_by.get(name, 0) + 1
+                counts["lost"] += 1
+                lost_by[type(error).__name__] += 1
                 return
             answered.append(time.monotonic())
             is_right = not batch.errors and float(batch.vectors[0] @ vectors[which]) >= LEAST_COSINE
-            outcome.right += is_right
-            outcome.wrong += not is_right
+            counts["right" if is_right else "wrong"] += 1
 
         # The gaps make the first call due at once, and the last one within the time.
         gaps = itertools.chain([0.0], itertools.repeat(1 / rate))
-        await open_loop(call, gaps, seconds=(outcome.offered - 0.5) / rate)
+        await open_loop(call, gaps, seconds=(offered - 0.5) / rate)
         assert breaking is not None
-        outcome.remark = await breaking or ""
+        remark = await breaking or ""
     # Answers are noted as they arrive, so the times rise.
-    gaps_s = (later - earlier for earlier, later in itertools.pairwise(answered))
-    outcome.recovery_s = max(gaps_s, default=outcome.recovery_s)
-    return outcome
+    recovery_s = max((later - earlier for earlier, later in itertools.pairwise(answered)), default=math.inf)
+    figures = {"rate": rate, "offered": offered, **counts, "recovery_s": recovery_s}
+    return {"fault": fault, **figures, "lost_by": lost_by, "remark": remark}
 
 
 @experiment(
@@ -210,24 +193,14 @@ async def run_fault(repository: Path, fault: str, *, seconds: float, rate: float
 )
 def measure(run: Run) -> dict[str, Any]:
     """Break a server in every way; the exit code is 1 if an answer was wrong or lost."""
-    options = run.options
     outcomes = []
-    for fault in options.faults:
+    for fault in run.options.faults:
         if fault == SMALL_SHARED_MEMORY and os.geteuid() != 0:
-            print(f"{fault}: left out, because only root can mount", file=sys.stderr)
-            continue
-        outcomes.append(asyncio.run(run_fault(options.repository, fault, seconds=options.seconds)))
-        print(outcomes[-1], file=sys.stderr)
-    rows = []
-    for one in outcomes:
-        counts = map(str, (one.offered, one.right, one.wrong, one.lost))
-        rows.append((one.fault, f"{one.rate:.1f}", *counts, f"{one.recovery_s:.1f}"))
-    headings = ("fault", "images/s", "offered", "right", "wrong", "lost", "s to recover")
-    show(f"{DEADLINE_S:g} s for each image", headings, rows)
-    for one in outcomes:
-        if one.remark:
-            print(f"{one.fault}: {one.remark}")
-        if one.lost_by:
-            print(f"{one.fault}: lost by {', '.join(f'{error} ({count})' for error, count in one.lost_by.items())}")
-    run.exit_code = int(any(one.wrong or one.lost for one in outcomes))
-    return {"outcomes": [asdict(one) for one in outcomes]}
+            say(f"{fault}: left out, because only root can mount")
+        else:
+            outcomes.append(asyncio.run(run_fault(run.options.repository, fault, seconds=run.options.seconds)))
+            say(str(outcomes[-1]))
+    columns = ("rate", "offered", "right", "wrong", "lost", "recovery_s")
+    show(f"{DEADLINE_S:g} s for each image", {one["fault"]: {key: one[key] for key in columns} for one in outcomes})
+    run.exit_code = int(any(one["wrong"] or one["lost"] for one in outcomes))
+    return {"outcomes": outcomes}

@@ -15,13 +15,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
-import math
 import statistics
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import psutil
 from PIL import Image
@@ -36,51 +35,23 @@ from clip_client import ClipClient
 from preprocess_ensemble.contract import ENCODER, PREPROCESSOR
 from preprocess_ensemble.serving.cleanup import SHARED_MEMORY, region_prefix
 
-if TYPE_CHECKING:
-    from clip_client._encoding import TransferName
-
 PICTURES: Final = 24
 CANCELLED_AFTER_S: Final = 0.002
 """Long enough for a request to be sent."""
 MOST_GROWTH: Final = 0.05
 LEAST_READINGS: Final = 50
 """With fewer, a tenth of the run is too short to tell growth from chance."""
-MOST_KEPT: Final = 360
-"""Values of a series that are kept in the results."""
 MIB: Final = 2**20
-
-
-@dataclass(frozen=True, kw_only=True)
-class Series:
-    """One quantity over the run."""
-
-    exact: bool
-    """Counted things may not grow at all; memory may by 5 %."""
-    values: list[float] = field(default_factory=list)
-
-    def record(self) -> dict[str, Any]:
-        """Whether it is flat after the first tenth, and why; with at most :data:`MOST_KEPT` of the values."""
-        tenth = max(1, len(self.values) // 10)
-        second = self.values[tenth : 2 * tenth]
-        early, late = statistics.median(second), statistics.median(self.values[-tenth:])
-        flat = late <= (max(second) if self.exact else (1 + MOST_GROWTH) * early)
-        kept = [round(value, 1) for value in self.values[:: math.ceil(len(self.values) / MOST_KEPT)]]
-        return {"flat": flat, "exact": self.exact, "second_tenth": early, "last_tenth": late, "values": kept}
-
-
-def records(series: Mapping[str, Series]) -> dict[str, dict[str, Any]]:
-    """Return the record of each series. A restart is never flat, even a late one, which a median would hide."""
-    found = {name: one.record() for name, one in series.items()}
-    found["restarts"]["flat"] = not any(series["restarts"].values)
-    return found
+_IN_MIB: Final = " in MiB"
+"""Ends the names of memory, which may grow by 5 %; counted things may not grow at all."""
 
 
 class Watch:
     """Reads clip-serve, tritonserver, its stubs and this process."""
 
     def __init__(self, server: Server) -> None:
-        self.series: dict[str, Series] = {}
-        """What was read, by name."""
+        self.readings: defaultdict[str, list[float]] = defaultdict(list)
+        """Quantity -> what was read of it."""
         self._server = server
         self._restarts = 0
         self._find()
@@ -102,31 +73,33 @@ class Watch:
             self._restarts += 1
 
     def _read(self) -> None:
-        self._add("restarts", self._restarts, exact=True)
+        self.readings["restarts"].append(self._restarts)
         for name, process in self._processes.items():
-            self._add(f"{name}, memory in MiB", process.memory_info().rss / MIB, exact=False)
-            self._add(f"{name}, open files", process.num_fds(), exact=True)
+            self.readings[f"{name}, memory{_IN_MIB}"].append(process.memory_info().rss / MIB)
+            self.readings[f"{name}, open files"].append(process.num_fds())
         regions = list(SHARED_MEMORY.glob(f"{self._prefix}*"))
-        self._add("shared-memory regions", len(regions), exact=True)
-        self._add("shared memory in MiB", sum(region.stat().st_size for region in regions) / MIB, exact=False)
-
-    def _add(self, name: str, value: float, *, exact: bool) -> None:
-        self.series.setdefault(name, Series(exact=exact)).values.append(value)
+        self.readings["shared-memory regions"].append(len(regions))
+        self.readings[f"shared memory{_IN_MIB}"].append(sum(region.stat().st_size for region in regions) / MIB)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Call:
+def record(name: str, values: Sequence[float]) -> dict[str, Any]:
+    """Whether a quantity is flat after the first tenth, and why."""
+    tenth = max(1, len(values) // 10)
+    second, last = values[tenth : 2 * tenth], values[-tenth:]
+    early, late = statistics.median(second), statistics.median(last)
+    flat = late <= ((1 + MOST_GROWTH) * early if name.endswith(_IN_MIB) else max(second))
+    if name == "restarts":
+        flat = not any(values)  # even a late one, which a median would hide
+    return {"flat": flat, "second_tenth": early, "last_tenth": late}
+
+
+class Call(NamedTuple):
     """One call of ``embed`` with one file."""
 
     file: bytes
     is_bad: bool = False
     """It must fail."""
     is_cancelled: bool = False
-
-
-def steady_calls() -> list[Call]:
-    """Good files."""
-    return [Call(file=file) for file in coarse_noise(PICTURES)]
 
 
 def mixed_calls() -> list[Call]:
@@ -141,24 +114,17 @@ def mixed_calls() -> list[Call]:
         position = number % 15
         is_bad = position in (7, 14)
         file = bad[number // 7 % len(bad)] if is_bad else good[number % len(good)] if position else original
-        calls.append(Call(file=file, is_bad=is_bad, is_cancelled=number % 4 == 3))
+        calls.append(Call(file, is_bad, is_cancelled=number % 4 == 3))
     return calls
 
 
-class Soaked(NamedTuple):
-    """What was sent, and what was read meanwhile."""
-
-    model_id: str
-    requests: int
-    cancelled: int
-    seconds: float
-    series: dict[str, Series]
-
-
 async def soak(
-    server: Server, calls: Sequence[Call], *, transfer: TransferName, requests: int, seconds: float, concurrency: int
-) -> Soaked:
-    """Embed the files of ``calls`` in turn, one a request, until either limit."""
+    server: Server, calls: Sequence[Call], *, requests: int, seconds: float, concurrency: int, **config: Any
+) -> tuple[dict[str, Any], Mapping[str, Sequence[float]]]:
+    """Embed the files of ``calls`` in turn, one a request, until either limit; return counts, and what was read.
+
+    ``config`` is that of the client.
+    """
     watch = Watch(server)
     start = time.monotonic()
     sent = cancelled = 0
@@ -179,15 +145,16 @@ async def soak(
         elif not batch.errors:
             raise RuntimeError("a bad file got a vector")
 
-    async with ClipClient(server.grpc_url, transfer=transfer) as clip:
-        model_id = (await clip.model()).id
+    async with ClipClient(server.grpc_url, **config) as clip:
+        model = (await clip.model()).id
         loop = closed_loop(partial(work, clip), callers=concurrency, seconds=seconds, most=requests)
         load = asyncio.create_task(loop)
         while not load.done():
             watch.read()
             await asyncio.wait({load}, timeout=1.0)
         await load
-    return Soaked(model_id, sent, cancelled, time.monotonic() - start, watch.series)
+    counts = {"model": model, "requests": sent, "cancelled": cancelled, "seconds": round(time.monotonic() - start)}
+    return counts, watch.readings
 
 
 @experiment(
@@ -200,38 +167,23 @@ async def soak(
 def measure(run: Run) -> dict[str, Any]:
     """Soak; the exit code is 1 if something grew."""
     options = run.options
-    mixed, concurrency = options.mixed, options.concurrency
-    soaked = asyncio.run(
-        soak(
-            run.stack.enter_context(serving(options.repository)),
-            mixed_calls() if mixed else steady_calls(),
-            transfer="original" if mixed else "thumbnail",
-            requests=options.requests,
-            seconds=options.seconds,
-            concurrency=concurrency,
-        )
-    )
-    readings = len(soaked.series["restarts"].values)
-    if readings < LEAST_READINGS:
+    server = run.stack.enter_context(serving(options.repository))
+    calls = mixed_calls() if options.mixed else [Call(file) for file in coarse_noise(PICTURES)]
+    limits = {name: getattr(options, name) for name in ("requests", "seconds", "concurrency")}
+    transfer = "original" if options.mixed else "thumbnail"
+    counts, readings = asyncio.run(soak(server, calls, **limits, transfer=transfer))
+    if (count := len(readings["restarts"])) < LEAST_READINGS:
         raise SystemExit(
-            f"{soaked.requests:,} requests took {soaked.seconds:.0f} s: {readings} readings, one a second, too few "
-            f"to tell whether anything grows. {LEAST_READINGS} are needed: raise --requests or --seconds."
+            f"{counts['requests']:,} requests took {counts['seconds']} s: {count} readings, one a second, too few to "
+            f"tell whether anything grows. {LEAST_READINGS} are needed: raise --requests or --seconds."
         )
-    series = records(soaked.series)
-    rows = [
-        (name, f"{one['second_tenth']:,.1f}", f"{one['last_tenth']:,.1f}", "yes" if one["flat"] else "NO")
-        for name, one in series.items()
-    ]
-    title = f"{soaked.requests:,} requests in {soaked.seconds / 60:.0f} min, {soaked.model_id}"
-    show(title, ("", "second tenth", "last tenth", "flat"), rows)
-    run.name = "soak_mixed" if mixed else "soak"
+    series = {name: record(name, values) for name, values in readings.items()}
+    show(f"{counts['requests']:,} requests in {counts['seconds'] / 60:.0f} min, {counts['model']}", series)
+    run.name = "soak_mixed" if options.mixed else "soak"
     run.exit_code = int(not all(one["flat"] for one in series.values()))
     return {
-        "model": soaked.model_id,
-        "load": "mixed" if mixed else "steady",
-        "concurrency": concurrency,
-        "requests": soaked.requests,
-        "cancelled": soaked.cancelled,
-        "seconds": round(soaked.seconds),
+        "load": "mixed" if options.mixed else "steady",
+        "concurrency": options.concurrency,
+        **counts,
         "series": series,
     }

@@ -8,34 +8,27 @@ cosine among longer texts and those with characters that open_clip cleans, which
 from __future__ import annotations
 
 import random
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.experiments.serving import comparison
+from benchmarks.experiments.serving.comparison import System
 from benchmarks.harness.experiment import MODEL, REPOSITORY, Run, experiment, option, rounds, seconds
-from benchmarks.harness.results import show
-from benchmarks.harness.rounds import LEAST_COSINE, cosine_to_first, median_of, ratios, spread
+from benchmarks.harness.results import cosine_to_first, show
+from benchmarks.load.adapters import clip_client, in_process, infinity_texts, pytorch_texts
 from benchmarks.peers.services import infinity
 
 SYSTEMS: Final = {
-    "pytorch-text": "open_clip in process, fp32",
-    "client-text": "clip_text, through ClipClient",
-    "infinity-text": "infinity, fp32",
+    "pytorch-text": System("open_clip in process, fp32", partial(in_process, load=pytorch_texts)),
+    "client-text": System("clip_text, through ClipClient", partial(clip_client, text=True), "triton"),
+    "infinity-text": System("infinity, fp32", infinity_texts, "infinity"),
 }
-FIRST: Final = "pytorch-text"
-"""The vectors of the others are compared with its own."""
-CAPTIONS: Final = 256
-
+"""The vectors of the others are compared with those of the first."""
 _PLACES: Final = ("on the beach", "in the snow", "at night", "in front of a red house", "seen from above", "")
 _THINGS: Final = (
-    "a dog",
-    "two children",
-    "an old bicycle",
-    "my grandmother",
-    "a plate of spaghetti",
-    "the Eiffel tower",
-)
+    "a dog", "two children", "an old bicycle", "my grandmother", "a plate of spaghetti", "the Eiffel tower",
+)  # fmt: skip
 _STYLES: Final = ("a photo of {}", "{}", "a blurred picture of {}", "{}!")
 ODD: Final = (
     "Fish &amp; chips",
@@ -51,77 +44,44 @@ ODD: Final = (
 @experiment(
     REPOSITORY,
     MODEL,
-    option("--systems", nargs="*", choices=SYSTEMS, default=list(SYSTEMS), help="what to measure"),
+    option("--systems", nargs="*", choices=list(SYSTEMS)[1:], default=list(SYSTEMS)[1:], help="beside open_clip"),
     option("--concurrency", type=int, nargs="+", default=[1, 8, 32], help="callers, or texts in a batch in process"),
+    option("--captions", type=int, default=256, help="different ones"),
     rounds(3),
     seconds(4.0, "per system, number of callers and round"),
 )
 def measure(run: Run) -> dict[str, Any]:
-    """Measure every system in turn."""
     options = run.options
-    options.photos = write_texts(run.scratch / "texts")
-    systems = [FIRST, *(name for name in options.systems if name != FIRST)]
-    run.checkpoint(total=len(systems) * len(options.concurrency) * options.rounds)
-    weights = (options.model or run.passport.model, run.passport.pretrained)
-    with ExitStack() as services:
-        urls = {FIRST: ""}
-        if "client-text" in systems:
-            urls["client-text"] = run.serve(None, "--precision", "fp32").grpc_url
-        if "infinity-text" in systems:
-            urls["infinity-text"] = services.enter_context(infinity(*weights)).url
-        workers = {name: run.load(name, urls[name], name=name) for name in systems}
-        vectors = {name: worker.ready["vectors"] for name, worker in workers.items()}
-        plain = cosine_to_first({name: rows[:CAPTIONS] for name, rows in vectors.items()})
-        odd = cosine_to_first({name: rows[CAPTIONS:] for name, rows in vectors.items()})
-        cells = {}
-        for size in options.concurrency:
-            for name, worker in workers.items():
-                shape = {"rows": size} if name == FIRST else {"concurrency": size}
-                cells[f"{name} x{size}"] = partial(worker.ask, {"seconds": options.seconds, **shape})
-        found = run.in_rounds(cells)
-    summary: dict[str, dict[str, Any]] = {
-        name: {
-            "cosine": plain[name],
-            "odd": odd[name],
-            "valid": plain[name] >= LEAST_COSINE,
-            "at": {
-                size: {
-                    "rate": spread([one["rate"] for one in found[f"{name} x{size}"]]),
-                    "p50_ms": median_of((one["latency_ms"] for one in found[f"{name} x{size}"]), "p50"),
-                    "to_first": spread(ratios(found[f"{name} x{size}"], found[f"{FIRST} x{size}"])),
-                }
-                for size in options.concurrency
-            },
-        }
-        for name in systems
-    }
-    rows = [
-        (
-            f"{SYSTEMS[name]} x{size}",
-            f"{cell['rate']['median']:.1f}",
-            f"{cell['p50_ms']:.0f}",
-            f"{cell['to_first']['median']:.2f}",
-            f"{about['cosine']:.6f}{'' if about['valid'] else ' INVALID'}",
-            f"{about['odd']:.6f}",
-        )
-        for name, about in summary.items()
-        for size, cell in about["at"].items()
-    ]
-    headings = ("", "texts/s", "p50 ms", "to open_clip", "least cosine", "least cosine, odd texts")
-    show("Medians of the rounds", headings, rows)
+    options.photos = write_texts(run.scratch / "texts", options.captions)
+    systems = {name: system for name, system in SYSTEMS.items() if name in options.systems or not system.service}
+    running: dict[str, Any] = {}
+    if "client-text" in systems:
+        running["triton"] = run.serve(None, "--precision", "fp32")
+    if "infinity-text" in systems:
+        weights = (options.model or run.passport.model, run.passport.pretrained)
+        running["infinity"] = run.stack.enter_context(infinity(*weights))
+    workers = comparison.start(run, systems, running)
+    vectors = {name: worker.ready for name, worker in workers.items()}
+    plain = cosine_to_first({name: rows[: options.captions] for name, rows in vectors.items()})
+    odd = cosine_to_first({name: rows[options.captions :] for name, rows in vectors.items()})
+    found = comparison.measure(run, systems, workers, {size: {"concurrency": size} for size in options.concurrency})
+    summary = comparison.summarise(systems, options.concurrency, found, plain)
+    for name, about in summary.items():
+        about["odd"] = odd[name]
+    show("Medians of the rounds", comparison.rows_of(systems, summary, "texts"))
+    show("Least cosine of longer and of odd texts", {SYSTEMS[name].words: {"": odd[name]} for name in systems})
     return {"model": run.passport.id, "summary": summary}
 
 
-def texts() -> list[str]:
-    """The captions, then the odd texts."""
+def texts(captions: int = 256) -> list[str]:
     choose = random.Random(0).choice
-    captions = [choose(_STYLES).format(f"{choose(_THINGS)} {choose(_PLACES)}".strip()) for _ in range(CAPTIONS)]
-    return [*captions, *ODD]
+    made = [choose(_STYLES).format(f"{choose(_THINGS)} {choose(_PLACES)}".strip()) for _ in range(captions)]
+    return [*made, *ODD]
 
 
-def write_texts(folder: Path) -> Path:
+def write_texts(folder: Path, captions: int) -> Path:
     """Write :func:`texts`, a file each, in the order of their names; return ``folder``."""
     folder.mkdir()
-    for number, text in enumerate(texts()):
+    for number, text in enumerate(texts(captions)):
         (folder / f"{number:03}.txt").write_text(text, encoding="utf-8")
     return folder

@@ -14,25 +14,25 @@ The result holds figures only: no photo, path, label or query.
 from __future__ import annotations
 
 import asyncio
-import io
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from PIL import Image, ImageOps
 
 from benchmarks.experiments.serving.text import texts
+from benchmarks.fixtures.pictures import encoded
 from benchmarks.harness.experiment import MODEL, Run, experiment, option
 from benchmarks.harness.results import show
-from benchmarks.peers.in_process import Target, pytorch_texts
+from benchmarks.peers.baseline.network import Network
 from clip_client import ClientConfig, ClipClient
 from clip_client.dedup.compare.thresholds import thresholds_for
 from clip_client.dedup.files.scanner import scan
 from clip_client.search.photo_index import PhotoIndex
 from clip_client.search.scores import NeutralTexts
-from preprocess_ensemble.export.exporter import export_model, load_model
+from preprocess_ensemble.export.exporter import export_model
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -54,62 +54,48 @@ _NONSENSE: Final = 50
     option("--most", type=int, default=1000, help="photos to use; a random choice of more"),
 )
 def measure(run: Run) -> dict[str, Any]:
-    """Export the model, embed the photos in this process, and compare."""
     options = run.options
     repository = run.scratch / "models"
     model = options.model or "ViT-B-32"
     passport = export_model(model=model, pretrained=options.pretrained, repository=repository, report=print)
     found = [Path(file.path) for file in scan([str(options.photos)]).files]
     paths = sorted(random.Random(0).sample(found, min(options.most, len(found))))
-    folders = {path: path.relative_to(options.photos).parts[0] for path in paths if path.parent != options.photos}
-    labels = options.labels.split(",") if options.labels else sorted(set(folders.values()))
-    summary = asyncio.run(compared(repository, model, options.pretrained, paths, labels, folders))
-    rows = [
-        (name if place == 0 else "", figure, f"{value:.6g}")
-        for name, figures in summary.items()
-        for place, (figure, value) in enumerate(figures.items())
-    ]
-    show(f"{passport.id}, {len(paths)} photos", ("", "figure", "value"), rows)
+    network = Network(model, options.pretrained, device="cpu")
+    labels = options.labels.split(",") if options.labels else []
+    summary = asyncio.run(compared(f"local:{repository}", network, options.photos, paths, labels))
+    show(
+        f"{passport.id}, {len(paths)} photos",
+        {f"{name}: {figure}": {"": value} for name, figures in summary.items() for figure, value in figures.items()},
+    )
     return {"model": passport.id, "photos": len(paths), "summary": summary}
 
 
 async def compared(
-    repository: Path,
-    model: str,
-    pretrained: str,
-    paths: Sequence[Path],
-    labels: Sequence[str],
-    folders: Mapping[Path, str],
+    url: str, network: Network, root: Path, paths: Sequence[Path], labels: Sequence[str]
 ) -> dict[str, dict[str, float]]:
-    """All that is measured with the exported model."""
-    url = f"local:{repository}"
-    captions = [text.encode() for text in texts()]
-    by_torch = pytorch_texts(Target(url="", files=captions, repository=repository, model=model))
-    network = cast("Any", load_model(model, pretrained))
+    """All that is measured with the exported model at ``url``, of the photos ``paths`` below ``root``."""
     whole = ClientConfig(urls=(url,), transfer="original", local_precision="fp32")
     async with ClipClient(config=whole) as exact, ClipClient(url) as usual:
         photos = await usual.embed(paths)
         kept = [row for row in range(len(paths)) if row not in photos.errors]
-        originals = (await exact.embed([paths[row] for row in kept])).vectors
-        vectors = photos.vectors[kept]
-        pictured = np.stack([torch_image(network, paths[row]) for row in kept])
-        spoken = (await exact.embed_text(texts())).vectors
+        readable = [paths[row] for row in kept]
+        vectors, originals = photos.vectors[kept], (await exact.embed(readable)).vectors
+        pictured = np.concatenate([by_torch(network, path) for path in readable])
         found = {
             "images, sent whole": cosines(originals, pictured),
             "images, sent as thumbnails": cosines(vectors, pictured),
-            "texts": cosines(spoken, by_torch(list(range(len(captions))))),
-            "copies and strangers": await about_threshold(usual, [paths[row] for row in kept], photos),
+            "texts": cosines((await exact.embed_text(texts())).vectors, network.encode_texts(texts())),
+            "copies and strangers": await about_threshold(usual, readable, photos),
         }
-        if folders and len(labels) > 1:
-            named = [row for row in kept if paths[row] in folders]
-            chosen = await usual.classify([paths[row] for row in named], labels)
-            best = chosen.probabilities.argmax(axis=1)
-            right = [labels[place] == folders[paths[row]] for row, place in zip(named, best, strict=True)]
-            found["zero-shot"] = {"photos": len(named), "labels": len(labels), "right": float(np.mean(right))}
+        shown = {path: path.relative_to(root).parts[0] for path in readable if path.parent != root}
+        labels = labels or sorted(set(shown.values()))
+        if shown and len(labels) > 1:
+            chosen = await usual.classify(list(shown), labels)
+            right = np.array(labels)[chosen.probabilities.argmax(axis=1)] == list(shown.values())
+            found["zero-shot"] = {"photos": len(shown), "labels": len(labels), "right": float(np.mean(right))}
         index = PhotoIndex.from_arrays([str(row) for row in kept], vectors, vector_id=photos.vector_id)
         neutral = await NeutralTexts.of(usual, index)
-        nonsense = invented(_NONSENSE)
-        for name, queries in (("real queries", labels), ("nonsense", nonsense)):
+        for name, queries in (("real queries", labels), ("nonsense", invented(_NONSENSE))):
             if queries:
                 batch = await usual.embed_text(list(queries))
                 unclear = [neutral.is_unclear(vector, index) for vector in batch.vectors]
@@ -123,25 +109,13 @@ def cosines(ours: Vectors, theirs: Vectors) -> dict[str, float]:
     return {"least": float(each.min()), "median": float(np.median(each))}
 
 
-def torch_image(network: Any, path: Path) -> Vectors:
-    """open_clip's own vector (D,) of a photo."""
-    import torch
-    from open_clip.transform import PreprocessCfg, image_transform_v2
-
-    transform = image_transform_v2(PreprocessCfg(**network.visual.preprocess_cfg), is_train=False)
-    with Image.open(path) as opened, torch.inference_mode():
-        image = transform(ImageOps.exif_transpose(opened))[None]
-        vector: Vectors = network.encode_image(image, normalize=True).numpy()[0]
-    return vector
-
-
 async def about_threshold(clip: ClipClient, paths: Sequence[Path], photos: EmbeddingBatch) -> dict[str, float]:
     """How many copies reach the threshold for duplicates, and how many photos are that close to another photo."""
     similar = thresholds_for(photos.model_id).similar
     vectors = photos.vectors[np.isfinite(photos.vectors).all(axis=1)]
     found: dict[str, float] = {"threshold": similar}
     for name, change in {"quality 40": re_encoded, "half size": halved, "cropped by 5 %": cropped}.items():
-        copies = (await clip.embed(map(change, paths))).vectors
+        copies = (await clip.embed(change(_upright(path)) for path in paths)).vectors
         each = (vectors * copies).sum(axis=1)
         found[f"{name}: found"] = float(np.mean(each >= similar))
         found[f"{name}: 5th percentile"] = float(np.percentile(each, 5))
@@ -152,24 +126,24 @@ async def about_threshold(clip: ClipClient, paths: Sequence[Path], photos: Embed
     }
 
 
-def re_encoded(path: Path) -> bytes:
-    """A JPEG of quality 40."""
-    return _jpeg(_upright(path), 40)
+def by_torch(network: Network, path: Path) -> Vectors:
+    """open_clip's own vector of a photo: (1, D)."""
+    with Image.open(path) as opened:
+        return network.encode([network.prepared(ImageOps.exif_transpose(opened))])
 
 
-def halved(path: Path) -> bytes:
-    """Half the width and height, as a JPEG of quality 90."""
-    picture = _upright(path)
-    return _jpeg(
-        picture.resize((max(1, picture.width // 2), max(1, picture.height // 2)), Image.Resampling.LANCZOS), 90
-    )
+def re_encoded(photo: Image.Image) -> bytes:
+    return encoded(photo, quality=40)
 
 
-def cropped(path: Path) -> bytes:
-    """Without 5 % of the width and of the height, as a JPEG of quality 90."""
-    picture = _upright(path)
-    width, height = picture.size
-    return _jpeg(picture.crop((width // 40, height // 40, width - width // 40, height - height // 40)), 90)
+def halved(photo: Image.Image) -> bytes:
+    size = (max(1, photo.width // 2), max(1, photo.height // 2))
+    return encoded(photo.resize(size, Image.Resampling.LANCZOS), quality=90)
+
+
+def cropped(photo: Image.Image) -> bytes:
+    width, height = photo.size
+    return encoded(photo.crop((width // 40, height // 40, width - width // 40, height - height // 40)), quality=90)
 
 
 def _upright(path: Path) -> Image.Image:
@@ -177,13 +151,6 @@ def _upright(path: Path) -> Image.Image:
         return ImageOps.exif_transpose(opened).convert("RGB")
 
 
-def _jpeg(picture: Image.Image, quality: int) -> bytes:
-    file = io.BytesIO()
-    picture.save(file, "JPEG", quality=quality)
-    return file.getvalue()
-
-
 def invented(count: int) -> list[str]:
-    """Queries of two or three words that no language has."""
     choose = random.Random(1)
     return [" ".join("".join(choose.sample(_SYLLABLES, 3)) for _ in range(choose.randint(2, 3))) for _ in range(count)]

@@ -10,41 +10,37 @@ trained model tells pictures apart.
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 from PIL import Image
 
-from benchmarks.fixtures.bare_encoder import bare_encoder, exact_pixels
 from benchmarks.fixtures.pictures import encoded, psnr_db
+from benchmarks.fixtures.repositories import bare_encoder, exact_pixels
 from benchmarks.fixtures.sample_photos import write_originals
-from benchmarks.harness.experiment import REPOSITORY, Run, experiment
+from benchmarks.harness.experiment import REPOSITORY, Run, experiment, option
 from benchmarks.harness.results import show
-from benchmarks.load.adapters import normalised
 from clip_client import ClientConfig, ModelInfo
-from clip_client._encoding import IMAGE_ENCODINGS, TransferName
+from clip_client._encoding import IMAGE_ENCODINGS
 from clip_client._pipeline.encoder import ImageEncoder
 from preprocess_ensemble.imaging.decode import decode
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
 
-WAYS: Final = (*IMAGE_ENCODINGS, "uint8 tensor", "FP32 tensor", "JSON")
 PIXELS: Final = 2_000_000
-
 SETTINGS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     **{
-        f"JPEG q{quality} {name}": ("JPEG", {"quality": quality, "subsampling": subsampling})
-        for quality in (75, 80, 85, 90, 92, 95)
+        f"JPEG q{quality} {name}": (".jpg", {"quality": quality, "subsampling": subsampling})
+        for quality in (75, 80, 85, 90, 95)
         for name, subsampling in (("4:2:0", 2), ("4:4:4", 0))
     },
-    **{f"WebP q{quality}": ("WEBP", {"quality": quality}) for quality in (80, 90, 95)},
-    "WebP lossless": ("WEBP", {"lossless": True, "method": 0}),
-    "PNG": ("PNG", {"compress_level": 1}),
+    **{f"WebP q{quality}": (".webp", {"quality": quality}) for quality in (80, 90)},
+    "WebP lossless": (".webp", {"lossless": True, "method": 0}),
+    "PNG": (".png", {"compress_level": 1}),
 }
-"""Candidates: name -> Pillow's format and options."""
+"""Candidates: name -> ending of the file, and Pillow's options."""
 
 
 def compare_settings(photos: list[bytes], repository: Path, config: PreprocessConfig) -> dict[str, dict[str, float]]:
@@ -54,11 +50,11 @@ def compare_settings(photos: list[bytes], repository: Path, config: PreprocessCo
     exact = exact_pixels(photos, config)
     reference = encode(np.stack(pictures)).astype(np.float64)
     found = {}
-    for name, (image_format, options) in SETTINGS.items():
+    for name, (suffix, options) in SETTINGS.items():
         sizes, times_ms, psnr, arrived = [], [], [], []
         for picture, pixels in zip(pictures, exact, strict=True):
             started = time.thread_time()
-            thumbnail = encoded(Image.fromarray(picture), image_format, **options)
+            thumbnail = encoded(Image.fromarray(picture), suffix, **options)
             times_ms.append(1e3 * (time.thread_time() - started))
             sizes.append(len(thumbnail))
             arrived.append(preprocess(decode(thumbnail), config))
@@ -66,9 +62,7 @@ def compare_settings(photos: list[bytes], repository: Path, config: PreprocessCo
         cosines = (encode(np.stack(arrived)) * reference).sum(axis=1)
         found[name] = {
             "mean_kb": statistics.fmean(sizes) / 1e3,
-            "largest_kb": max(sizes) / 1e3,
             "encode_ms": statistics.median(times_ms),
-            "median_psnr_db": statistics.median(psnr),
             "least_psnr_db": min(psnr),
             "mean_cosine": float(cosines.mean()),
             "least_cosine": float(cosines.min()),
@@ -84,53 +78,31 @@ def enlarged(photo: Path, pixels: int) -> bytes:
         return encoded(image.convert("RGB").resize(size, Image.Resampling.LANCZOS), quality=90)
 
 
-def prepare(way: str, photo: bytes, model: ModelInfo) -> bytes:
-    """What the client does to one photo before it is sent; returns what then travels."""
-    if way in IMAGE_ENCODINGS:
-        encoder = ImageEncoder(ClientConfig(transfer=cast("TransferName", way)))
-        return encoder.unchanged(photo) or encoder.encode(photo, model)
-    config = PreprocessConfig.from_mapping(model.preprocess)
-    pixels = preprocess(decode(photo, at_least=config.decode_at_least), config)  # uint8 (H, W, 3)
-    if way == "uint8 tensor":
-        return pixels.tobytes()
-    tensor = normalised(pixels[None], config)
-    return bytes(tensor) if way == "FP32 tensor" else json.dumps(tensor.ravel().tolist()).encode()
-
-
 def preparation(photos: list[bytes], model: ModelInfo) -> dict[str, dict[str, float]]:
     """Bytes, and milliseconds of processor time, that each way costs the client."""
-    found = {}
-    for way in WAYS:
+    found: dict[str, dict[str, float]] = {}
+    for way in IMAGE_ENCODINGS:
+        encoder = ImageEncoder(ClientConfig(transfer=way))
         sizes, times_ms = [], []
         for photo in [photos[0], *photos]:
             started = time.thread_time()
-            sizes.append(len(prepare(way, photo, model)))
+            sizes.append(len(encoder.unchanged(photo) or encoder.encode(photo, model)))
             times_ms.append(1e3 * (time.thread_time() - started))
         found[way] = {"mean_kb": statistics.fmean(sizes[1:]) / 1e3, "client_ms": statistics.median(times_ms[1:])}
     return found
 
 
-@experiment(REPOSITORY)
+@experiment(REPOSITORY, option("--most", type=int, help="photos (default: all samples)"))
 def measure(run: Run) -> dict[str, Any]:
-    """Measure and print both tables."""
-    repository = run.options.repository
     model = ModelInfo.from_json(run.passport.to_json(), max_batch_size=32)
-    originals = write_originals(run.scratch / "originals")
+    originals = write_originals(run.scratch / "originals")[: run.options.most]
     config = PreprocessConfig.from_mapping(model.preprocess)
-    settings = compare_settings([path.read_bytes() for path in originals], repository, config)
-    digits = (1, 1, 2, 1, 1, 6, 5)
-    rows = [
-        (name, *(f"{value:.{places}f}" for value, places in zip(figures.values(), digits, strict=True)))
-        for name, figures in settings.items()
-    ]
-    headings = ("", "mean KB", "largest KB", "encode ms", "PSNR dB", "least", "mean cosine", "least")
+    settings = compare_settings([path.read_bytes() for path in originals], run.options.repository, config)
     weights = "random weights" if model.is_random else "trained weights"
-    show(f"Sample photos at the model's input size; {model.id}, {weights}", headings, rows, width=110)
-    costs = preparation([enlarged(path, PIXELS) for path in originals], model)
-    large = preparation([enlarged(path, 6 * PIXELS) for path in originals[:4]], model)
+    show(f"Sample photos at the model's input size; {model.id}, {weights}", settings)
     return {
         "model": model.id,
         "settings": settings,
-        "preparation_2_megapixels": costs,
-        "preparation_12_megapixels": large,
+        "preparation_2_megapixels": preparation([enlarged(path, PIXELS) for path in originals], model),
+        "preparation_12_megapixels": preparation([enlarged(path, 6 * PIXELS) for path in originals[:4]], model),
     }

@@ -1,35 +1,26 @@
-"""Run the plain service: ``CLIP_MODEL=ViT-B-32 python -m benchmarks.peers.baseline --port 8002``."""
+"""Run the plain service: ``CLIP_MODEL=ViT-B-32 python -m benchmarks.peers.baseline --port 8002``.
+
+``CLIP_MODEL`` is open_clip's name, or the path of one of its JSON files; ``CLIP_PRETRAINED`` a tag, the path of a
+checkpoint, or ``random[:SEED]``. ``CLIP_MAX_BATCH`` 1 turns batching off.
+"""
 
 from __future__ import annotations
 
 import argparse
-import logging
 import os
-import sys
 
 import uvicorn
-from pydantic import ValidationError
 
-from benchmarks.peers.baseline.service import Settings, make_app
+from benchmarks.peers.baseline.service import make_app
 
-
-def main() -> int:
-    """Serve until a signal; return 2 if a setting is wrong."""
+if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8002)
     arguments = parser.parse_args()
-    # open_clip logs a warning about random weights; /healthz and /model name the weights.
-    logging.basicConfig(level=logging.ERROR)
-    try:
-        settings = Settings.model_validate(dict(os.environ))
-    except ValidationError as error:
-        for one in error.errors():
-            print(f"plain service: {one['loc'][0]}: {one['msg']}", file=sys.stderr)
-        return 2
-    uvicorn.run(make_app(settings), host=arguments.host, port=arguments.port, log_level="warning")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    app = make_app(
+        os.environ.get("CLIP_MODEL", "ViT-B-32"),
+        os.environ.get("CLIP_PRETRAINED", "laion2b_s34b_b79k"),
+        int(os.environ.get("CLIP_MAX_BATCH", "32")),
+    )
+    uvicorn.run(app, host=arguments.host, port=arguments.port, log_level="warning")

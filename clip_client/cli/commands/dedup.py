@@ -8,6 +8,7 @@ import io
 import sys
 from contextlib import redirect_stdout
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from clip_client.cli.errors import CommandFailed, CommandMisused
@@ -52,9 +53,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Scan, search, report, apply; return the exit code."""
     from clip_client.cli.commands.dedup_apply import apply_report
 
+    engine = read_engine_options(arguments)
     outputs = read_outputs(arguments)
     options, action = read_search_options(arguments), read_action_options(arguments)
-    engine = read_engine_options(arguments)
     if engine is not None and options.without_model:
         raise CommandMisused(
             "--engine ray embeds on a cluster, and --without-model embeds nothing: leave out one of them"
@@ -112,7 +113,7 @@ def _search_on_ray(
 ) -> DuplicateReport:
     """Let a cluster read, embed and compare the photos. The search finds what was read in the store."""
     from clip_client.distributed.cluster import cluster
-    from clip_client.distributed.store_search import cluster_folder, fill_store, grouping_on
+    from clip_client.distributed.store_search import cluster_folder, fill_store, group_on_cluster
 
     options = replace(options, config=engine.servers(options.config, quiet=options.quiet))
     # A thread of Ray prints what its daemons say; standard output is for the report.
@@ -124,7 +125,7 @@ def _search_on_ray(
             workers=engine.workers,
             on_progress=lambda done, total: show("embedding on Ray", done, total),
         )
-        return asyncio.run(_search(found, options, action, store, show, grouping_on(model)))
+        return asyncio.run(_search(found, options, action, store, show, partial(group_on_cluster, model)))
 
 
 def _write(

@@ -43,8 +43,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def run(arguments: argparse.Namespace) -> int:
     """Copy, and say how many photos there are."""
-    need("rich", "pyarrow", "faiss", "defusedxml", "platformdirs", extra="dedup")
-    need("qdrant_client", extra="qdrant")
+    need("rich", "pyarrow", "faiss", "defusedxml", "qdrant_client", extras="cli,dedup,qdrant")
     from clip_client.search.qdrant import QdrantCollection
 
     places = Where.of(arguments.places, arguments.store)

@@ -43,7 +43,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def run(arguments: argparse.Namespace) -> int:
     """Print a summary, ask, and purge."""
-    need("send2trash", extra="dedup")
+    need("send2trash", extras="cli,dedup")
     from clip_client.dedup.actions.purge import purge
     from clip_client.dedup.proving_again import prove_again
 

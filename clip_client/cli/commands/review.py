@@ -48,7 +48,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve the pages until the command is interrupted."""
-    need("starlette", "uvicorn", "jinja2", extra="review")
+    need("rich", "starlette", "uvicorn", "jinja2", extras="cli,dedup,review")
     options = read_search_options(arguments)
     options.walk.check_named()
     # The search and the pages work at the same time, and one thread at a time may use a store.

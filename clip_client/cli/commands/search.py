@@ -116,7 +116,7 @@ def search_and_print(
     arguments: argparse.Namespace, terms: list[Term], places: Where, *, without: Sequence[str] = ()
 ) -> int:
     """Search, and print what was found, except the files ``without``; the exit code is 1 if that is nothing."""
-    need("rich", "pyarrow", "faiss", "defusedxml", "platformdirs", extra="dedup")
+    need("rich", "pyarrow", "faiss", "defusedxml", extras="cli,dedup")
     from clip_client.dedup.files.directories import DirectorySet
     from clip_client.search.filters import Filter
 

@@ -20,7 +20,7 @@ from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.model_repository.location import default_repository, has_model
 from preprocess_ensemble.runtimes.choices import Choices
 from preprocess_ensemble.runtimes.processor import has_bf16
-from preprocess_ensemble.tritonserver import cpp_backend, find_triton, missing_libraries
+from preprocess_ensemble.tritonserver import find_triton, missing_libraries
 
 _NEEDED: Final = ("anyio", "grpcio", "numpy", "pillow", "protobuf", "tritonclient")
 
@@ -140,8 +140,8 @@ def _server_parts(server_answers: bool) -> Iterator[Check]:
         yield _check("tritonserver", "none that can run here", f"only a server on this machine needs it. {error}")
     else:
         lacking = []
-        if triton.libraries is not None and (backend := cpp_backend()) is not None and _NVIDIA_DEVICE.exists():
-            lacking = missing_libraries(triton, [backend / "libonnxruntime_providers_cuda.so"])
+        if triton.libraries and triton.cpp_backend and _NVIDIA_DEVICE.exists():
+            lacking = missing_libraries(triton, [triton.cpp_backend / "libonnxruntime_providers_cuda.so"])
         remedy = f"the GPU needs {', '.join(lacking)}: copy them from the image into {triton.libraries}"
         value = f"{triton.version or 'of an unknown version'}, {triton.origin}"
         yield _check("tritonserver", value, remedy if lacking else "")

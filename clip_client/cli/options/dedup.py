@@ -86,7 +86,7 @@ def read_outputs(arguments: argparse.Namespace) -> tuple[Path, ...]:
 
     Raises if one cannot be written, or would replace a photo, as after ``--json *.jpg``.
     """
-    need("rich", *(["jinja2"] if arguments.report else []))
+    need("rich", *(["jinja2"] if arguments.report else []), extras="cli,dedup")
     outputs = tuple(path for path in (arguments.json, arguments.csv, arguments.report) if path is not None)
     for path in outputs:
         if path != STDOUT:

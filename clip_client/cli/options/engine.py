@@ -73,5 +73,5 @@ def read_engine_options(arguments: argparse.Namespace) -> EngineOptions | None:
         if arguments.address is not None or arguments.workers is not None:
             raise CommandMisused("--address and --workers need --engine ray")
         return None
-    need("ray.data", extra="ray")
+    need("ray.data", extras="ray")
     return EngineOptions(address=arguments.address, workers=arguments.workers)

@@ -79,7 +79,7 @@ def read_search_options(arguments: argparse.Namespace) -> SearchOptions:
     Raises CommandMisused for options that contradict each other, and CommandFailed for a missing package or reference
     folder.
     """
-    need("defusedxml", extra="dedup")
+    need("rich", "defusedxml", extras="cli,dedup")
     options = SearchOptions(
         walk=read_walk_options(arguments),
         config=read_config(arguments),

@@ -30,7 +30,7 @@ def opened_store(directory: Path | None) -> Iterator[Store]:
 
     Raises StoreError, and CommandFailed if a database cannot be read inside the block.
     """
-    need("platformdirs", "pyarrow", extra="dedup")
+    need("rich", "pyarrow", extras="cli,dedup")
     import sqlite3
 
     folder = directory or default_directory()

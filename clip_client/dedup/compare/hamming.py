@@ -74,14 +74,21 @@ def join_hashes(union_find: UnionFind, rows: Indices, hashes: Hashes, most_bits:
     union_find.join(rows[first_rows], rows[first_rows[inside.labels]])
 
 
-def equal_bands(hashes: Hashes, most_bits: int) -> Iterator[list[Indices]]:
-    """Yield, for each of ``most_bits + 1`` bands of 64-bit hashes, the positions of hashes that agree in the band.
+def hash_parts(hashes: Hashes, most_bits: int, most_rows: int) -> Iterator[Indices]:
+    """Yield positions of 64-bit hashes; two that differ in at most ``most_bits`` bits are together at least once.
 
-    Two hashes that differ in at most ``most_bits`` bits agree in at least one band.
+    They agree in at least one of ``most_bits + 1`` bands. A part has about ``most_rows`` hashes, or as many as agree in
+    a band.
     """
+    if len(hashes) <= most_rows:
+        yield np.arange(len(hashes))
+        return
     edges = np.linspace(0, 64, most_bits + 2).astype(int)
     for low, high in itertools.pairwise(edges.tolist()):
-        yield equal_runs((hashes >> np.uint64(low)) & np.uint64((1 << (high - low)) - 1))
+        runs = equal_runs((hashes >> np.uint64(low)) & np.uint64((1 << (high - low)) - 1))
+        ends = np.cumsum([len(run) for run in runs]).tolist()
+        for _, part in itertools.groupby(zip(ends, runs, strict=True), lambda one: one[0] // most_rows):
+            yield np.concatenate([run for _, run in part])
 
 
 def bits_that_differ(first: Hashes, second: Hashes) -> NDArray[np.uint8]:

@@ -14,13 +14,12 @@ import numpy as np
 from clip_client.dedup.compare.union_find import UnionFind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
     Vectors = NDArray[np.float32]
     Indices = NDArray[np.intp]
-    ComparePairs = Callable[[Vectors, Indices, Indices, float, tuple[Vectors, Vectors] | None], tuple[Indices, Indices]]
 
 BLOCK_ROWS: Final = 1024
 """Rows per block: the products of two blocks take 4 MB, their pairs at most 40 MB."""
@@ -129,13 +128,11 @@ def alike_links(
     *,
     projected: Vectors | None = None,
     block_rows: int = BLOCK_ROWS,
-    compare: ComparePairs | None = None,
 ) -> tuple[Indices, Indices]:
     """Compare all of ``rows`` of ``vectors`` with each other; return pairs that connect each component.
 
-    There are fewer of them than ``rows``, however many pairs are alike. ``projected`` is what a
-    :class:`Projection` returned for ``vectors``. ``compare`` does what
-    :func:`alike_pairs` does, with other hardware.
+    There are fewer of them than ``rows``, however many pairs are alike. ``projected`` is what a :class:`Projection`
+    returned for ``vectors``.
     """
     if len(rows) < 2:
         return rows[:0], rows[:0]
@@ -152,7 +149,7 @@ def alike_links(
         if _is_one_cluster(inside.labels[first], inside.labels[second]):
             continue
         shorts = None if short is None else (short[first], short[second])
-        left, right = (compare or alike_pairs)(vectors, rows[first], rows[second], threshold - _SLACK, shorts)
+        left, right = alike_pairs(vectors, rows[first], rows[second], threshold - _SLACK, shorts)
         inside.join(left + first.start, right + second.start)
     linked = np.flatnonzero(inside.labels != np.arange(len(rows)))
     return rows[linked], rows[inside.labels[linked]]

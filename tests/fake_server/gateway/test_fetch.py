@@ -183,7 +183,7 @@ async def test_the_certificate_must_be_that_of_the_name(site: Site, monkeypatch:
     async with fetching(site) as (fetcher, port):
         with pytest.raises(Refusal, match="cannot be reached"):  # the site speaks no TLS
             await fetcher.fetch(0, f"https://photos.example:{port}/photo.png", no_limit)
-    assert names == [b"photos.example"]
+    assert names in ([b"photos.example"], ["photos.example"]), "anyio changed the type"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import openai
 import pytest
-from langchain_openai import OpenAIEmbeddings
 from pydantic import SecretStr
 
 from clip_client.testing import PNG_1X1, FakeTriton, Reply, fake_vector
@@ -55,6 +54,8 @@ async def test_texts_and_images_in_one_array(client: openai.AsyncOpenAI, triton:
 
 
 async def test_langchain_needs_one_option(url: str) -> None:
+    from langchain_openai import OpenAIEmbeddings
+
     texts = ["a cat", "a dog"]
     async with openai.DefaultAsyncHttpxClient() as later:
         with openai.DefaultHttpxClient() as now:

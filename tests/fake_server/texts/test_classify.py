@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import open_clip
 import pytest
-import torch
-from open_clip.zero_shot_metadata import SIMPLE_IMAGENET_TEMPLATES
 
 from clip_client import ClipClient, ModelNotReady, SyncClipClient
 from clip_client.testing import FakeTriton, InMemoryTransports, Reply
 
 if TYPE_CHECKING:
+    import torch
     from numpy.typing import NDArray
 
 LABELS = ["cat", "dog on a beach", "tax return"]
@@ -24,6 +22,9 @@ class OpenClip:
     """A small model of open_clip, and a server that gives its vectors; images are seeds of pixels."""
 
     def __init__(self, *, bias: float | None) -> None:
+        import open_clip
+        import torch
+
         torch.manual_seed(0)
         vision = {"image_size": 32, "layers": 1, "width": 64, "head_width": 32, "patch_size": 16}
         text = {"context_length": 16, "vocab_size": 49408, "width": 64, "heads": 2, "layers": 1}
@@ -34,27 +35,34 @@ class OpenClip:
         self.server.logit_bias = bias
 
     def pixels(self, image: bytes) -> torch.Tensor:
+        import torch
+
         generator = torch.Generator().manual_seed(int.from_bytes(image[-4:], "little"))
         return torch.randn(1, 3, 32, 32, generator=generator)
 
-    @torch.no_grad()
     def vector(self, item: bytes) -> NDArray[np.float32]:
-        if item.startswith((b"image", b"\x89PNG")):
-            found = self.model.encode_image(self.pixels(item), normalize=True)
-        else:
-            found = self.model.encode_text(self.tokenizer([item.decode()]), normalize=True)
+        import torch
+
+        with torch.no_grad():
+            if item.startswith((b"image", b"\x89PNG")):
+                found = self.model.encode_image(self.pixels(item), normalize=True)
+            else:
+                found = self.model.encode_text(self.tokenizer([item.decode()]), normalize=True)
         vector: NDArray[np.float32] = found[0].numpy()
         return vector
 
-    @torch.no_grad()
     def probabilities(self, templates: Any) -> NDArray[np.float32]:
-        classes = open_clip.build_zero_shot_classifier(self.model, self.tokenizer, LABELS, templates)
-        features = self.model.encode_image(torch.cat([self.pixels(image) for image in IMAGES]), normalize=True)
-        logits = self.model.logit_scale.exp() * features @ classes
-        if self.model.logit_bias is None:
-            shares: NDArray[np.float32] = logits.softmax(dim=-1).numpy()
-        else:
-            shares = (logits + self.model.logit_bias).sigmoid().numpy()
+        import open_clip
+        import torch
+
+        with torch.no_grad():
+            classes = open_clip.build_zero_shot_classifier(self.model, self.tokenizer, LABELS, templates)
+            features = self.model.encode_image(torch.cat([self.pixels(image) for image in IMAGES]), normalize=True)
+            logits = self.model.logit_scale.exp() * features @ classes
+            if self.model.logit_bias is None:
+                shares: NDArray[np.float32] = logits.softmax(dim=-1).numpy()
+            else:
+                shares = (logits + self.model.logit_bias).sigmoid().numpy()
         return shares
 
     def client(self) -> ClipClient:
@@ -63,6 +71,8 @@ class OpenClip:
 
 @pytest.mark.parametrize("bias", [None, -10.0], ids=["softmax", "sigmoid"])
 async def test_probabilities_are_those_of_open_clip(bias: float | None) -> None:
+    from open_clip.zero_shot_metadata import SIMPLE_IMAGENET_TEMPLATES
+
     model = OpenClip(bias=bias)
     async with model.client() as clip:
         found = await clip.classify(IMAGES, LABELS)

@@ -1,22 +1,17 @@
-"""One client process that offers load: ``python -m tests.live.benchmarks.offered_load URL``; see ``harness.worker``.
-
-Orders are ``{"phases": [[rate, seconds], ...]}``: an open loop, which starts ``rate`` calls a second whether or not
-earlier ones were answered.
-"""
+"""A client in a process of its own that offers load; see ``harness.worker``."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import itertools
 import math
 import os
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from benchmarks.harness.worker import serve_orders
 from benchmarks.load.loops import open_loop
 from clip_client import ClipClient, DeadlineExceeded, Overloaded
 
@@ -26,10 +21,10 @@ TIMEOUT_S: Final = 2.0
 
 
 async def offer(call: Callable[[], Awaitable[str]], rate: float, seconds: float) -> dict[str, Any]:
-    """Start ``rate`` calls a second for ``seconds`` and wait for the last; return their outcomes as JSON.
+    """Start ``rate`` calls a second for ``seconds`` and wait for the last; return their outcomes.
 
-    ``good_per_second`` counts the good answers by the
-    second in which the call started. ``good_rate`` counts only those that arrived before the end of ``seconds``.
+    ``good_per_second`` counts the good answers by the second in which the call started. ``good_rate`` counts only those
+    that arrived before the end of ``seconds``.
     """
     loop = asyncio.get_running_loop()
     calls: list[tuple[str, float, float]] = []
@@ -51,35 +46,26 @@ async def offer(call: Callable[[], Awaitable[str]], rate: float, seconds: float)
     }
 
 
-async def phases(clip: ClipClient, wanted: Sequence[tuple[float, float]]) -> dict[str, Any]:
-    """One open loop after the other; each starts on time, even if calls of the previous one are in flight."""
+@asynccontextmanager
+async def client(url: str) -> AsyncIterator[tuple[Any, Callable[[Any], Awaitable[dict[str, Any]]]]]:
+    """Connect; an order is a list of [rate, seconds], open loops of ``rate`` calls a second.
 
-    async def call() -> str:
-        try:
-            await clip.embed(IMAGE, timeout_s=TIMEOUT_S)
-        except (Overloaded, DeadlineExceeded) as error:
-            return type(error).__name__
-        return "good"
-
-    running = []
-    for rate, seconds in wanted:
-        running.append(asyncio.create_task(offer(call, rate, seconds)))
-        await asyncio.sleep(seconds)
-    return {"phases": [await phase for phase in running]}
-
-
-async def main(url: str) -> None:
-    """Answer orders until the input ends."""
+    Each loop starts on time, even if calls of the previous one are in flight.
+    """
     async with ClipClient(url, transfer="original") as clip:
 
-        async def carry_out(order: Mapping[str, Any]) -> dict[str, Any]:
-            return await phases(clip, order["phases"])
+        async def call() -> str:
+            try:
+                await clip.embed(IMAGE, timeout_s=TIMEOUT_S)
+            except (Overloaded, DeadlineExceeded) as error:
+                return type(error).__name__
+            return "good"
 
-        await clip.model()
-        await serve_orders({}, carry_out)
+        async def carry_out(phases: Sequence[tuple[float, float]]) -> dict[str, Any]:
+            running = []
+            for rate, seconds in phases:
+                running.append(asyncio.create_task(offer(call, rate, seconds)))
+                await asyncio.sleep(seconds)
+            return {"phases": [await phase for phase in running]}
 
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("url")
-    asyncio.run(main(parser.parse_args().url))
+        yield (await clip.model()).id, carry_out

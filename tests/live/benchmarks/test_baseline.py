@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import subprocess
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +15,7 @@ import pytest
 
 from benchmarks.fixtures.sample_photos import write_thumbnails
 from benchmarks.fixtures.server import TINY_CLIP, free_port
+from benchmarks.peers.baseline.service import Batcher
 from benchmarks.peers.services import plain_service
 from clip_client import ClipClient, ProtocolMismatch, Unavailable
 from tests.paths import ROOT
@@ -64,8 +67,8 @@ async def test_health_goes_up_to_a_vector(plain: str) -> None:
 
 
 def test_the_health_check_of_its_image_finds_it(plain: str) -> None:
-    dockerfile = ROOT / "containers" / "plain.Dockerfile"
-    (check,) = re.findall(r"^    CMD (\[.*\])$", dockerfile.read_text(encoding="utf-8"), re.M)
+    dockerfile = (ROOT / "containers" / "Dockerfile").read_text(encoding="utf-8")
+    (check,) = re.findall(r"^    CMD (\[.*8002.*\])$", dockerfile, re.M)
     _, *rest = json.loads(check)
     for port, code in ((plain.rpartition(":")[2], 0), (str(free_port()), 1)):
         command = [sys.executable, *(part.replace("8002", port) for part in rest)]
@@ -82,3 +85,36 @@ async def test_another_service_is_noticed(server: Server) -> None:
     async with ClipClient(server.http_url) as clip:
         with pytest.raises(ProtocolMismatch, match="not the plain service"):
             await clip.model()
+
+
+async def test_requests_that_wait_share_a_run_up_to_the_limit() -> None:
+    runs: list[list[int]] = []
+    started, all_wait = threading.Event(), threading.Event()
+
+    def work(items: list[int]) -> list[int]:
+        started.set()
+        all_wait.wait(30)
+        runs.append(items)
+        return [10 * item for item in items]
+
+    batcher = Batcher(work, max_items=4)
+    first = asyncio.create_task(batcher.submit([0, 0]))
+    await asyncio.to_thread(started.wait, 30)
+    others = [asyncio.create_task(batcher.submit([n, n])) for n in range(1, 6)]
+    await asyncio.sleep(0)  # all have asked
+    all_wait.set()
+    answers = await asyncio.gather(first, *others)
+    assert answers == [[10 * n, 10 * n] for n in range(6)]
+    assert runs == [[0, 0], [1, 1, 2, 2], [3, 3, 4, 4], [5, 5]]
+
+
+async def test_a_batch_that_fails_fails_its_callers_and_no_others() -> None:
+    def work(items: list[int]) -> list[int]:
+        if 0 in items:
+            raise ValueError("zero")
+        return items
+
+    batcher = Batcher(work, max_items=1)
+    answers = await asyncio.gather(*(batcher.submit([n, n]) for n in range(3)), return_exceptions=True)
+    assert isinstance(answers[0], ValueError)
+    assert answers[1:] == [[1, 1], [2, 2]]

@@ -28,6 +28,6 @@ async def test_nothing_is_wrong_or_lost(tiny_repository: Path, fault: str, remar
     if fault.startswith("/dev/shm") and os.geteuid() != 0:
         pytest.skip("only root can give a process a /dev/shm of its own")
     outcome = await run_fault(tiny_repository, fault, seconds=3, rate=8)
-    assert (outcome.right, outcome.wrong, outcome.lost) == (outcome.offered, 0, 0)
-    assert remark in outcome.remark
-    assert "Traceback" not in outcome.remark
+    assert (outcome["right"], outcome["wrong"], outcome["lost"]) == (outcome["offered"], 0, 0)
+    assert remark in outcome["remark"]
+    assert "Traceback" not in outcome["remark"]

@@ -15,6 +15,7 @@ import psutil
 from benchmarks.fixtures.null_repository import write_null_repository
 from benchmarks.fixtures.server import free_port, serving
 from benchmarks.harness.worker import Worker
+from tests.live.benchmarks import offered_load
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,12 +41,12 @@ def test_more_than_the_server_can_do(tmp_path: Path) -> None:
     with ExitStack() as stack:
         server = stack.enter_context(serving(repository, "--health-port", str(port)))
         workers = [
-            stack.enter_context(Worker(f"client {number}", "tests.live.benchmarks.offered_load", server.grpc_url))
+            stack.enter_context(Worker(f"client {number}", offered_load.client, server.grpc_url))
             for number in range(CLIENTS)
         ]
         processes = psutil.Process(server.process.pid).children(recursive=True)
         rates = [10 * CAPACITY / CLIENTS, 0.2 * CAPACITY / CLIENTS]
-        order = {"phases": [[rates[0], LOUD_S], [rates[1], CALM_S]]}
+        order = [(rates[0], LOUD_S), (rates[1], CALM_S)]
         with ThreadPoolExecutor(CLIENTS) as pool:
             answers = list(pool.map(lambda worker: worker.ask(order), workers))
         loud, calm = ([answer["phases"][number] for answer in answers] for number in (0, 1))

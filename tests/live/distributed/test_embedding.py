@@ -30,8 +30,16 @@ from clip_client import SyncClipClient, VectorsError, load_vectors, save_vectors
 from clip_client.cli.main import main
 from clip_client.dedup.types import EDITED, RE_ENCODED
 from clip_client.distributed import DistributedError, embed_dataset, embed_partitions, image_files
+from clip_client.distributed.cluster import in_tasks
 from tests.fixtures.images.scenes import resized, scene
-from tests.fixtures.ray_cluster import RAY_WARNINGS, Gate, connected, deadly_partition, gated_partition, two_nodes
+from tests.fixtures.ray_cluster import (
+    RAY_WARNINGS,
+    Gate,
+    add_node,
+    deadly_partition,
+    gated_partition,
+    two_nodes,
+)
 from tests.fixtures.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -48,16 +56,10 @@ _IMAGES: Final = 4
 
 
 @pytest.fixture(scope="module")
-def nodes() -> Iterator[Any]:
+def cluster() -> Iterator[Any]:
+    """Two nodes, which this program is connected to; the last tests end one of them."""
     with two_nodes() as running:
         yield running
-
-
-@pytest.fixture
-def cluster(nodes: Any) -> Iterator[Any]:
-    """Two nodes with nothing on them: a test that fails takes no CPU from the next one."""
-    with connected(nodes):
-        yield nodes
 
 
 @pytest.fixture
@@ -98,40 +100,6 @@ def assert_each_once(output: Path, folders: Sequence[Path]) -> None:
         is_text = path.endswith("text.jpg")
         assert code == ("NOT_AN_IMAGE" if is_text else None)
         assert bool(np.isnan(vector).all()) == is_text
-
-
-def test_a_killed_node_and_a_killed_server_lose_and_double_nothing(
-    cluster: Any, server: Server, tiny_repository: Path, folders: list[Path], gate: Gate, tmp_path: Path
-) -> None:
-    partitions = [gated_partition(folder, gate) for folder in folders]
-    shown: list[int] = []
-    (node,) = cluster.worker_nodes
-    with serving(tiny_repository, *QUIET) as doomed, ThreadPoolExecutor(1) as thread:
-
-        def break_things() -> None:
-            try:
-                wait_until(lambda: len(gate.workers()) == 2, "both workers are in the middle of a partition")
-                cluster.remove_node(node, allow_graceful=False)
-                own = psutil.Process(doomed.process.pid)
-                for process in [own, *own.children(recursive=True)]:
-                    # A stub of the killed server may be gone by itself.
-                    with suppress(psutil.NoSuchProcess):
-                        process.kill()
-            finally:
-                gate.open()
-
-        breaking = thread.submit(break_things)
-        summary = embed_partitions(
-            partitions,
-            [doomed.grpc_url, server.grpc_url],
-            output=tmp_path / "output",
-            workers=2,
-            on_progress=lambda done, total: shown.append(done),
-        )
-        breaking.result()
-    assert (summary.partitions, summary.images, summary.failed) == (_PARTITIONS, _PARTITIONS * _IMAGES, _PARTITIONS)
-    assert shown[-1] == max(shown) == summary.images
-    assert_each_once(tmp_path / "output", folders)
 
 
 _DRIVER: Final = """
@@ -268,7 +236,7 @@ def test_an_output_with_other_vectors_is_refused_before_the_work(
     with SyncClipClient(server.grpc_url, transfer="original") as clip:
         batch = clip.embed([folders[0] / "0.jpg"])
     save_vectors(tmp_path / "output", batch)
-    with pytest.raises(VectorsError, match=r"part-00000.parquet is about vectors of .*original, which must"):
+    with pytest.raises(VectorsError, match=r"part-00000.parquet holds vectors of .*original, which must"):
         embed_partitions(image_files([folders[0] / "1.jpg"]), server.grpc_url, output=tmp_path / "output")
 
 
@@ -284,6 +252,7 @@ def test_dedup_on_ray_reports_what_the_local_engine_does(
     (album / "0.xmp").write_text("This is a companion.")
     shutil.copyfile(album / "0.png", album / "copy.png")
     shutil.copyfile(folders[0] / "text.jpg", album / "text.jpg")
+    (album / "empty.jpg").touch()
     monkeypatch.chdir(tmp_path)
     reports = []
     for engine in (("ray", "--address", "auto"), ("local",)):
@@ -303,5 +272,55 @@ def test_dedup_on_ray_reports_what_the_local_engine_does(
         reports.append(json.loads(report.read_text()))
     assert reports[0] == reports[1]
     assert {member["tier"] for group in reports[0]["groups"] for member in group["members"]} >= {RE_ENCODED, EDITED}
-    assert [file["path"] for file in reports[0]["failed"]] == [os.path.join("album", "text.jpg")]
+    failed = {file["path"]: file["code"] for file in reports[0]["failed"]}
+    assert failed == {os.path.join("album", "empty.jpg"): "EMPTY", os.path.join("album", "text.jpg"): "NOT_AN_IMAGE"}
     assert not list((store / "cluster").rglob("part-*.parquet"))
+
+
+def test_a_killed_node_and_a_killed_server_lose_and_double_nothing(
+    cluster: Any, server: Server, tiny_repository: Path, folders: list[Path], gate: Gate, tmp_path: Path
+) -> None:
+    partitions = [gated_partition(folder, gate) for folder in folders]
+    shown: list[int] = []
+    (node,) = cluster.worker_nodes
+    with serving(tiny_repository, *QUIET) as doomed, ThreadPoolExecutor(1) as thread:
+
+        def break_things() -> None:
+            try:
+                wait_until(lambda: len(gate.workers()) == 2, "both workers are in the middle of a partition")
+                cluster.remove_node(node, allow_graceful=False)
+                own = psutil.Process(doomed.process.pid)
+                for process in [own, *own.children(recursive=True)]:
+                    # A stub of the killed server may be gone by itself.
+                    with suppress(psutil.NoSuchProcess):
+                        process.kill()
+            finally:
+                gate.open()
+
+        breaking = thread.submit(break_things)
+        summary = embed_partitions(
+            partitions,
+            [doomed.grpc_url, server.grpc_url],
+            output=tmp_path / "output",
+            workers=2,
+            on_progress=lambda done, total: shown.append(done),
+        )
+        breaking.result()
+    assert (summary.partitions, summary.images, summary.failed) == (_PARTITIONS, _PARTITIONS * _IMAGES, _PARTITIONS)
+    assert shown[-1] == max(shown) == summary.images
+    assert_each_once(tmp_path / "output", folders)
+
+
+def test_a_job_ends_though_no_machine_is_left_like_the_one_that_was_lost(cluster: Any) -> None:
+    """Ray would look for it for ever."""
+    node = add_node(cluster, cpus=2)
+
+    def run(number: int) -> int:
+        return number
+
+    found: list[int] = []
+    for number, _ in in_tasks(run, ((number,) for number in range(8)), cpus=4):
+        if not found:
+            cluster.remove_node(node, allow_graceful=False)
+        found.append(number)
+    assert sorted(found) == list(range(8))

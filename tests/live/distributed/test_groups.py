@@ -10,8 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,7 +29,7 @@ from clip_client.distributed import DistributedError, embed_partitions, find_dup
 from clip_client.distributed.cluster import cluster, in_tasks
 from tests.fixtures.embedded_rows import write_vectors
 from tests.fixtures.images.scenes import resized, scene
-from tests.fixtures.ray_cluster import RAY_WARNINGS
+from tests.fixtures.ray_cluster import RAY_WARNINGS, started
 from tests.fixtures.vectors import clusters
 
 if TYPE_CHECKING:
@@ -51,7 +50,9 @@ def ray_on_this_machine() -> Iterator[None]:
     pytest.importorskip("ray.data", reason="Ray is not installed (extra: ray)")
     import ray
 
-    with cluster():
+    with ExitStack() as stack:
+        started(lambda: stack.enter_context(cluster()))
+        assert len(ray.nodes()) == 1
         yield
     assert not ray.is_initialized()
 
@@ -126,13 +127,6 @@ def killing_a_worker(task: str) -> Iterator[list[int]]:
     finally:
         ended.set()
         thread.join()
-
-
-def test_without_an_address_ray_runs_on_this_machine() -> None:
-    import ray
-
-    assert len(ray.nodes()) == 1
-    assert ray.cluster_resources()["CPU"] >= 1
 
 
 def test_exhaustive_cells_give_the_groups_of_one_machine_though_a_worker_is_killed(
@@ -235,7 +229,7 @@ def test_a_search_starts_again_if_the_files_were_divided_in_another_way(
 def test_photos_get_the_groups_proofs_and_decisions_of_one_machine(server: Server, tmp_path: Path) -> None:
     album = tmp_path / "album"
     album.mkdir()
-    for number in range(3):
+    for number in range(2):
         picture = scene(number)
         picture.save(album / f"{number}.png")
         resized(picture, 0.6).save(album / f"{number} small.jpg", quality=85)
@@ -296,18 +290,36 @@ def test_a_task_that_kills_each_worker_ends_the_search() -> None:
         list(in_tasks(die, [()]))
 
 
-@pytest.mark.parametrize(("deaths", "workers"), [(2, None), (0, 1)])
-def test_a_task_runs_alone_if_its_worker_has_died_twice_or_one_may_run(
-    deaths: int, workers: int | None, tmp_path: Path
-) -> None:
+def test_a_task_runs_alone_if_its_worker_has_died_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    wait = ray.wait
+    waited_for: list[int] = []
+
+    def watched(tasks: list[Any], **options: Any) -> Any:
+        if any(tmp_path.glob("?2")):
+            waited_for.append(len(tasks))
+        return wait(tasks, **options)
+
     def run(name: str) -> str:
         before = len(list(tmp_path.glob(f"{name}*")))
         (tmp_path / f"{name}{before}").touch()
-        if before < deaths:
+        if before < 2:
             signal.raise_signal(signal.SIGKILL)
-        (tmp_path / "running").touch(exist_ok=False)
-        time.sleep(0.3)
-        (tmp_path / "running").unlink()
         return name
 
-    assert dict(in_tasks(run, [("a",), ("b",)], workers=workers)) == {0: "a", 1: "b"}
+    monkeypatch.setattr(ray, "wait", watched)
+    assert dict(in_tasks(run, [("a",), ("b",)])) == {0: "a", 1: "b"}
+    assert set(waited_for) == {1}
+
+
+def test_the_next_task_waits_if_one_may_run(tmp_path: Path) -> None:
+    def calls() -> Iterator[tuple[str]]:
+        yield ("a",)
+        assert (tmp_path / "a").exists()
+        yield ("b",)
+
+    def run(name: str) -> None:
+        (tmp_path / name).touch()
+
+    assert [number for number, _ in in_tasks(run, calls(), workers=1)] == [0, 1]

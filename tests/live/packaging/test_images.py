@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import re
 import signal
@@ -9,35 +10,35 @@ import stat
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
-from benchmarks.fixtures.server import TINY_CLIP, free_port
+from benchmarks.fixtures.server import TINY_CLIP, command_line, free_port
 from clip_client import SyncClipClient
 from tests.fixtures.packaging.containers import PYTHON, Engine, new_engine, require_tools
+from tests.fixtures.packaging.unpacked_triton import unpack_triton
+from tests.live.processes import still_running
 from tests.paths import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.timeout(900)
 
 USER = 1000
 (TRITON_VERSION,) = re.findall(
-    r"^ARG TRITON_VERSION=(.*)$", (ROOT / "containers" / "server.Dockerfile").read_text(encoding="utf-8"), re.M
+    r"^ARG TRITON_VERSION=(.*)$", (ROOT / "containers" / "Dockerfile").read_text(encoding="utf-8"), re.M
 )
 TRITON = f"nvcr.io/nvidia/tritonserver:{TRITON_VERSION}-py3"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """How to build an image, and what it has to be."""
+    """What the image of a target has to be."""
 
-    dockerfile: str
-    options: tuple[str, ...] = ()
     base: str = TRITON
     program: str = "clip-serve"
     ports: tuple[int, ...] = (8001, 8002, 8003)
@@ -47,24 +48,12 @@ class Expected:
     is_pinned: bool = True
 
 
-_RANDOM = "--build-arg=PRETRAINED=random:0"
 IMAGES = {
-    "cpu": Expected(dockerfile="cpu.Dockerfile", base=PYTHON, volumes=("/models",), largest_mb=550),
-    "mounted": Expected(dockerfile="server.Dockerfile", options=("--target=mounted",), largest_mb=200),
-    "tensorrt": Expected(
-        dockerfile="server.Dockerfile",
-        options=("--target=tensorrt", _RANDOM),
-        volumes=("/var/cache/clip-triton/tensorrt",),
-        largest_mb=600,
-    ),
+    "cpu": Expected(base=PYTHON, volumes=("/models",), largest_mb=600),
+    "mounted": Expected(largest_mb=270),
+    "tensorrt": Expected(volumes=("/var/cache/clip-triton/tensorrt",), largest_mb=900),
     "plain": Expected(
-        dockerfile="plain.Dockerfile",
-        base=PYTHON,
-        program="python3",
-        ports=(8002,),
-        volumes=("/weights",),
-        largest_mb=7000,
-        is_pinned=False,
+        base=PYTHON, program="python3", ports=(8002,), volumes=("/weights",), largest_mb=7000, is_pinned=False
     ),
 }
 
@@ -85,8 +74,8 @@ def image(engine: Engine, request: pytest.FixtureRequest) -> str:
     name: str = request.param
     if name == "plain" and os.environ["CLIP_TEST_IMAGES"] != "all":
         pytest.skip("installs PyTorch, 5 GB; set CLIP_TEST_IMAGES=all")
-    expected = IMAGES[name]
-    engine.build(expected.dockerfile, name, *expected.options)
+    # Random weights need no download.
+    engine.build(name, "--build-arg=PRETRAINED=random:0")
     return name
 
 
@@ -165,33 +154,54 @@ def _check(engine: Engine, image: str, port: int) -> int:
     return subprocess.run(command, timeout=30, capture_output=True, check=False).returncode
 
 
-@pytest.mark.parametrize("image", ["cpu"], indirect=True)
-def test_the_cpu_image_serves_checks_itself_and_ends(
-    engine: Engine, image: str, tiny_repository: Path, photos: Path
+@pytest.mark.parametrize("image", ["cpu", "mounted"], indirect=True)
+def test_the_package_brings_all_that_it_imports(engine: Engine, image: str) -> None:
+    modules = "clip_client._transports.grpc, clip_client.gateway.app, preprocess_ensemble.imaging.decode"
+    commands = [f"{program} --help" for program in ("clip-serve", "clip-client", "clip-export", "clip-gateway")]
+    script = " && ".join([*commands, f"python3 -c 'import {modules}'"])
+    with engine.running(image, "-c", script, options=["--entrypoint=sh"]) as process:
+        said = process.communicate(timeout=120)[0]
+    assert process.returncode == 0, said
+
+
+@pytest.fixture(scope="module")
+def nvidia(engine: Engine) -> list[str]:
+    """Options that give the image of NVIDIA's Triton a server: that of pip, and an ONNX Runtime for it."""
+    folder = engine.directory / "tritonserver"
+    libraries = unpack_triton(folder).libraries
+    onnxruntime = Path(importlib.metadata.distribution("onnxruntime").locate_file("onnxruntime"))  # type: ignore[arg-type]
+    volumes = {
+        folder: "/triton",
+        libraries: libraries,
+        onnxruntime: "/opt/clip/lib/python3.11/site-packages/onnxruntime",
+    }
+    options = [f"--volume={source}:{target}:ro" for source, target in volumes.items()]
+    return [*options, "--env=CLIP_TRITON=/triton", "--env=XDG_CACHE_HOME=/tmp"]
+
+
+@pytest.mark.parametrize("image", ["cpu", "mounted"], indirect=True)
+def test_the_image_serves_checks_itself_and_ends(
+    engine: Engine, image: str, tiny_repository: Path, photos: Path, nvidia: list[str]
 ) -> None:
     """With a repository that is there already, on a read-only root file system."""
     grpc, metrics, health = (free_port() for _ in range(3))
     ports = (f"--grpc-port={grpc}", f"--metrics-port={metrics}", f"--health-port={health}")
-    volume = f"--volume={tiny_repository}:/models:ro"
-    with engine.running(image, *ports, "--model", TINY_CLIP.name, options=[volume]) as process:
+    options = [f"--volume={tiny_repository}:/models:ro", *(nvidia if image == "mounted" else [])]
+    with engine.running(image, *ports, "--model", TINY_CLIP.name, options=options) as process:
         _ready(process)
         with SyncClipClient(f"127.0.0.1:{grpc}") as clip:
             assert len(clip.embed([photos / "coffee.jpg", photos / "rocket.webp"]).vectors) == 2
         assert _check(engine, image, health) == 0
         assert _check(engine, image, free_port()) == 1
-        servers = [one for one in psutil.process_iter() if f"--grpc-port={grpc}" in _words(one)]
-        family = {one for one in servers if one.name() == "tritonserver"}
-        assert {one.uids().real for server in family for one in (server, *server.children(recursive=True))} == {USER}
+        servers = [one for one in psutil.process_iter() if f"--grpc-port={grpc}" in command_line(one)]
+        (server,) = [one for one in servers if one.name() == "tritonserver"]
+        family = [server, *server.children(recursive=True)]
+        assert {one.uids().real for one in family} == {USER}
+        listens = {one.laddr.port for one in server.net_connections() if one.status == psutil.CONN_LISTEN}
+        assert listens == {grpc, metrics}, "no HTTP"
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
-    assert not [one for one in family if one.is_running()]
-
-
-def _words(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except psutil.Error:
-        return []
+    assert not still_running(family)
 
 
 @pytest.mark.parametrize("image", ["cpu"], indirect=True)

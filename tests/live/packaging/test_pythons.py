@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = pytest.mark.timeout(2400)
+pytestmark = pytest.mark.timeout(3600)
 
 SUITES: Final = {"3.13": "trixie", "3.14": "sid"}
 """Python -> the release of Debian that has it."""

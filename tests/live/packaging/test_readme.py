@@ -1,4 +1,4 @@
-"""What the README and the package page show is what happens: in a shell, in an empty folder, from the wheel.
+"""What the README shows is what happens: in a shell, in an empty folder, from the wheel. The package page shows less.
 
 Blocks in ``sh`` and ``python`` run in their order. A block runs if there is no comment above it such as
 ``<!-- not run: needs Docker -->``; output is shown in ``text``.
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from tests.fixtures.packaging.installed_wheel import InstalledWheel
 
-PAGES: Final = (ROOT / "README.md", ROOT / "docs" / "package.md")
+README: Final = ROOT / "README.md"
+PACKAGE_PAGE: Final = ROOT / "docs" / "package.md"
 _BLOCK: Final = re.compile(
     r"(?P<excuse><!-- not run: [^\n]+ -->\n+)?^```(?P<language>\w*)\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE
 )
@@ -64,9 +65,8 @@ def script(page: str, address: str) -> str:
     return re.sub(r"^((?:clip-serve|tritonserver)\b[^\n&]*?) *&$", r"\1", "".join(parts), flags=re.MULTILINE)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_what_a_page_shows_runs_as_it_stands(
-    page: Path, installed: InstalledWheel, tiny_pair_repository: Path, tmp_path: Path
+def test_what_the_readme_shows_runs_as_it_stands(
+    installed: InstalledWheel, tiny_pair_repository: Path, tmp_path: Path
 ) -> None:
     home, folder = tmp_path / "home", tmp_path / "folder"
     folder.mkdir(parents=True)
@@ -84,7 +84,7 @@ def test_what_a_page_shows_runs_as_it_stands(
         TINY_CLIP=str(TINY_CLIP),
     )
     done = subprocess.run(
-        ["bash", "-c", script(page.read_text(encoding="utf-8"), f"127.0.0.1:{grpc}")],
+        ["bash", "-c", script(README.read_text(encoding="utf-8"), f"127.0.0.1:{grpc}")],
         cwd=folder,
         env=environment,
         stdin=subprocess.DEVNULL,
@@ -96,7 +96,15 @@ def test_what_a_page_shows_runs_as_it_stands(
     assert done.returncode == 0, done.stdout[-8000:]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_package_page_shows_commands_of_the_readme() -> None:
+    def commands(page: Path) -> set[str]:
+        shown = (code for language, code, _ in blocks(page.read_text(encoding="utf-8")) if language == "sh")
+        return {line.partition(" #")[0].rstrip() for code in shown for line in code.splitlines()}
+
+    assert commands(PACKAGE_PAGE) <= commands(README)
+
+
+@pytest.mark.parametrize("page", [README, PACKAGE_PAGE], ids=lambda page: page.name)
 def test_every_block_of_a_page_has_a_language(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert {language for language, _, _ in blocks(text)} <= {"sh", "python", "text"}
@@ -111,12 +119,12 @@ def test_a_command_that_fails_is_noticed(tmp_path: Path) -> None:
 
 def test_every_make_command_of_the_readme_exists() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for target in re.findall(r"\bmake ([a-z-]+)", "".join(_code(PAGES[0]))):
+    for target in re.findall(r"\bmake ([a-z-]+)", "".join(_code(README))):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"make {target}"
 
 
 def test_every_file_that_the_readme_links_to_exists() -> None:
-    for target in re.findall(r"\]\(([^)#:]+)\)", PAGES[0].read_text(encoding="utf-8")):
+    for target in re.findall(r"\]\(([^)#:]+)\)", README.read_text(encoding="utf-8")):
         assert (ROOT / target).exists(), target
 
 

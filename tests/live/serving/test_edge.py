@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import anyio
 import grpc
@@ -31,12 +32,14 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from PIL import Image
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from benchmarks.fixtures.server import Server, free_port, serving
+from benchmarks.fixtures.server import free_port
 from clip_client import ClientConfig, ClipClient, Overloaded, ProtocolMismatch, Unauthorized
 from tests.paths import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from benchmarks.fixtures.server import Server
 
 ENVOY = shutil.which("envoy", path=os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])))
 SHIPPED = ROOT / "containers" / "chart" / "files" / "envoy.yaml"
@@ -106,45 +109,44 @@ def _wait_until_ready(metrics_url: str, process: subprocess.Popen[bytes] | None)
 
 
 @pytest.fixture(scope="module")
-def edge(tiny_repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edge]:
+def edge(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edge]:
     directory = tmp_path_factory.mktemp("edge")
     authority, signer = trustme.CA(), Signer()
     issued = authority.issue_cert("localhost")
     issued.cert_chain_pems[0].write_to_path(str(directory / "certificate.pem"))
     issued.private_key_pem.write_to_path(str(directory / "key.pem"))
     (directory / "jwks.json").write_text(json.dumps(signer.jwks), encoding="ascii")
-    health, port, metrics, admin = (free_port() for _ in range(4))
-    with serving(tiny_repository, "--health-port", str(health)) as server:
-        text = SHIPPED.read_text(encoding="utf-8")
-        for shipped, here in (
-            ("/run/secrets", str(directory)),
-            ("address: triton, port_value: 8001", f"address: 127.0.0.1, port_value: {server.grpc_url.split(':')[1]}"),
-            ("port_value: 8003", f"port_value: {health}"),
-            ("port_value: 8443", f"port_value: {port}"),
-            ("port_value: 9901", f"port_value: {admin}"),
-            ("port_value: 9902", f"port_value: {metrics}"),
-            ("address: 0.0.0.0", "address: 127.0.0.1"),
-        ):
-            assert shipped in text
-            text = text.replace(shipped, here)
-        (directory / "envoy.yaml").write_text(text, encoding="utf-8")
-        log = directory / "log"
-        with log.open("wb") as output:
-            command = [str(ENVOY), "--config-path", str(directory / "envoy.yaml"), "--disable-hot-restart"]
-            process = subprocess.Popen([*command, "--log-level", "warning", "--concurrency", "1"], stderr=output)
-        try:
-            _wait_until_ready(f"http://127.0.0.1:{metrics}/stats/prometheus", process)
-            yield Edge(
-                server=server,
-                port=port,
-                metrics_url=f"http://127.0.0.1:{metrics}/stats/prometheus",
-                signer=signer,
-                authority=authority.cert_pem.bytes(),
-                log=log,
-            )
-        finally:
-            process.terminate()
-            process.wait(30)
+    port, metrics, admin = (free_port() for _ in range(3))
+    text = SHIPPED.read_text(encoding="utf-8")
+    for shipped, here in (
+        ("/run/secrets", str(directory)),
+        ("address: triton, port_value: 8001", f"address: 127.0.0.1, port_value: {server.grpc_url.split(':')[1]}"),
+        ("port_value: 8003", f"port_value: {urlsplit(server.health_url).port}"),
+        ("port_value: 8443", f"port_value: {port}"),
+        ("port_value: 9901", f"port_value: {admin}"),
+        ("port_value: 9902", f"port_value: {metrics}"),
+        ("address: 0.0.0.0", "address: 127.0.0.1"),
+    ):
+        assert shipped in text
+        text = text.replace(shipped, here)
+    (directory / "envoy.yaml").write_text(text, encoding="utf-8")
+    log, metrics_url = directory / "log", f"http://127.0.0.1:{metrics}/stats/prometheus"
+    with log.open("wb") as output:
+        command = [str(ENVOY), "--config-path", str(directory / "envoy.yaml"), "--disable-hot-restart"]
+        process = subprocess.Popen([*command, "--log-level", "warning", "--concurrency", "1"], stderr=output)
+    try:
+        _wait_until_ready(metrics_url, process)
+        yield Edge(
+            server=server,
+            port=port,
+            metrics_url=metrics_url,
+            signer=signer,
+            authority=authority.cert_pem.bytes(),
+            log=log,
+        )
+    finally:
+        process.terminate()
+        process.wait(30)
 
 
 async def _embed(config: ClientConfig, image: Image.Image | bytes | None = None) -> None:

@@ -19,13 +19,15 @@ import pytest
 import yaml
 from PIL import Image
 
-from benchmarks.fixtures.server import Server, free_port, serving
+from benchmarks.fixtures.server import free_port
 from tests.live.raw import infer
 from tests.paths import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from benchmarks.fixtures.server import Server
 
 CONTAINERS = ROOT / "containers"
 PROMETHEUS = shutil.which("prometheus")
@@ -63,10 +65,10 @@ class Prometheus:
 
 
 @contextmanager
-def _prometheus(directory: Path, server: Server, health_port: int) -> Iterator[Prometheus]:
+def _prometheus(directory: Path, server: Server) -> Iterator[Prometheus]:
     config = yaml.safe_load((CONTAINERS / "prometheus" / "prometheus.yaml").read_text(encoding="utf-8"))
     config["global"] = {"scrape_interval": "200ms", "evaluation_interval": "200ms"}
-    targets = {"triton": server.metrics_url.split("/")[2], "clip-serve": f"127.0.0.1:{health_port}"}
+    targets = {"triton": server.metrics_url.split("/")[2], "clip-serve": server.health_url.split("/")[2]}
     config["scrape_configs"] = [
         {"job_name": job["job_name"], "static_configs": [{"targets": [targets[job["job_name"]]]}]}
         for job in config["scrape_configs"]
@@ -106,12 +108,8 @@ def _wait_for(prometheus: Prometheus, expression: str, server: Server) -> None:
         time.sleep(0.1)
 
 
-def test_dashboard_and_alerts_find_what_they_ask_for(tiny_repository: Path, tmp_path: Path) -> None:
-    health = free_port()
-    with (
-        serving(tiny_repository, "--health-port", str(health), "--canary-interval-s", "0.5") as server,
-        _prometheus(tmp_path, server, health) as prometheus,
-    ):
+def test_dashboard_and_alerts_find_what_they_ask_for(server: Server, tmp_path: Path) -> None:
+    with _prometheus(tmp_path, server) as prometheus:
         _wait_for(prometheus, 'rate(clip_preprocess_images_total{status="NOT_AN_IMAGE"}[1m]) > 0', server)
         for expression in _expressions():
             if not NOT_HERE.search(expression):

@@ -13,8 +13,6 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +23,15 @@ from PIL import Image
 from tritonclient.grpc import InferenceServerClient, InferInput, InferRequestedOutput
 from tritonclient.utils import InferenceServerException
 
-from benchmarks.fixtures.server import QUIET, TINY_CLIP, Server, free_port, python_with_shared_memory, serving
+from benchmarks.fixtures.server import (
+    QUIET,
+    TINY_CLIP,
+    Server,
+    command_line,
+    free_port,
+    python_with_shared_memory,
+    serving,
+)
 from clip_client import SyncClipClient
 from preprocess_ensemble.serving.cleanup import SHARED_MEMORY, region_prefix
 from tests.fixtures.waiting import wait_until
@@ -37,78 +43,41 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def _command(process: psutil.Process) -> list[str]:
-    """Its command line; empty for a stub that was killed, which Triton does not reap."""
+def _health(server: Server) -> tuple[int, dict[str, Any]]:
     try:
-        return process.cmdline()
-    except psutil.Error:
-        return []
+        with urllib.request.urlopen(server.health_url, timeout=60) as response:
+            return response.status, json.load(response)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.load(error)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Watched:
-    """A clip-serve with its health endpoint, and its processes."""
-
-    server: Server
-    health_url: str
-
-    @property
-    def triton(self) -> psutil.Process:
-        return self.server.triton
-
-    def stub(self, model: str) -> psutil.Process:
-        return next(child for child in self.triton.children() if f"/{model}/" in " ".join(_command(child)))
-
-    def health(self) -> tuple[int, dict[str, Any]]:
-        try:
-            with urllib.request.urlopen(self.health_url, timeout=60) as response:
-                return response.status, json.load(response)
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, json.load(error)
-
-    def is_restored(self, restarts: int) -> bool:
-        status, report = self.health()
-        return status == 200 and report["status"] == "ready" and report["restarts"] == restarts
+def _is_restored(server: Server, restarts: int) -> bool:
+    status, report = _health(server)
+    return status == 200 and report["status"] == "ready" and report["restarts"] == restarts
 
 
-@contextmanager
-def _watched(repository: Path, *options: str) -> Iterator[Watched]:
-    port = free_port()
-    with serving(repository, "--health-port", str(port), "--canary-interval-s", "0.5", *options) as server:
-        yield Watched(server=server, health_url=f"http://127.0.0.1:{port}/healthz")
-
-
-def _family(watched: Watched) -> list[psutil.Process]:
-    return [psutil.Process(watched.server.process.pid), watched.triton, *watched.triton.children()]
+def _family(server: Server) -> list[psutil.Process]:
+    return [psutil.Process(server.process.pid), server.triton, *server.triton.children()]
 
 
 def _regions(prefix: str) -> list[str]:
     return [path.name for path in SHARED_MEMORY.glob(f"{prefix}*")]
 
 
-def test_a_dead_stub_needs_no_canary_to_be_noticed_and_a_signal_ends_it_cleanly(tiny_repository: Path) -> None:
-    with _watched(tiny_repository, "--canary-interval-s", "3600") as watched:
-        first = watched.triton.pid
-        watched.stub("clip_encoder").kill()
-        wait_until(partial(watched.is_restored, 1), "restarted")
-        assert watched.triton.pid != first
-        family, prefix = _family(watched), region_prefix(watched.triton.pid)
+def test_a_dead_stub_needs_no_canary_to_be_noticed_and_tritonserver_dies_with_clip_serve(tiny_repository: Path) -> None:
+    with serving(tiny_repository, *QUIET, health=True) as server:
+        first = server.triton.pid
+        server.stub("clip_encoder").kill()
+        wait_until(partial(_is_restored, server, 1), "restarted")
+        assert server.triton.pid != first
+        family, prefix = _family(server), region_prefix(server.triton.pid)
         assert _regions(prefix)
-        watched.server.process.send_signal(signal.SIGTERM)
-        assert watched.server.process.wait(60) == 0
-    assert not still_running(family)
-    assert not _regions(prefix)
-
-
-def test_tritonserver_dies_with_clip_serve_and_the_next_start_removes_what_is_left(tiny_repository: Path) -> None:
-    with _watched(tiny_repository) as watched:
-        family, prefix = _family(watched), region_prefix(watched.triton.pid)
-        triton = watched.triton
-        watched.server.process.kill()
-        watched.server.process.wait()
+        triton = server.triton
+        server.process.kill()
+        server.process.wait()
         wait_until(lambda: not still_running([triton]), "tritonserver gone")
-    # The stubs end by themselves, but for one that was just handing over its answer to the canary.
+    # The stubs end by themselves, but for one that was just handing over an answer. The next start ends that one.
     subprocess.run(
         [sys.executable, "-m", "preprocess_ensemble.serving.launcher", "--help"], capture_output=True, check=False
     )
@@ -116,22 +85,22 @@ def test_tritonserver_dies_with_clip_serve_and_the_next_start_removes_what_is_le
     assert not _regions(prefix)
 
 
-def _classify_text(watched: Watched) -> None:
+def _classify_text(server: Server) -> None:
     """One valid request that ends Triton 2.51 (SIGFPE): it divides by the size of a number, and text has none."""
     image = InferInput("image", [1, 1], "BYTES")
     image.set_data_from_numpy(np.array([[b"x"]], dtype=object))
     outputs = [InferRequestedOutput(name, class_count=3) for name in ("embedding", "error")]
-    with InferenceServerClient(watched.server.grpc_url) as client, pytest.raises(InferenceServerException):
+    with InferenceServerClient(server.grpc_url) as client, pytest.raises(InferenceServerException):
         client.infer("clip_image", [image], outputs=outputs)
 
 
-BREAKS: dict[str, Callable[[Watched], None]] = {
-    "tritonserver killed": lambda watched: watched.triton.kill(),
-    "tritonserver stopped": lambda watched: watched.triton.suspend(),
-    "preprocessor killed": lambda watched: watched.stub("clip_preprocess").kill(),
-    "preprocessor stopped": lambda watched: watched.stub("clip_preprocess").suspend(),
-    "encoder killed": lambda watched: watched.stub("clip_encoder").kill(),
-    "encoder stopped": lambda watched: watched.stub("clip_encoder").suspend(),
+BREAKS: dict[str, Callable[[Server], None]] = {
+    "tritonserver killed": lambda server: server.triton.kill(),
+    "tritonserver stopped": lambda server: server.triton.suspend(),
+    "preprocessor killed": lambda server: server.stub("clip_preprocess").kill(),
+    "preprocessor stopped": lambda server: server.stub("clip_preprocess").suspend(),
+    "encoder killed": lambda server: server.stub("clip_encoder").kill(),
+    "encoder stopped": lambda server: server.stub("clip_encoder").suspend(),
     "classification of text": _classify_text,
     "classification again": _classify_text,
 }
@@ -150,16 +119,21 @@ def no_core_files() -> Iterator[None]:
 def test_whatever_ends_or_hangs_is_noticed_and_restored(
     tiny_repository: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """How soon it is noticed is tested in simulated time: tests/unit/serving/test_supervisor_timers.py."""
-    with _watched(tiny_repository, "--frozen-after-s", "1", "--canary-timeout-s", "2") as watched:
+    """How soon it is noticed is tested in simulated time: tests/unit/serving/test_supervisor.py."""
+    options = ("--canary-interval-s", "0.5", "--frozen-after-s", "1", "--canary-timeout-s", "2")
+    with serving(tiny_repository, *options, health=True) as server:
         for restarts, (what, break_it) in enumerate(BREAKS.items(), 1):
-            prefix = region_prefix(watched.triton.pid)
-            break_it(watched)
-            wait_until(lambda: watched.health()[0] == 503, f"{what}: noticed")
-            wait_until(partial(watched.is_restored, restarts), f"{what}: restored")
+            prefix = region_prefix(server.triton.pid)
+            break_it(server)
+            wait_until(lambda: _health(server)[0] == 503, f"{what}: noticed")
+            wait_until(partial(_is_restored, server, restarts), f"{what}: restored")
             assert not _regions(prefix), what
-            new = region_prefix(watched.triton.pid)
+            new = region_prefix(server.triton.pid)
             assert {oct((SHARED_MEMORY / name).stat().st_mode & 0o777) for name in _regions(new)} == {"0o600"}, what
+        family = _family(server)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(60) == 0
+    assert not still_running(family)
     assert not _regions(new)
     log = capfd.readouterr().err
     assert log.count("restarting tritonserver: ") == len(BREAKS), "none was delayed"
@@ -168,14 +142,11 @@ def test_whatever_ends_or_hangs_is_noticed_and_restored(
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a server a /dev/shm of its own")
 def test_a_server_that_answers_full_batches_is_not_degraded(tiny_repository: Path, tmp_path: Path) -> None:
     """The estimate of what a full batch needs is just above this; with 13 MiB such a batch fails."""
-    port = free_port()
     python = python_with_shared_memory(tmp_path, mebibytes=14)
-    options = ("--health-port", str(port), "--canary-interval-s", "0.2")
-    with serving(tiny_repository, *options, python=python) as server:
-        watched = Watched(server=server, health_url=f"http://127.0.0.1:{port}/healthz")
-        assert watched.health()[1]["status"] == "ready"
+    with serving(tiny_repository, "--canary-interval-s", "0.2", python=python, health=True) as server:
+        assert _health(server)[1]["status"] == "ready"
         infer(server.grpc_url, "clip_image", [bytes(2**16)] * 32, outputs=["embedding"])
-        assert watched.health()[1]["status"] == "ready"
+        assert _health(server)[1]["status"] == "ready"
 
 
 def test_another_user_cannot_read_the_images_of_clients(server: Server) -> None:
@@ -277,4 +248,4 @@ def test_a_model_that_does_not_load_is_the_reason(tiny_repository: Path, tmp_pat
     sentence = _failed(f"--repository={repository}", f"--log-file={tmp_path / 'log'}")
     assert "clip_encoder could not be loaded: ONNX Runtime cannot load" in sentence
     assert "failed to load all models" in (tmp_path / "log").read_text(encoding="utf-8")
-    assert not [process for process in psutil.process_iter() if str(repository) in " ".join(_command(process))]
+    assert not [process for process in psutil.process_iter() if str(repository) in " ".join(command_line(process))]

@@ -1,7 +1,4 @@
-"""``clip-serve --triton`` with a real server in the places of NVIDIA's, made of the parts that pip installs.
-
-Those parts have no C++ ONNX Runtime backend, so this package's own runs the model.
-"""
+"""``clip-serve --triton`` with a real server in the places of NVIDIA's, whose model this package's backend runs."""
 
 from __future__ import annotations
 
@@ -16,22 +13,13 @@ from benchmarks.fixtures.server import QUIET, free_port, serving
 from clip_client import SyncClipClient
 from clip_client.cli.doctor.machine_checks import check_machine
 from preprocess_ensemble.tritonserver import find_triton
+from tests.fixtures.packaging.unpacked_triton import unpack_triton
 
 
 @pytest.fixture
 def unpacked(tmp_path: Path) -> Path:
-    """A folder with the layout of NVIDIA's /opt/tritonserver."""
-    pip = find_triton()
-    assert pip.libraries is not None
     folder = tmp_path / "tritonserver"
-    python = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(pip.server / "backends" / "python", folder / "backends" / "python", ignore=python)
-    shutil.copy(pip.stub, folder / "backends" / "python")
-    (folder / "backends" / "python" / pip.stub.name).chmod(0o755)
-    (folder / "bin").mkdir()
-    shutil.copy(pip.binary, folder / "bin" / "tritonserver")
-    (folder / "lib").symlink_to(pip.libraries)
-    (folder / "TRITON_VERSION").write_text(f"{pip.version}\n")
+    unpack_triton(folder)
     return folder
 
 

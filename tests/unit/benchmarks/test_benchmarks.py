@@ -8,16 +8,14 @@ import json
 import re
 import subprocess
 import sys
-import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
-from benchmarks.harness.checkpoint import Checkpoint
-from benchmarks.harness.rounds import cosine_to_first
+from benchmarks.harness.experiment import Checkpoint
+from benchmarks.harness.results import cosine_to_first
 from benchmarks.load.loops import closed_loop, open_loop, poisson
-from benchmarks.peers.baseline.batcher import Batcher
 from clip_client._transports.triton_statistics import ModelStatistics
 
 if TYPE_CHECKING:
@@ -65,7 +63,7 @@ def test_what_another_plan_or_commit_measured_is_measured_again(
         return was_kept
 
     assert [is_kept(rounds) for rounds in (2, 2, 3, 3)] == [False, True, False, True]
-    monkeypatch.setattr("benchmarks.harness.checkpoint.output", lambda *_: "another")
+    monkeypatch.setattr("benchmarks.harness.experiment.output", lambda *_: "another")
     assert not is_kept(3)
 
 
@@ -151,44 +149,6 @@ def test_statistics_between_two_looks() -> None:
     assert grown.batches == {1: 2, 8: 1}
     assert grown.share_batched == pytest.approx(0.8)
     assert grown.mean_ms() == pytest.approx({"total": 2.0, "queue": 0.5})
-
-
-async def test_requests_that_wait_share_a_run_up_to_the_limit() -> None:
-    runs: list[list[int]] = []
-    started, all_wait = threading.Event(), threading.Event()
-
-    def work(items: list[int]) -> list[int]:
-        started.set()
-        all_wait.wait(30)
-        runs.append(items)
-        return [10 * item for item in items]
-
-    batcher = Batcher(work, max_items=4)
-    first = asyncio.create_task(batcher.submit([0, 0]))
-    await asyncio.to_thread(started.wait, 30)
-    others = [asyncio.create_task(batcher.submit([n, n])) for n in range(1, 6)]
-    await asyncio.sleep(0)  # all have asked
-    others.pop(2).cancel()
-    await asyncio.sleep(0)
-    all_wait.set()
-    answers = await asyncio.gather(first, *others)
-    batcher.close()
-    assert answers == [[10 * n, 10 * n] for n in (0, 1, 2, 4, 5)]
-    # The caller of 3 is gone, so its images are not embedded.
-    assert runs == [[0, 0], [1, 1, 2, 2], [4, 4, 5, 5]]
-
-
-async def test_a_batch_that_fails_fails_its_callers_and_no_others() -> None:
-    def work(items: list[int]) -> list[int]:
-        if 0 in items:
-            raise ValueError("zero")
-        return items
-
-    batcher = Batcher(work, max_items=1)
-    answers = await asyncio.gather(*(batcher.submit([n]) for n in range(3)), return_exceptions=True)
-    batcher.close()
-    assert isinstance(answers[0], ValueError)
-    assert answers[1:] == [[1], [2]]
 
 
 def test_every_experiment_is_listed_with_its_question_on_one_line() -> None:

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmarks.experiments.dedup.first_scan import counted_steps
-from benchmarks.experiments.dedup.review import measure_one
 from benchmarks.experiments.serving.ensemble import summary_of
-from benchmarks.experiments.serving.soak import Series, records
-from benchmarks.experiments.serving.three_way import summarise
-from benchmarks.fixtures.planted_vectors import THRESHOLD, planted
+from benchmarks.experiments.serving.soak import record
+from benchmarks.experiments.serving.three_way import SYSTEMS, summarise
+from benchmarks.fixtures.planted import THRESHOLD, planted
 from benchmarks.fixtures.server_setting import ServerSetting
 from benchmarks.scripts.install_size import EXTRAS
-from clip_client.dedup import Store, find_duplicates
-from tests.fixtures.images.scenes import scene
 from tests.fixtures.packaging.extras import extras
-from tests.fixtures.reviews import SmallPictures
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_the_server_is_full_at_the_first_point_near_the_best_and_other_vectors_are_invalid() -> None:
@@ -35,7 +26,7 @@ def test_the_server_is_full_at_the_first_point_near_the_best_and_other_vectors_a
     cells = {f"ensemble x{size} round 1": {**one, "rate": rate} for size, rate in rates.items()}
     for cosine, valid in ((1.0, True), (0.9998, False)):
         cells["ensemble start round 1"] = {"seconds": 3.0, "cosine": cosine}
-        found = summary_of(ServerSetting(), list(rates), [], cells)
+        found = summary_of(ServerSetting(), list(rates), cells)
         assert (found["full_at"], found["valid"]) == (4, valid)
 
 
@@ -46,7 +37,8 @@ def three_way(cosine: float = 1.0) -> dict[str, Any]:
         f"{system} x32": [{"rate": rate, "latency_ms": {"p50": 5.0}} for rate in values]
         for system, values in rates.items()
     }
-    return summarise(found, {"plain-batched": 1.0, "ensemble": cosine}, systems, [32])
+    chosen = {name: SYSTEMS[name] for name in systems}
+    return summarise(chosen, [32], found, {"plain-batched": 1.0, "ensemble": cosine}, {})
 
 
 def test_ratios_are_taken_within_each_round() -> None:
@@ -58,26 +50,6 @@ def test_other_vectors_make_a_row_and_the_run_invalid() -> None:
     summary = three_way(cosine=0.99)
     assert not summary["systems"]["ensemble"]["valid"]
     assert not summary["valid"]
-
-
-def test_the_steps_of_a_search_are_found_and_counted(tmp_path: Path) -> None:
-    photos = tmp_path / "photos"
-    photos.mkdir()
-    picture = scene(0, (600, 450))
-    picture.save(photos / "a.jpg")
-    picture.resize((300, 225)).save(photos / "half.jpg")
-    clip: Any = SmallPictures()
-    with Store(tmp_path / "store") as store, counted_steps() as seconds:
-        asyncio.run(find_duplicates(clip, [photos], store=store))
-    assert min(seconds.values()) > 0
-
-
-def test_every_request_of_the_experiment_is_answered() -> None:
-    result = measure_one(5)
-    assert result["groups"] == 5
-    assert [len(result[name]) for name in ("pages_ms", "next_ms", "decision_ms")] == [5, 5, 5]
-    assert min(result["next_ms"]) > 0
-    assert all(0 < first <= every for first, every in result["rules_s"].values())
 
 
 def test_exactly_the_planted_pairs_reach_the_threshold_and_all_are_close_together() -> None:
@@ -99,20 +71,17 @@ def test_every_extra_for_users_is_measured() -> None:
     assert missing == {"baseline", "bench", "dev", "gpu", "tracing"}
 
 
-@pytest.mark.parametrize("restarts", [[0.0] * 99 + [1.0], [1.0] * 100])
-def test_a_restart_is_not_flat_whenever_it_happens(restarts: list[float]) -> None:
-    assert not records({"restarts": Series(exact=True, values=restarts)})["restarts"]["flat"]
-
-
 @pytest.mark.parametrize(
-    ("values", "exact", "flat"),
+    ("name", "values", "flat"),
     [
-        ([10.0] * 10 + [60.0] * 90, False, True),  # grows in the first tenth only
-        ([60.0] * 90 + [62.9] * 10, False, True),
-        ([60.0] * 90 + [63.1] * 10, False, False),
-        ([17.0] * 15 + [18.0] * 85, True, True),  # seen in the second tenth
-        ([17.0] * 90 + [18.0] * 10, True, False),
+        ("memory in MiB", [10.0] * 10 + [60.0] * 90, True),  # grows in the first tenth only
+        ("memory in MiB", [60.0] * 90 + [62.9] * 10, True),
+        ("memory in MiB", [60.0] * 90 + [63.1] * 10, False),
+        ("open files", [17.0] * 15 + [18.0] * 85, True),  # seen in the second tenth
+        ("open files", [17.0] * 90 + [18.0] * 10, False),
+        ("restarts", [0.0] * 99 + [1.0], False),
+        ("restarts", [1.0] * 100, False),
     ],
 )
-def test_what_a_soak_calls_flat(values: list[float], exact: bool, flat: bool) -> None:
-    assert Series(values=values, exact=exact).record()["flat"] is flat
+def test_what_a_soak_calls_flat(name: str, values: list[float], flat: bool) -> None:
+    assert record(name, values)["flat"] is flat

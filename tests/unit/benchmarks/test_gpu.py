@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from benchmarks.experiments.serving import ensemble
 from benchmarks.fixtures.server_setting import ServerSetting
 from benchmarks.gpu import command, run
 from benchmarks.gpu.offline_bundle import copy_tree, requirements, write_checksums
-from benchmarks.harness.meters import GpuMeter
+from benchmarks.harness.meters import gpu_meter
 from preprocess_ensemble.contract import ENCODER
 from preprocess_ensemble.model_repository.config import DEFAULT_SHAPES, configs
 from preprocess_ensemble.serving.tensorrt import usable_gpus
@@ -25,7 +26,7 @@ def test_every_option_of_a_run_is_one_of_the_experiment(capsys: pytest.CaptureFi
     for name, one in command.RUNS.items():
         words = one.options.format(photos="p", output="o", many=2, loads=1).split()
         with pytest.raises(SystemExit):
-            ensemble.measure.main([*words, "--no-such-option"])
+            ensemble.measure([*words, "--no-such-option"])
         assert capsys.readouterr().err.endswith(": error: unrecognized arguments: --no-such-option\n"), name
     assert sum(one.limit_s for one in command.RUNS.values()) <= 25 * 60
 
@@ -89,9 +90,9 @@ def test_a_setting_is_written_as_an_operator_would_write_it(device: str) -> None
 
 
 def test_without_a_card_the_meter_is_silent() -> None:
-    with GpuMeter.running(index=99) as meter:
+    with gpu_meter(index=99) as found:
         pass
-    assert meter.report(10) == {}
+    assert found == {}
 
 
 def test_a_bundle_that_did_not_arrive_whole_is_refused(tmp_path: Path) -> None:
@@ -123,3 +124,4 @@ def test_a_bundle_brings_what_the_package_and_its_server_require() -> None:
     assert {"anyio", "grpcio", "tritonclient[grpc]", "psutil", "nvidia-ml-py", "rich"} <= set(names)
     assert not {"nvidia-pytriton", "PyTurboJPEG"} & set(names), "these come without their dependencies"
     assert "numpy>=1.26,<2" in requirements()
+    assert all(re.match(r"[A-Za-z][\w.\[\]-]*([<>=]|$)", one) for one in requirements()), requirements()

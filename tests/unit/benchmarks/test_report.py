@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from benchmarks.report import command as report
-from benchmarks.report import markdown_tables
 from tests.paths import ROOT
 
 if TYPE_CHECKING:
@@ -46,21 +45,21 @@ def keep(directory: Path, name: str, day: str, **result: Any) -> None:
 def test_tables_come_from_the_newest_result(tmp_path: Path) -> None:
     for day, cosine in (("2026-01-01", 0.99), ("2026-01-02", 1.0)):
         keep(tmp_path, "three_way", day, plan={"rounds": 2}, summary=three_way(cosine))
-    results = report.newest(tmp_path)
-    text = markdown_tables.fill("before\n<!-- three_way -->\nold\n<!-- /three_way -->\nafter\n", results)
+    results = report.newest(tmp_path.glob("*.json"))
+    text = report.fill("before\n<!-- three_way -->\nold\n<!-- /three_way -->\nafter\n", results)
     assert text.startswith("before\n<!-- three_way -->\n2 cores of a CPU (avx2), no GPU;")
     assert text.endswith("\n<!-- /three_way -->\nafter\n")
     assert "| ensemble, JPEG over gRPC | 19.0 | 1.000000 |" in text
     assert "old" not in text
-    assert markdown_tables.fill(text, results) == text
+    assert report.fill(text, results) == text
     assert report.three_way(results["three_way"]["summary"]).startswith(b"\x89PNG")
 
 
 def test_a_table_without_results_names_the_command_that_measures_them() -> None:
-    for name in (*markdown_tables.FIGURES, *markdown_tables.TABLES):
-        text = markdown_tables.fill(f"<!-- {name} -->\n<!-- /{name} -->\n", {})
+    for name in (*report.FIGURES, *report.TABLES):
+        text = report.fill(f"<!-- {name} -->\n<!-- /{name} -->\n", {})
         assert "Not measured yet: `python -m benchmarks " in text, name
-    assert "GPU: not measured yet." in markdown_tables.fill("<!-- gpu -->\n<!-- /gpu -->\n", {})
+    assert "GPU: not measured yet." in report.fill("<!-- gpu -->\n<!-- /gpu -->\n", {})
 
 
 @pytest.mark.parametrize("document", report.DOCUMENTS, ids=str)
@@ -69,15 +68,15 @@ def test_the_documents_state_the_results_that_they_name(document: Path) -> None:
     text = (ROOT / document).read_text(encoding="utf-8")
     results = report.stated(text, ROOT / "benchmarks" / "results")
     assert results
-    assert markdown_tables.fill(text, results) == text
+    assert report.fill(text, results) == text
 
 
 def test_a_new_result_changes_no_document_before_the_report_is_run(tmp_path: Path) -> None:
     keep(tmp_path, "three_way", "2026-01-01", plan={"rounds": 2}, summary=three_way())
-    text = markdown_tables.fill("<!-- three_way -->\n<!-- /three_way -->\n", report.newest(tmp_path))
+    text = report.fill("<!-- three_way -->\n<!-- /three_way -->\n", report.newest(tmp_path.glob("*.json")))
     keep(tmp_path, "three_way", "2026-01-02", plan={"rounds": 2}, summary=three_way(0.99))
     keep(tmp_path, "soak", "2026-01-02")
-    assert markdown_tables.fill(text, report.stated(text, tmp_path)) == text
-    assert "2026-01-02" in markdown_tables.fill(text, report.newest(tmp_path))
+    assert report.fill(text, report.stated(text, tmp_path)) == text
+    assert "2026-01-02" in report.fill(text, report.newest(tmp_path.glob("*.json")))
     typed = text.replace("19.0", "91.0")
-    assert markdown_tables.fill(typed, report.stated(typed, tmp_path)) == text != typed
+    assert report.fill(typed, report.stated(typed, tmp_path)) == text != typed

@@ -9,14 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from clip_client.dedup.compare.similarity_join import alike_links
-from clip_client.dedup.compare.union_find import UnionFind
+from clip_client.dedup.compare.hamming import hash_parts
 from clip_client.distributed import DistributedError
-from clip_client.distributed.cell_join import alike_pairs_on, cell_blocks, hash_parts
+from clip_client.distributed.cell_join import cell_blocks, read_buckets, write_buckets
 from clip_client.distributed.component_groups import join_while_small
-from clip_client.distributed.shuffle import bucket_sizes, read_buckets, write_buckets
+from clip_client.distributed.embedded_rows import Chunk
 from clip_client.distributed.storage import Location
-from tests.fixtures.vectors import clusters
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,17 +42,6 @@ def test_a_chunk_that_is_a_large_cell_is_one_block() -> None:
     assert (block.first, block.end, block.chunks) == (0, 1, (0,))
 
 
-def test_pytorch_finds_the_components_of_numpy() -> None:
-    pytest.importorskip("torch", reason="PyTorch is not installed (extra: export)")
-    vectors = clusters(seed=0, count=60, size=3, spread=0.2)
-    rows = np.arange(len(vectors))
-    expected, found = UnionFind(len(rows)), UnionFind(len(rows))
-    expected.join(*alike_links(rows, vectors, 0.95))
-    found.join(*alike_links(rows, vectors, 0.95, block_rows=64, compare=alike_pairs_on("cpu")))
-    assert 60 <= len(np.unique(expected.labels)) < len(rows)
-    assert found.labels.tolist() == expected.labels.tolist()
-
-
 @pytest.mark.parametrize("most_rows", [20, 200, 1000])
 def test_hashes_that_differ_in_few_bits_are_compared(most_rows: int) -> None:
     random = np.random.default_rng(0)
@@ -66,7 +53,6 @@ def test_hashes_that_differ_in_few_bits_are_compared(most_rows: int) -> None:
     assert (len(parts) == 1) == (most_rows == 1000)
     together = {pair for part in parts for pair in itertools.combinations(sorted(part.tolist()), 2)}
     assert together.issuperset((row % 100, 200 + row) for row in range(400))
-    assert list(hash_parts(hashes, -1, most_rows)) == []
 
 
 def test_components_are_joined_as_long_as_a_worker_can_hold_them() -> None:
@@ -82,16 +68,18 @@ def test_components_are_joined_as_long_as_a_worker_can_hold_them() -> None:
 
 def test_buckets_hold_the_rows_of_all_files(tmp_path: Path) -> None:
     places = [Location.of(tmp_path / name) for name in ("a", "b")]
-    table = pa.table({"number": [10, 11, 12]})
+    chunk = Chunk(number=1, first_row=10, rows=3, pieces=())
+    table = pa.table({"letter": ["x", "y", "z"]})
     rows, buckets = np.array([0, 1, 1, 2]), np.array([3, 0, 3, 0])
-    assert write_buckets(places[0], table, rows, buckets, 4).tolist() == [2, 0, 0, 2]
-    write_buckets(places[1], table, rows[:0], buckets[:0], 4)
-    assert [bucket_sizes(place).tolist() for place in places] == [[2, 0, 0, 2], [0, 0, 0, 0]]
-    assert [own.column("number").to_pylist() for own in read_buckets(places, 0, 4)] == [[11, 12], [], [], [10, 11]]
-    assert [own.column("number").to_pylist() for own in read_buckets(places, 3, 4)] == [[10, 11]]
+    assert write_buckets(places[0], chunk, table, rows, buckets, 4).tolist() == [2, 0, 0, 2]
+    write_buckets(places[1], chunk, table, rows[:0], buckets[:0], 4)
+    read = [own.to_pydict() for own in read_buckets(places, 0, 4)]
+    assert read[0] == {"letter": ["y", "z"], "row": [11, 12]}
+    assert [own["row"] for own in read] == [[11, 12], [], [], [10, 11]]
+    assert [own.to_pydict() for own in read_buckets(places, 3, 4)] == read[3:]
 
 
 def test_a_damaged_file_of_the_shuffle_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.arrow").write_bytes(b"nothing")
     with pytest.raises(DistributedError, match=r"a\.arrow cannot be read .* remove it and run again"):
-        bucket_sizes(Location.of(tmp_path / "a.arrow"))
+        next(read_buckets([Location.of(tmp_path / "a.arrow")], 0, 1))

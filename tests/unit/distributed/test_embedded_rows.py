@@ -15,14 +15,7 @@ from clip_client.dedup.search import OFF, GroupRules
 from clip_client.dedup.store.parquet_store import table_of
 from clip_client.distributed import DistributedError
 from clip_client.distributed.component_groups import group_photos
-from clip_client.distributed.embedded_rows import (
-    chunks_of,
-    embedded_files,
-    first_with_content,
-    inspect_files,
-    read_facts,
-    vectors_in,
-)
+from clip_client.distributed.embedded_rows import EmbeddedRows, drawn, first_with_content, read_facts, vectors_in
 from clip_client.distributed.partition_folder import embedded_schema
 from clip_client.distributed.storage import Location
 from tests.fixtures.embedded_rows import MODEL, embedded_row, write_embedded, write_vectors
@@ -33,29 +26,29 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from clip_client.distributed.embedded_rows import EmbeddedFile
+    from clip_client.distributed.embedded_rows import Chunk
 
 VECTORS = clusters(seed=0, count=300, size=1, spread=0)
 
 
-def inspected(folder: Path) -> list[EmbeddedFile]:
-    place = Location.of(folder)
-    return inspect_files([place.at(info.path) for info in embedded_files(place)])
+def chunks_in(folder: Path, most_rows: int = 1000) -> tuple[Chunk, ...]:
+    return EmbeddedRows.of(Location.of(folder), most_rows).chunks
 
 
 def test_chunks_hold_each_row_once_and_in_order(tmp_path: Path) -> None:
     write_vectors(tmp_path, VECTORS, partitions=2)  # 150 rows each, in row groups of 64, 64 and 22
-    chunks = chunks_of(inspected(tmp_path), 100)
+    chunks = chunks_in(tmp_path, 100)
     assert [(chunk.first_row, chunk.rows) for chunk in chunks] == [(0, 64), (64, 86), (150, 64), (214, 86)]
     read = np.concatenate([vectors_in(chunk.read(["vector"])) for chunk in chunks])
     np.testing.assert_array_equal(read, VECTORS)
 
 
 def test_runs_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
-    for name in ("part-100000.parquet", "part-00002.parquet", "part-99999-" + 32 * "0" + ".parquet"):
-        write_embedded(tmp_path / name, [])
-    names = [info.base_name for info in embedded_files(Location.of(tmp_path))]
-    assert [int(name[5:-8].partition("-")[0]) for name in names] == [2, 99999, 100000]
+    names = ("part-00002.parquet", f"part-99999-{32 * '0'}.parquet", "part-100000.parquet")
+    for name in sorted(names):
+        write_embedded(tmp_path / name, [embedded_row("/a.jpg", VECTORS[0], b"a")])
+    (chunk,) = chunks_in(tmp_path)
+    assert [place.name for place, _ in chunk.pieces] == list(names)
 
 
 def without_column(path: Path) -> None:
@@ -88,17 +81,19 @@ def test_bad_input_is_named(tmp_path: Path, damage: Any, reason: str) -> None:
     write_vectors(tmp_path, VECTORS, partitions=2)
     damage(tmp_path / "part-00001.parquet")
     with pytest.raises(DistributedError, match=rf"part-00001\.parquet {reason}"):
-        inspected(tmp_path)
+        chunks_in(tmp_path)
 
 
 def test_a_folder_without_vectors_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DistributedError, match=f"{tmp_path} holds no vectors"):
-        embedded_files(Location.of(tmp_path))
+    for _ in range(2):
+        with pytest.raises(DistributedError, match=f"{tmp_path} holds no vectors"):
+            chunks_in(tmp_path)
+        write_embedded(tmp_path / "part-00000.parquet", [])
 
 
 def test_a_file_that_is_damaged_meanwhile_is_named(tmp_path: Path) -> None:
     write_vectors(tmp_path, VECTORS, partitions=1)
-    (chunk,) = chunks_of(inspected(tmp_path), 1000)
+    (chunk,) = chunks_in(tmp_path)
     (tmp_path / "part-00000.parquet").unlink()
     with pytest.raises(DistributedError, match=r"part-00000\.parquet cannot be read"):
         read_facts(chunk, 1.0, 1.0)
@@ -106,7 +101,7 @@ def test_a_file_that_is_damaged_meanwhile_is_named(tmp_path: Path) -> None:
 
 def facts_of(rows: list[dict[str, Any]], folder: Path) -> NDArray[Any]:
     write_embedded(folder / "part-00000.parquet", rows)
-    (chunk,) = chunks_of(inspected(folder), 1000)
+    (chunk,) = chunks_in(folder)
     return read_facts(chunk, 0.0, 0.0)[0]
 
 
@@ -129,14 +124,16 @@ def test_of_two_rows_of_one_path_the_later_counts(tmp_path: Path) -> None:
 def test_a_sample_is_drawn_by_content(tmp_path: Path) -> None:
     rows = [embedded_row(f"/{number}", vector, b"%d" % (number % 150)) for number, vector in enumerate(VECTORS)]
     write_embedded(tmp_path / "part-00000.parquet", rows)
-    (chunk,) = chunks_of(inspected(tmp_path), 1000)
-    _, sample = read_facts(chunk, 0.5, 0.2)
+    (chunk,) = chunks_in(tmp_path)
+    facts, vectors = read_facts(chunk, 0.5, 0.2)
+    for_cells, for_recall = drawn(facts, (0.5, 0.2))
     # The sample of a random draw of 150 has these sizes with a probability of more than 0.999.
-    assert 2 * 50 < sample["for_cells"].sum() < 2 * 100
-    assert 2 * 10 < sample["for_recall"].sum() < 2 * 50
-    first = sample["row"][sample["row"] < 150]
-    assert sample["row"].tolist() == [*first, *first + 150]
-    np.testing.assert_array_equal(sample["vector"], VECTORS[sample["row"]])
+    assert 2 * 50 < for_cells.sum() < 2 * 100
+    assert 2 * 10 < for_recall.sum() < 2 * 50
+    assert 0 < (for_cells & for_recall).sum() < for_recall.sum()
+    for own in (for_cells, for_recall):
+        np.testing.assert_array_equal(own[:150], own[150:])
+    np.testing.assert_array_equal(vectors, VECTORS[for_cells | for_recall])
 
 
 def test_of_a_content_that_failed_once_the_row_with_the_vector_counts() -> None:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 import uuid
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
-from clip_client import VectorsError
 from clip_client._vectors.vector_file import FileModel, FileVersion, vector_row
 from clip_client._vectors.vector_folder import VectorFolder
 from clip_client.distributed import DistributedError, image_files
@@ -37,8 +36,8 @@ def partitions(*names: str) -> list[Partition]:
     return [partition for name in names for partition in image_files([f"/photos/{name}"])]
 
 
-def write(folder: PartitionFolder, partition: Partition, number: int, *values: float) -> None:
-    with folder.writing(partition, number) as add:
+def write(folder: PartitionFolder, partition: Partition, *values: float) -> None:
+    with folder.writing(partition) as add:
         add([vector_row(FileVersion(path=partition.name), np.array(values, np.float32))])
 
 
@@ -49,21 +48,24 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 def test_a_run_that_starts_again_has_its_number_and_what_is_left(address: str) -> None:
     folder, (a, b) = folder_at(address), partitions("a", "b")
-    first = folder.plan([a, b])
-    assert (first.number, list(first.partitions)) == (0, [a, b])
-    write(folder, a, first.number, 1, 0)
-    again = folder.plan([a, b])
-    assert (again.number, list(again.partitions), len(again.finished)) == (0, [b], 0)
+    first, left = folder.begin([a, b])
+    assert (first.number, left) == (0, [a, b])
+    write(first, a, 1, 0)
+    again, left = folder.begin([a, b])
+    assert (again.number, left, len(again.finished)) == (0, [b], 0)
 
 
 def test_other_input_gets_the_next_number_and_knows_finished_images(address: str) -> None:
     folder, (a, b) = folder_at(address), partitions("a", "b")
-    write(folder, a, folder.plan([a]).number, 1, 0)
+    write(folder.begin([a])[0], a, 1, 0)
     grown = image_files(["/photos/a", "/photos/b"])
-    plan = folder.plan(grown)
-    assert (plan.number, list(plan.partitions)) == (1, grown)
-    assert plan.finished.tolist() == [FileVersion(path="/photos/a").key]
-    assert folder.plan([b]).number == 2
+    begun, left = folder.begin(grown)
+    assert (begun.number, left) == (1, grown)
+    assert begun.finished.tolist() == [FileVersion(path="/photos/a").key]
+    write(folder.begin([b])[0], b, 0, 1)
+    # This run has what the last one wrote, and something that the last one did not have.
+    (c,) = partitions("c")
+    assert [folder.begin(some)[0].number for some in ([b, c], [a, c], [a, b, c])] == [1, 2, 1]
 
 
 def test_the_later_run_counts_for_a_local_reader_whatever_its_key(tmp_path: Path) -> None:
@@ -72,7 +74,7 @@ def test_the_later_run_counts_for_a_local_reader_whatever_its_key(tmp_path: Path
     for number in range(8):  # the keys of the files are in no order
         version = FileVersion(path="/photos/a", size_bytes=number)
         (partition,) = partitions(f"{number}")
-        with folder.writing(partition, number) as add:
+        with replace(folder, number=number).writing(partition) as add:
             add([vector_row(version, np.array([number, 0], np.float32))])
     (batch,) = VectorFolder(tmp_path, MODEL).batches()
     assert batch.vectors.tolist() == [[7, 0]]
@@ -80,17 +82,17 @@ def test_the_later_run_counts_for_a_local_reader_whatever_its_key(tmp_path: Path
     local.add(vector_row(FileVersion(path="/photos/a"), np.array([9, 0], np.float32)))
     local.flush()
     assert [path.name for path in local.written] == ["part-00008.parquet"]
-    assert folder.plan([a]).number == 9
+    assert folder.begin([a])[0].number == 9
 
 
 def test_a_file_appears_when_it_is_complete(address: str) -> None:
     folder, (a,) = folder_at(address), partitions("a")
-    plan = folder.plan([a])
-    with suppress(KeyboardInterrupt), folder.writing(a, plan.number) as add:
+    begun, _ = folder.begin([a])
+    with suppress(KeyboardInterrupt), begun.writing(a) as add:
         add([vector_row(FileVersion(path="a"), np.array([1, 0], np.float32))])
-        assert len(folder.plan([a]).partitions) == 1
+        assert folder.begin([a])[1] == [a]
         raise KeyboardInterrupt
-    assert [info.base_name for info in folder.location.files(recursive=True)] == ["_manifest.json"]
+    assert folder.location.files(recursive=True) == []
 
 
 def test_what_a_killed_worker_left_is_removed_when_it_is_old(tmp_path: Path) -> None:
@@ -98,36 +100,16 @@ def test_what_a_killed_worker_left_is_removed_when_it_is_old(tmp_path: Path) -> 
     for path in (old, new):
         path.touch()
     os.utime(old, (0, 0))
-    folder_at(tmp_path).plan([])
+    folder_at(tmp_path).begin([])
     assert [old.exists(), new.exists()] == [False, True]
     VectorFolder(tmp_path, MODEL).remove_abandoned()
     assert not new.exists()
 
 
-def test_vectors_of_another_id_are_refused(tmp_path: Path) -> None:
-    folder, (a,) = folder_at(tmp_path), partitions("a")
-    write(folder, a, folder.plan([a]).number, 1, 0)
-    other = folder_at(tmp_path, FileModel("m", "m|p|thumb", 2))
-    with pytest.raises(VectorsError, match=r"is about vectors of m\|p\|original, .* those of m\|p\|thumb"):
-        other.plan([a])
-    (tmp_path / "_manifest.json").unlink()
-    with pytest.raises(VectorsError, match=r"part-00000-\w{32}\.parquet is about vectors of m\|p\|original"):
-        other.plan(partitions("b"))
-
-
-def test_a_damaged_manifest_or_file_is_named(tmp_path: Path) -> None:
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "part-00000.parquet").write_bytes(b"no Parquet")
     with pytest.raises(DistributedError, match=r"part-00000\.parquet cannot be read"):
-        folder_at(tmp_path).plan(partitions("a"))
-    (tmp_path / "part-00000.parquet").unlink()
-    (tmp_path / "_manifest.json").write_text("{")
-    with pytest.raises(DistributedError, match=r"_manifest\.json is damaged"):
-        folder_at(tmp_path).plan(partitions("a"))
-
-
-def test_the_manifest_names_the_vector_id(tmp_path: Path) -> None:
-    folder_at(tmp_path).plan(partitions("a"))
-    assert json.loads((tmp_path / "_manifest.json").read_text())["vector_id"] == "m|p|original"
+        folder_at(tmp_path).begin(partitions("a"))
 
 
 def test_importing_the_package_loads_neither_ray_nor_pyarrow() -> None:

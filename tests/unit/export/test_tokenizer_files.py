@@ -9,7 +9,6 @@ from typing import Any
 import huggingface_hub
 import pytest
 from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
-from open_clip.tokenizer import SimpleTokenizer
 
 from preprocess_ensemble.export.model_source import ExportError, WrongChoice
 from preprocess_ensemble.export.tokenizer_files import write_tokenizer
@@ -18,6 +17,8 @@ from tests.fixtures.texts.tokenizers import write_gemma, write_xlm_roberta
 
 
 def test_clips_vocabulary_is_that_of_open_clip(tmp_path: Path) -> None:
+    from open_clip.tokenizer import SimpleTokenizer
+
     config, _ = write_tokenizer(tmp_path, {"context_length": 32})
     assert config == TokenizerConfig(kind="clip-bpe", clean="lower", context_length=32)
     model = json.loads((tmp_path / TOKENIZER_FILE).read_text(encoding="utf-8"))["model"]

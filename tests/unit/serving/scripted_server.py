@@ -1,38 +1,43 @@
-"""A supervisor in simulated time, of a server that does what a script says."""
+"""A supervisor in simulated time, of a server that does what a script or the clock says."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Final, cast
 
 from preprocess_ensemble.serving.config import ServeConfig
 from preprocess_ensemble.serving.supervisor import Supervisor
 from preprocess_ensemble.serving.triton_backend import Probe, ProbeOutcome, Step
 from tests.fixtures.simulated_time import simulate
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 OK = Probe(outcome=ProbeOutcome.OK, model_id="m@1")
 CONNECTING = Probe(outcome=ProbeOutcome.SLOW, step=Step.CONNECT, message="No server answers.")
 SLOW = Probe(outcome=ProbeOutcome.SLOW, message="No answer in time.")
 BROKEN = Probe(outcome=ProbeOutcome.BROKEN, message="The model's process died; so it did.")
 SHORT = Probe(outcome=ProbeOutcome.SHORT, step=Step.SHARED_MEMORY, message="Too little.", model_id="m@1")
-FAST = ServeConfig(repository=Path(), canary_interval_s=0.001, frozen_after_s=0.05, start_timeout_s=5)
+LIMITS: Final = ServeConfig(repository=Path())
+"""The real ones."""
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 class FakeProcess:
     pid = os.getpid()
-    opened = True
 
     def __init__(self) -> None:
         self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.opened = True
         self.stops: list[float] = []
         self.computing: Callable[[], float] = lambda: 0.0
+        self.stub_ended: Callable[[], None] = lambda: None
 
     @property
     def running(self) -> bool:
@@ -42,7 +47,8 @@ class FakeProcess:
         return self.computing()
 
     def watch_stubs(self, ended: Callable[[], None]) -> None:
-        """The stubs of this process never end."""
+        """The stubs of this process end when a test says so."""
+        self.stub_ended = ended
 
     async def ended(self) -> int:
         return await asyncio.shield(self._end)
@@ -62,33 +68,92 @@ class FakeProcess:
 
 @dataclass
 class FakeServer:
-    """Answers probes from ``script``; when that is used up it goes on with OK and tells the supervisor to stop."""
+    """Answers probes from ``script``; when that is used up it goes on with OK and tells the supervisor to stop.
 
-    script: list[Probe | str]
-    counts: list[float | None] = field(default_factory=list)
-    """Finished requests, one for each time that the supervisor asks."""
+    Without a script it behaves by the clock: each callback gets the seconds since the latest start.
+    """
+
+    script: list[Probe | str] | None = None
+    """``"die"`` and ``"crash"`` end the process, ``"reload"`` requests a reload."""
+    canary: Callable[[float], Probe] = lambda _: OK
+    computed: Callable[[float], float] = lambda _: 0.0
+    """Processor time so far."""
+    dies_at: Callable[[int], float | None] = lambda _: None
+    """Number of the start, from 0 -> how many seconds later that process ends by itself."""
+    exit_code: int = 1
+    """Of a process that ends by itself."""
+    opened: bool = True
+    """Whether its port was open then."""
+    finished: Callable[[float], float | None] = lambda _: None
+    """Requests finished so far, by the server's own count."""
     make: Callable[[], FakeProcess] = FakeProcess
     """Starts a process."""
     processes: list[FakeProcess] = field(default_factory=list)
-    statuses: list[str] = field(default_factory=list)
+    starts: list[float] = field(default_factory=list)
+    canaries: list[float] = field(default_factory=list)
+    reports: list[tuple[bool, Any]] = field(default_factory=list)
+    """What was reported just before each canary."""
     ready: list[Probe] = field(default_factory=list)
     supervisor: Supervisor = field(init=False)
 
-    def run(self, config: ServeConfig = FAST) -> None:
-        """Supervise it until the supervisor stops, for a minute at most."""
+    def run(
+        self,
+        *,
+        until: float | None = None,
+        at: Mapping[float, Callable[[], object]] | None = None,
+        config: ServeConfig = LIMITS,
+    ) -> None:
+        """Supervise it until the script ends or until this time, at which it is stopped.
+
+        ``at`` maps moments to what happens then.
+        """
 
         async def supervise() -> None:
+            loop = asyncio.get_running_loop()
             self.supervisor = Supervisor(cast("Any", self), config)
-            await asyncio.wait_for(self.supervisor.run(self.ready.append), timeout=60)
+            if until is not None:
+                loop.call_at(until, self.supervisor.stop)
+            for moment, happens in (at or {}).items():
+                loop.call_at(moment, happens)
+            await asyncio.wait_for(self.supervisor.run(self.ready.append), timeout=100_000)
 
         simulate(supervise())
 
-    async def start(self) -> FakeProcess:
-        self.processes.append(self.make())
+    @property
+    def statuses(self) -> list[str]:
+        return [report["status"] for _, report in self.reports]
+
+    @property
+    def pauses(self) -> list[float]:
+        """Between the starts."""
+        return [later - earlier for earlier, later in pairwise(self.starts)]
+
+    @property
+    def stops(self) -> list[list[float]]:
+        """For how long each process was drained whenever it was stopped."""
+        return [process.stops for process in self.processes]
+
+    @property
+    def process(self) -> FakeProcess:
         return self.processes[-1]
 
+    async def start(self) -> FakeProcess:
+        started = now()
+        assert len(self.starts) < 100, "restarted without a pause"
+        process = self.make()
+        process.opened = self.opened
+        process.computing = lambda: self.computed(now() - started)
+        if (dies_at := self.dies_at(len(self.starts))) is not None:
+            asyncio.get_running_loop().call_later(dies_at, process.die, self.exit_code)
+        self.processes.append(process)
+        self.starts.append(started)
+        return process
+
     async def probe(self) -> Probe:
-        self.statuses.append(self.supervisor.report()[1]["status"])
+        self.canaries.append(now())
+        self.reports.append(self.supervisor.report())
+        if self.script is None:
+            return self.canary(now() - self.starts[-1])
         if not self.script:
             self.supervisor.stop()
             return OK
@@ -98,8 +163,8 @@ class FakeServer:
         if step == "reload":
             self.supervisor.reload()
             return OK
-        self.processes[-1].die(-signal.SIGABRT if step == "crash" else 1)
+        self.process.die(-signal.SIGABRT if step == "crash" else 1)
         return SLOW
 
     async def progress(self) -> float | None:
-        return self.counts.pop(0) if self.counts else None
+        return self.finished(now())

@@ -40,7 +40,11 @@ def test_a_zombie_does_not_run() -> None:
 
 async def test_the_end_of_a_grandchild_calls_back_once() -> None:
     leader = await asyncio.create_subprocess_exec(
-        "sh", "-c", "sleep 600 & sleep 600 & echo $!; wait", start_new_session=True, stdout=subprocess.PIPE
+        "sh",
+        "-c",
+        "sleep 600 > /dev/null & sleep 600 > /dev/null & echo $!; wait",
+        start_new_session=True,
+        stdout=subprocess.PIPE,
     )
     assert leader.stdout is not None
     last = int(await leader.stdout.readline())
@@ -48,6 +52,9 @@ async def test_the_end_of_a_grandchild_calls_back_once() -> None:
     watch = watch_ends(leader.pid, lambda: ends.put_nowait(None))
     os.kill(last, signal.SIGKILL)
     await asyncio.wait_for(ends.get(), timeout=60)
+    leader.kill()  # which is watched by its parent
+    await leader.wait()
+    await asyncio.sleep(0.05)
     watch.close()
     os.killpg(leader.pid, signal.SIGKILL)
     await leader.communicate()

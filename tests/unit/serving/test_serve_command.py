@@ -292,8 +292,10 @@ def test_the_cpp_backend_has_no_bf16(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("CLIP_TRITON", "/nowhere")
-    (backend := tmp_path / "backends" / "onnxruntime").mkdir(parents=True)
-    (backend / "libtriton_onnxruntime.so").touch()
+    backends = ("python/triton_python_backend_stub", "onnxruntime/libtriton_onnxruntime.so")
+    for name in ("bin/tritonserver", *(f"backends/{backend}" for backend in backends)):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
     test_misuse_exits_with_2(
         [f"--triton={tmp_path}", "--precision=bf16"], "this one has the C++ ONNX Runtime backend", capsys
     )

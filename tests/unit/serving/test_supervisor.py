@@ -1,11 +1,12 @@
-"""The supervisor's decisions, with a scripted server.
+"""The supervisor's decisions, with its real intervals and limits in simulated time.
 
-test_supervisor_timers.py tests its timers, and tests/live/serving/test_serve.py a real server.
+tests/live/serving/test_serve.py tests it with a real server.
 """
 
 from __future__ import annotations
 
 import asyncio
+import signal
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,25 +14,51 @@ import pytest
 
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.serving.supervisor import DRAIN_S
-from preprocess_ensemble.serving.triton_backend import Probe, ProbeOutcome, Step
-from tests.unit.serving.scripted_server import BROKEN, CONNECTING, FAST, OK, SHORT, SLOW, FakeProcess, FakeServer
+from preprocess_ensemble.serving.triton_backend import Probe, Step
+from tests.unit.serving.scripted_server import (
+    BROKEN,
+    CONNECTING,
+    LIMITS,
+    OK,
+    SHORT,
+    SLOW,
+    FakeProcess,
+    FakeServer,
+    now,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+WRONG = replace(BROKEN, step=Step.HANDSHAKE)
 
-def test_a_healthy_server_is_not_restarted_and_is_drained_at_the_end() -> None:
-    server = FakeServer([OK, OK, OK])
+
+@pytest.mark.parametrize(
+    ("script", "stops"),
+    [
+        ([OK, OK], [[DRAIN_S]]),
+        ([OK, SLOW], [[DRAIN_S]]),
+        ([OK, SHORT], [[DRAIN_S]]),
+        (["reload", OK], [[DRAIN_S], [DRAIN_S]]),
+        ([OK, "reload", OK], [[DRAIN_S], [DRAIN_S]]),
+        ([OK, BROKEN, OK], [[0], [DRAIN_S]]),
+        ([OK, "die", OK], [[0], [DRAIN_S]]),
+        (["crash", OK], [[0], [DRAIN_S]]),
+        ([OK, "reload", WRONG, WRONG, WRONG, OK], [[DRAIN_S], [0], [DRAIN_S]]),
+    ],
+    ids=["well", "stuck", "degraded", "reload at start", "reload", "broken", "ended", "crash at start", "new model"],
+)
+def test_what_may_have_requests_is_drained_and_only_the_first_start_is_announced(
+    script: list[Probe | str], stops: list[list[float]]
+) -> None:
+    server = FakeServer(list(script))
     server.run()
-    assert server.ready == [OK], "announced once"
-    assert [process.stops for process in server.processes] == [[DRAIN_S]]
+    assert server.stops == stops
+    assert server.ready == [OK]
 
 
 def test_a_broken_model_restarts_the_server_at_once_each_time(caplog: pytest.LogCaptureFixture) -> None:
-    server = FakeServer([OK, *[BROKEN, OK] * 4])
-    server.run()
-    assert len(server.processes) == 5
-    assert [process.stops for process in server.processes[:-1]] == [[0]] * 4, "there is nothing to drain"
+    FakeServer([OK, *[BROKEN, OK] * 4]).run()
     assert caplog.text.count("restarting tritonserver: canary: The model's process died; so it did.\n") == 4, (
         "none was delayed"
     )
@@ -39,126 +66,63 @@ def test_a_broken_model_restarts_the_server_at_once_each_time(caplog: pytest.Log
 
 @pytest.mark.parametrize("death", ["server", "stub"])
 def test_a_death_does_not_wait_for_a_running_canary(death: str) -> None:
-    stub_ended: list[Callable[[], None]] = []
-
-    class Doomed(FakeProcess):
-        def watch_stubs(self, ended: Callable[[], None]) -> None:
-            stub_ended.append(ended)
-
     class Server(FakeServer):
-        async def start(self) -> FakeProcess:
-            self.processes.append(Doomed())
-            return self.processes[-1]
-
         async def probe(self) -> Probe:
-            if len(self.statuses) != 1:
-                return await super().probe()
-            self.statuses.append("waits")
-            if death == "server":
-                self.processes[0].die(1)
-            else:
-                stub_ended[0]()
-            await asyncio.Event().wait()
-            raise AssertionError("nothing sets this")
+            probe = await super().probe()
+            if len(self.canaries) == 2:
+                if death == "server":
+                    self.process.die(1)
+                else:
+                    self.process.stub_ended()
+                await asyncio.Event().wait()
+            return probe
 
-    server = Server([OK, BROKEN])
-    if death == "server":
-        server.script = [OK]
+    server = Server([OK, OK, BROKEN] if death == "stub" else [OK, OK])
     server.run()
     assert len(server.processes) == 2
     # Between the death of the stub and the answer of the next canary it is not called healthy.
-    assert server.statuses[:3] == ["starting", "waits", "failing" if death == "stub" else "restarting"]
+    assert server.statuses[:3] == ["starting", "ready", "failing" if death == "stub" else "restarting"]
+    assert server.canaries[1] == server.canaries[2]
 
 
 def test_the_reason_of_a_restart_is_reported_until_the_server_is_healthy() -> None:
-    reports: list[tuple[bool, Any]] = []
-
-    class Server(FakeServer):
-        async def start(self) -> FakeProcess:
-            process = await super().start()
-            if len(self.processes) == 2:
-                process.die(7)
-            if len(self.processes) == 3:
-                reports.append(self.supervisor.report())
-            return process
-
-        async def probe(self) -> Probe:
-            if len(self.processes) == 3:
-                reports.append(self.supervisor.report())
-            return await super().probe()
-
-    Server([OK, "die", CONNECTING, OK, OK]).run()
-    *restarting, well, _ = reports
-    assert len(restarting) == 3
-    for healthy, report in restarting:
-        assert not healthy
+    server = FakeServer(
+        canary=lambda age: OK if len(server.starts) == 1 or age > 1 else CONNECTING,
+        dies_at=lambda number: (5, 0)[number] if number < 2 else None,
+        exit_code=7,
+    )
+    server.run(until=15)
+    restarting = [report for healthy, report in server.reports if report["restarts"] == 2 and not healthy]
+    assert restarting
+    for report in restarting:
         assert (report["status"], report["step"]) == ("restarting", "start")
         assert report["message"] == "tritonserver ended while it started: exit code 7"
-    assert well == (True, {"status": "ready", "model": "m@1", "restarts": 2})
+    assert server.reports[-1] == (True, {"status": "ready", "model": "m@1", "restarts": 2})
 
 
-def test_a_server_without_enough_shared_memory_is_degraded_and_not_restarted(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_the_report_has_the_model_of_the_last_canary() -> None:
+    server = FakeServer(canary=lambda age: replace(OK, model_id="new@2" if age > 5 else "old@1"))
+    server.run(until=11)
+    assert [report["model"] for _, report in server.reports] == ["", "old@1", "old@1", "new@2"]
+
+
+def test_a_server_without_enough_shared_memory_is_degraded(caplog: pytest.LogCaptureFixture) -> None:
     server = FakeServer([OK, SHORT, SHORT, OK])
-    reports = []
-    probe = server.probe
-
-    async def note() -> Probe:
-        reports.append(server.supervisor.report())
-        return await probe()
-
-    server.probe = note  # type: ignore[method-assign]
     server.run()
-    assert [report["status"] for _, report in reports] == ["starting", "ready", "degraded", "degraded", "ready"]
-    assert reports[2][0] is False
-    assert (reports[2][1]["step"], reports[2][1]["message"]) == ("shared memory", "Too little.")
+    assert server.statuses == ["starting", "ready", "degraded", "degraded", "ready"]
+    healthy, report = server.reports[2]
+    assert (healthy, report["step"], report["message"]) == (False, "shared memory", "Too little.")
     assert caplog.text.count("degraded: Too little.") == 1
     assert len(server.processes) == 1
 
 
-def test_a_server_that_ends_is_restarted_and_not_announced_again(caplog: pytest.LogCaptureFixture) -> None:
-    server = FakeServer([OK, "die", OK])
-    server.run()
-    assert (len(server.processes), len(server.ready)) == (2, 1)
-    assert "restarting tritonserver: tritonserver ended (exit code 1)" in caplog.text
-
-
-@pytest.mark.parametrize("script", [[OK, "reload", OK, OK], ["reload", OK, OK]], ids=["at work", "starting"])
-def test_a_reload_drains_and_restarts_the_server(script: list[Probe | str]) -> None:
-    server = FakeServer(list(script))
-    server.run()
-    assert [process.stops for process in server.processes] == [[DRAIN_S], [DRAIN_S]]
-    assert len(server.ready) == 1
-
-
-def test_overload_is_reported_and_not_restarted() -> None:
-    slow: list[Probe | str] = [SLOW] * 5
-    server = FakeServer([OK, *slow, OK, OK], counts=[10, 20, 30, 40, 50])
-    # Any wait without progress would be too long.
-    server.run(replace(FAST, frozen_after_s=0.0))
-    assert len(server.processes) == 1
-    assert "overloaded" in server.statuses
-    assert server.statuses[-1] == "ready"
-
-
-def test_a_first_start_that_fails_is_an_error() -> None:
-    server = FakeServer(["die"])
-    with pytest.raises(ReportedError, match=r"ended while it started: exit code 1"):
+@pytest.mark.parametrize("first", ["die", "crash"])
+def test_a_first_start_that_fails_is_an_error_and_one_that_crashes_is_tried_once_more(first: str) -> None:
+    server = FakeServer([first, "crash", OK])
+    code = {"die": 1, "crash": -signal.SIGABRT}[first]
+    with pytest.raises(ReportedError, match=f"ended while it started: exit code {code}"):
         server.run()
-    assert server.processes[0].stops == [0]
-
-
-def test_a_first_start_that_crashes_is_tried_once_more(caplog: pytest.LogCaptureFixture) -> None:
-    server = FakeServer(["crash", OK])
-    server.run()
-    assert server.ready == [OK]
-    assert [process.stops for process in server.processes] == [[0], [DRAIN_S]]
-    assert "tritonserver ended while it started: exit code -6; trying once more" in caplog.text
-    twice = FakeServer(["crash", "crash", OK])
-    with pytest.raises(ReportedError, match="exit code -6"):
-        twice.run()
-    assert len(twice.processes) == 2
+    assert server.stops == [[0]] * (1 if first == "die" else 2)
 
 
 def test_a_first_start_that_crashes_while_it_is_stopped_is_not_tried_again() -> None:
@@ -173,13 +137,21 @@ def test_a_first_start_that_crashes_while_it_is_stopped_is_not_tried_again() -> 
     assert not server.ready
 
 
-def test_a_model_that_loads_but_is_wrong_is_an_error_at_start() -> None:
-    wrong = Probe(outcome=ProbeOutcome.BROKEN, step=Step.HANDSHAKE, message="Another contract.")
-    with pytest.raises(ReportedError, match="handshake: Another contract"):
-        FakeServer([wrong, wrong, wrong]).run()
-    server = FakeServer([CONNECTING] * 5)
-    server.run()
-    assert len(server.processes) == 1, "a server that does not answer yet is waited for"
+def test_a_start_may_take_ten_minutes_and_no_longer(caplog: pytest.LogCaptureFixture) -> None:
+    slow = FakeServer(canary=lambda age: OK if age > 599 else CONNECTING)
+    slow.run(until=610)
+    assert slow.starts == [0]
+    assert caplog.messages[:3] == ["loading the models", "still loading after 10 s", "still loading after 20 s"]
+    never = FakeServer(canary=lambda _: CONNECTING)
+    with pytest.raises(ReportedError, match="not ready within 600 s: No server answers"):
+        never.run(until=10_000)
+    assert 600 <= never.canaries[-1] < 601
+
+
+def test_a_model_that_is_wrong_three_times_is_an_error_at_start() -> None:
+    FakeServer([WRONG, WRONG, *[SLOW] * 5, OK]).run()
+    with pytest.raises(ReportedError, match="handshake: The model's process died"):
+        FakeServer([WRONG, WRONG, WRONG]).run()
 
 
 def test_a_dead_server_is_unhealthy_while_its_stubs_are_cleared_away() -> None:
@@ -188,55 +160,34 @@ def test_a_dead_server_is_unhealthy_while_its_stubs_are_cleared_away() -> None:
 
     class Process(FakeProcess):
         async def stop(self, *, drain_s: float) -> None:
-            if server.ready and not reports:
-                reports.append(server.supervisor.report())
+            reports.append(server.supervisor.report())
             await super().stop(drain_s=drain_s)
 
     server = FakeServer([OK, "die", OK], make=Process)
     server.run()
-    ((healthy, report),) = reports
+    healthy, report = reports[0]
     assert not healthy
     assert (report["status"], report["step"], report["message"]) == ("restarting", "start", "tritonserver ended")
 
 
 def test_a_stop_between_restarts_drains_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """A server that is loading its models would take all the time that running requests may have."""
-
-    class Server(FakeServer):
-        async def probe(self) -> Probe:
-            if len(self.processes) == 2:
-                self.supervisor.stop()
-                await asyncio.Event().wait()
-            return await super().probe()
-
-    server = Server([OK, "die"])
-    server.run()
-    assert [process.stops for process in server.processes] == [[0], [0]]
+    server = FakeServer(canary=lambda _: CONNECTING if server.starts[1:] else OK, dies_at=lambda n: None if n else 5)
+    server.run(until=10)
+    assert server.stops == [[0], [0]]
     assert "tritonserver is ready again" not in caplog.text
 
 
-def test_a_server_that_did_not_start_after_a_reload_is_not_drained() -> None:
-    wrong = replace(BROKEN, step=Step.HANDSHAKE)
-    server = FakeServer([OK, "reload", wrong, wrong, wrong, OK])
-    server.run()
-    assert [process.stops for process in server.processes] == [[DRAIN_S], [0], [DRAIN_S]]
-
-
-@pytest.mark.parametrize("last", [SLOW, SHORT], ids=["stuck", "degraded"])
-def test_a_server_that_may_have_requests_is_drained(last: Probe) -> None:
-    server = FakeServer([OK, last])
-    server.run()
-    assert server.processes[0].stops == [DRAIN_S]
+def test_a_server_that_is_stopped_while_it_starts_is_not_announced() -> None:
+    server = FakeServer(canary=lambda _: CONNECTING)
+    server.run(until=5)
+    assert (server.ready, server.stops) == ([], [[0]])
 
 
 def test_a_server_whose_model_has_died_is_not_drained() -> None:
-    class Doomed(FakeProcess):
-        def watch_stubs(self, ended: Callable[[], None]) -> None:
-            ended()
-
-    server = FakeServer([OK], make=Doomed)
-    server.run(replace(FAST, canary_interval_s=3600))
-    assert server.processes[0].stops == [0]
+    server = FakeServer()
+    server.run(at={4: lambda: server.process.stub_ended()}, until=4)
+    assert server.stops == [[0]]
 
 
 def test_a_reload_ends_the_pause_before_a_restart(caplog: pytest.LogCaptureFixture) -> None:
@@ -244,19 +195,17 @@ def test_a_reload_ends_the_pause_before_a_restart(caplog: pytest.LogCaptureFixtu
 
     class Server(FakeServer):
         async def start(self) -> FakeProcess:
-            starts.append(asyncio.get_running_loop().time())
             process = await super().start()
             if 1 < len(self.processes) < 6:
                 process.die(1)
                 self.supervisor.reload()
             return process
 
-    starts: list[float] = []
     server = Server([OK, "die", OK])
     server.run()
-    assert len(starts) == 6
+    assert len(server.starts) == 6
     assert "restarting tritonserver in 8 s" in caplog.text
-    assert starts[-1] - starts[1] < 0.01, "no pause was waited for"
+    assert server.starts[-1] - server.starts[1] < 0.01, "no pause was waited for"
 
 
 def test_a_second_stop_ends_the_draining() -> None:
@@ -270,4 +219,214 @@ def test_a_second_stop_ends_the_draining() -> None:
 
     server = FakeServer([OK], make=Endless)
     server.run()
-    assert server.processes[0].stops == [DRAIN_S, 0]
+    assert server.stops == [[DRAIN_S, 0]]
+
+
+def test_an_error_while_stopping_is_raised() -> None:
+    class Stubborn(FakeProcess):
+        async def stop(self, *, drain_s: float) -> None:
+            raise RuntimeError("cannot be stopped")
+
+    with pytest.raises(RuntimeError, match="cannot be stopped"):
+        FakeServer(make=Stubborn).run(until=1)
+
+
+@pytest.mark.parametrize("well_s", [1.0, 1000.0], ids=["young", "old"])
+def test_restarts_of_a_server_that_does_not_start_slow_down_to_one_a_minute(well_s: float) -> None:
+    """However long it was healthy before: that justifies one restart without delay, not more."""
+    server = FakeServer(
+        canary=lambda _: CONNECTING if server.starts[1:] else OK, dies_at=lambda number: 0.0 if number else well_s
+    )
+    server.run(until=well_s + 400)
+    assert server.pauses[:10] == pytest.approx([well_s, 1, 2, 4, 8, 16, 32, 60, 60, 60], abs=0.01)
+
+
+@pytest.mark.parametrize(("code", "well_s"), [(1, 0.5), (-signal.SIGFPE, 0.5), (-signal.SIGKILL, 50)])
+def test_a_server_that_answered_its_canary_is_restarted_without_a_pause(code: int, well_s: float) -> None:
+    """A request that crashes Triton, sent again and again, causes no longer outages than the first time."""
+    loading_s = 3.0
+    server = FakeServer(
+        canary=lambda age: OK if age >= loading_s else CONNECTING,
+        dies_at=lambda number: loading_s + well_s if number < 10 else None,
+        exit_code=code,
+    )
+    server.run(until=1000)
+    assert server.pauses == pytest.approx([loading_s + well_s] * 10, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("opened", "code", "replaced", "pauses"),
+    [
+        (True, -signal.SIGFPE, False, [0, 0, 0, 0, 0]),
+        (False, -signal.SIGFPE, False, [0, 1, 2, 4, 8]),
+        (True, 1, False, [0, 1, 2, 4, 8]),
+        (True, -signal.SIGFPE, True, [0, 1, 2, 4, 8]),
+    ],
+    ids=["by a request", "while it loads", "by itself", "another model"],
+)
+def test_a_crash_by_a_request_during_a_start_is_not_the_models_fault(
+    opened: bool, code: int, replaced: bool, pauses: list[float]
+) -> None:
+    """Hostile requests need not wait until the canary is answered; but a new model has not shown yet that it works."""
+    loading_s = 3.0
+    server = FakeServer(
+        canary=lambda _: CONNECTING if 0 < len(server.starts) - 1 < 6 else OK,
+        dies_at=lambda number: loading_s if number < 6 else None,
+        exit_code=code,
+        opened=opened,
+    )
+    server.run(until=100, at={1.0: lambda: server.supervisor.reload()} if replaced else {})
+    first = 1.0 if replaced else loading_s
+    expected = [first, *(loading_s + pause_s for pause_s in pauses[1:])]
+    assert server.pauses[:5] == pytest.approx(expected, abs=0.01)
+
+
+@pytest.mark.parametrize("finished", [None, 7.0], ids=["counts nothing", "counts the same"])
+def test_a_frozen_server_is_restarted_twenty_seconds_later(finished: float | None) -> None:
+    server = FakeServer(canary=lambda age: OK if age < 100 or server.starts[1:] else SLOW, finished=lambda _: finished)
+    server.run(until=200)
+    last_good = 99
+    assert LIMITS.frozen_after_s <= server.starts[1] - last_good <= LIMITS.frozen_after_s + 2 * LIMITS.canary_interval_s
+
+
+def test_one_lost_canary_after_hours_restarts_nothing() -> None:
+    server = FakeServer(canary=lambda age: SLOW if 7200 <= age < 7203 else OK)
+    server.run(until=7300)
+    assert server.starts == [0]
+    assert server.statuses[-1] == "ready"
+
+
+def test_a_server_that_finishes_requests_is_overloaded_and_never_restarted() -> None:
+    server = FakeServer(canary=lambda age: OK if age < 10 or age > 4000 else SLOW, finished=lambda at: 7 * at)
+    server.run(until=4010)
+    assert server.starts == [0]
+    assert set(server.statuses[6:-10]) == {"overloaded"}
+    assert server.statuses[-1] == "ready"
+
+
+def test_a_server_that_computes_without_end_is_restarted_after_five_minutes(caplog: pytest.LogCaptureFixture) -> None:
+    """A batch of a large model on a crowded machine may take minutes, but a defect that spins must end."""
+    server = FakeServer(
+        canary=lambda age: OK if age < 10 or server.starts[1:] else SLOW, computed=lambda age: 0.1 * age
+    )
+    server.run(until=400)
+    last_good = 9
+    assert 300 <= server.starts[1] - last_good <= 300 + 2 * LIMITS.canary_interval_s
+    assert set(server.statuses[6:-40]) == {"overloaded"}
+    assert "no request finished for 303 s, although the server computes" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("well_s", "computed"),
+    [
+        (0, lambda age: 30 + min(age, 0)),
+        (60, lambda age: 30 + min(age, 60)),
+        (10, lambda age: 0.01 * age),
+    ],
+    ids=["loading", "canaries", "housekeeping"],
+)
+def test_what_an_idle_server_computes_is_no_activity(well_s: float, computed: Callable[[float], float]) -> None:
+    """Loading takes half a minute of processor time, and every canary some."""
+    server = FakeServer(canary=lambda age: OK if age < well_s + 1 or server.starts[1:] else SLOW, computed=computed)
+    server.run(until=well_s + 35)
+    assert len(server.starts) == 2
+    assert "overloaded" not in server.statuses
+
+
+def test_the_end_of_the_process_is_noticed_between_two_canaries() -> None:
+    server = FakeServer(dies_at=lambda number: None if number else 10.5)
+    server.run(until=20)
+    assert server.starts == pytest.approx([0, 10.5], abs=0.01)
+
+
+def test_a_death_is_noticed_while_the_supervisor_asks_what_a_busy_server_has_finished() -> None:
+    reports: list[tuple[bool, object]] = []
+
+    class Server(FakeServer):
+        async def progress(self) -> float | None:
+            if now() < 20 or reports:
+                return 7 * now()
+            asyncio.get_running_loop().call_later(0.01, lambda: reports.append(self.supervisor.report()))
+            self.process.die(-signal.SIGSEGV)
+            await asyncio.sleep(3600)
+            raise AssertionError("the supervisor does not wait so long")
+
+    server = Server(canary=lambda age: OK if (age > 1 if server.starts[1:] else age < 10) else SLOW)
+    server.run(until=25)
+    assert server.statuses[4:7] == ["ready", "overloaded", "overloaded"]
+    assert reports[0][0] is False
+
+
+def test_the_end_of_one_stub_sends_one_canary() -> None:
+    """Its model may have been unloaded on purpose; the canary goes on at its own pace."""
+    server = FakeServer()
+    server.run(until=11, at={4.0: lambda: server.process.stub_ended()})
+    assert server.canaries == pytest.approx([0, 3, 4, 7, 10], abs=0.01)
+
+
+def test_stubs_that_end_with_their_server_send_no_canary_to_the_next_one() -> None:
+    class Watched(FakeProcess):
+        async def stop(self, *, drain_s: float) -> None:
+            await super().stop(drain_s=drain_s)
+            self.stub_ended()
+
+    server = FakeServer(canary=lambda age: OK if age < 1 or server.starts[1:] else BROKEN, make=Watched)
+    server.run(until=11)
+    assert server.canaries == pytest.approx([0, 3, 3, 6, 9], abs=0.01)
+
+
+def test_a_process_that_ends_during_its_canary_is_the_reason(caplog: pytest.LogCaptureFixture) -> None:
+    def dying(age: float) -> Probe:
+        if age < 1 or server.starts[1:]:
+            return OK
+        server.process.die(7)
+        return BROKEN
+
+    server = FakeServer(canary=dying)
+    server.run(until=20)
+    assert len(server.starts) == 2
+    assert "restarting tritonserver: tritonserver ended (exit code 7)" in caplog.text
+
+
+def test_a_restart_that_the_machine_rejects_is_retried(caplog: pytest.LogCaptureFixture) -> None:
+    class Server(FakeServer):
+        refused = 0
+
+        async def start(self) -> FakeProcess:
+            if self.starts and not self.refused:
+                self.refused += 1
+                raise OSError("No space left on device")
+            return await super().start()
+
+    server = Server(dies_at=lambda number: None if number else 5.0)
+    server.run(until=20)
+    assert server.starts == pytest.approx([0, 6], abs=0.01)
+    assert "in 1 s: No space left on device" in caplog.text
+
+
+@pytest.mark.parametrize("load", ["idle", "busy"])
+@pytest.mark.parametrize("frozen_at", [30.0, 31.9, 33.3, 34.1, 35.2, 37.6])
+def test_a_frozen_server_is_healthy_for_no_longer_than_documented(frozen_at: float, load: str) -> None:
+    """Whenever it freezes: between two canaries, or while one waits; whatever it did until then."""
+    canary_s = 5.0
+
+    class Freezing(FakeServer):
+        async def probe(self) -> Probe:
+            sent, answer_s = now(), 4.5 if load == "busy" else 0.1
+            await asyncio.sleep(answer_s)
+            if now() < frozen_at:
+                return OK
+            await asyncio.sleep(sent + canary_s - now())
+            return SLOW
+
+        async def progress(self) -> float | None:
+            if now() < frozen_at:
+                return 7 * now()
+            await asyncio.sleep(3600)
+            raise AssertionError("the supervisor does not wait so long")
+
+    bound_s = LIMITS.canary_interval_s + canary_s + 4  # as docs/operations-reference.md says
+    found: list[bool] = []
+    server = Freezing(computed=lambda age: min(age, frozen_at) if load == "busy" else 0.0)
+    server.run(until=70, at={frozen_at + bound_s: lambda: found.append(server.supervisor.report()[0])})
+    assert found == [False]

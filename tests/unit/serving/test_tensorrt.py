@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 from google.protobuf import json_format
 
-from preprocess_ensemble.backends.onnxruntime.session import model_file
 from preprocess_ensemble.backends.onnxruntime.session_plan import plan_session
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.model_repository.config import (
@@ -21,7 +20,6 @@ from preprocess_ensemble.model_repository.config import (
 from preprocess_ensemble.serving import tensorrt
 from preprocess_ensemble.serving.tensorrt import TensorrtMissing, check_tensorrt, on_tensorrt, stage_repository
 from tests.fixtures.models.passports import PASSPORT
-from tests.paths import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -120,8 +118,8 @@ def test_the_text_tower_stays_as_it_is_and_goes_with_its_model(repository: Path)
 def test_what_is_missing_is_named_with_its_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     provider = tmp_path / "libonnxruntime_providers_tensorrt.so"
     monkeypatch.setattr(tensorrt, "usable_gpus", lambda: 0)
-    monkeypatch.setattr(tensorrt, "_provider", lambda: provider)
-    monkeypatch.setattr(tensorrt, "_loads", lambda name: name != "libnvinfer.so.10")
+    monkeypatch.setattr(tensorrt, "_provider", lambda _: provider)
+    monkeypatch.setattr(tensorrt, "_loads", lambda name, _: name != "libnvinfer.so.10")
     with pytest.raises(TensorrtMissing, match=r"needs an NVIDIA GPU.*--gpus all.*without --tensorrt"):
         check_tensorrt()
     monkeypatch.setattr(tensorrt, "usable_gpus", lambda: 1)
@@ -132,26 +130,3 @@ def test_what_is_missing_is_named_with_its_remedy(tmp_path: Path, monkeypatch: p
         check_tensorrt()
     provider.write_bytes(b"\0libnvinfer.so.11\0")
     check_tensorrt()
-
-
-OVERLAY = ROOT / "containers" / "tensorrt" / "models"
-TRACKED = ROOT / "triton_models"
-
-
-def test_the_overlay_is_what_clip_serve_would_run() -> None:
-    encoder = read_config(OVERLAY / "clip_encoder_tensorrt" / "config.pbtxt")
-    original = read_config(TRACKED / "clip_encoder" / "config.pbtxt")
-    derived = on_tensorrt(original, cache="/var/cache/clip-triton/tensorrt", precision="fp16")
-    derived.name, derived.default_model_filename = "clip_encoder_tensorrt", encoder.default_model_filename
-    assert encoder == derived
-    config = json_format.MessageToDict(encoder, preserving_proto_field_name=True)
-    file = model_file(config, model_directory=OVERLAY / encoder.name, version="1")
-    assert file.resolve() == TRACKED / "clip_encoder" / "1" / "model.onnx", "what clip-export writes"
-
-
-def test_the_overlays_ensemble_differs_from_the_original_in_its_encoder_only() -> None:
-    twin = read_config(OVERLAY / "clip_image_tensorrt" / "config.pbtxt")
-    twin.name = "clip_image"
-    assert twin.ensemble_scheduling.step[1].model_name == "clip_encoder_tensorrt"
-    twin.ensemble_scheduling.step[1].model_name = "clip_encoder"
-    assert twin == read_config(TRACKED / "clip_image" / "config.pbtxt")

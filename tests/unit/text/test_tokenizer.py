@@ -13,9 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import open_clip
 import pytest
-from open_clip.tokenizer import HFTokenizer
 
 from preprocess_ensemble.export.tokenizer_files import write_tokenizer
 from preprocess_ensemble.text.tokenizer import TOKENIZER_FILE, Tokenizer, TokenizerConfig, TokenizerError
@@ -36,18 +34,24 @@ class Pair:
 
     def token_counts(self, texts: list[str]) -> list[int]:
         """Numbers of open_clip's tokens before it cuts a text off."""
+        from open_clip.tokenizer import HFTokenizer
+
         if isinstance(self.theirs, HFTokenizer):
             return [len(ids) for ids in self.theirs.tokenizer([self.theirs.clean_fn(t) for t in texts]).input_ids]
         return [2 + len(self.theirs.encode(text)) for text in texts]
 
 
 def clip(folder: Path) -> Pair:
+    import open_clip
+
     config, digests = write_tokenizer(folder, {"context_length": 77, "vocab_size": 49408, "width": 512})
     return Pair(Tokenizer.load(folder, config, digests), open_clip.get_tokenizer("ViT-B-32"))
 
 
 def from_hub(write: Callable[[Path], None], context_length: int, **options: Any) -> Callable[[Path], Pair]:
     def make(folder: Path) -> Pair:
+        from open_clip.tokenizer import HFTokenizer
+
         write(folder)
         theirs = HFTokenizer(str(folder), context_length=context_length, **options)
         exported = folder / "exported"

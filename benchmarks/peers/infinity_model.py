@@ -7,6 +7,7 @@ tokenizer's ``vocabulary`` (token -> id) and ``merges``.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,61 +15,41 @@ from typing import Any
 import torch
 from transformers import CLIPConfig, CLIPImageProcessor, CLIPModel, CLIPProcessor, CLIPTokenizer
 
-_IMAGE = {
-    "visual.class_embedding": "vision_model.embeddings.class_embedding",
-    "visual.positional_embedding": "vision_model.embeddings.position_embedding.weight",
-    "visual.conv1.weight": "vision_model.embeddings.patch_embedding.weight",
-    "visual.ln_pre.weight": "vision_model.pre_layrnorm.weight",
-    "visual.ln_pre.bias": "vision_model.pre_layrnorm.bias",
-    "visual.ln_post.weight": "vision_model.post_layernorm.weight",
-    "visual.ln_post.bias": "vision_model.post_layernorm.bias",
-}
-_TEXT = {
-    "token_embedding.weight": "text_model.embeddings.token_embedding.weight",
-    "positional_embedding": "text_model.embeddings.position_embedding.weight",
-    "ln_final.weight": "text_model.final_layer_norm.weight",
-    "ln_final.bias": "text_model.final_layer_norm.bias",
-    "logit_scale": "logit_scale",
-}
-"""open_clip's name -> transformers' name (its spelling)."""
-
-_BLOCK = {
-    "ln_1": "layer_norm1",
-    "ln_2": "layer_norm2",
-    "attn.out_proj": "self_attn.out_proj",
-    "mlp.c_fc": "mlp.fc1",
-    "mlp.c_proj": "mlp.fc2",
-}
+_NAMES = (
+    (r"^visual\.class_embedding$", "vision_model.embeddings.class_embedding"),
+    (r"^visual\.positional_embedding$", "vision_model.embeddings.position_embedding.weight"),
+    (r"^visual\.conv1\.", "vision_model.embeddings.patch_embedding."),
+    (r"^visual\.ln_pre\.", "vision_model.pre_layrnorm."),
+    (r"^visual\.ln_post\.", "vision_model.post_layernorm."),
+    (r"^visual\.proj$", "visual_projection.weight"),
+    (r"^visual\.transformer\.resblocks\.", "vision_model.encoder.layers."),
+    (r"^token_embedding\.", "text_model.embeddings.token_embedding."),
+    (r"^positional_embedding$", "text_model.embeddings.position_embedding.weight"),
+    (r"^ln_final\.", "text_model.final_layer_norm."),
+    (r"^text_projection$", "text_projection.weight"),
+    (r"^transformer\.resblocks\.", "text_model.encoder.layers."),
+    (r"\.ln_(\d)\.", r".layer_norm\1."),
+    (r"\.mlp\.c_fc\.", ".mlp.fc1."),
+    (r"\.mlp\.c_proj\.", ".mlp.fc2."),
+    (r"\.attn\.", ".self_attn."),
+)
+"""open_clip's names -> those of transformers (its spelling)."""
 
 
-def translated(state: dict[str, torch.Tensor], config: CLIPConfig) -> dict[str, torch.Tensor]:
-    """The tensors of both towers under transformers' names."""
-    tensors = {theirs: state[ours] for ours, theirs in (_IMAGE | _TEXT).items()}
-    tensors["visual_projection.weight"] = state["visual.proj"].T.contiguous()
-    tensors["text_projection.weight"] = state["text_projection"].T.contiguous()
-    for ours, theirs, layers in (
-        ("visual.transformer", "vision_model", config.vision_config.num_hidden_layers),
-        ("transformer", "text_model", config.text_config.num_hidden_layers),
-    ):
-        for layer in range(layers):
-            tensors |= translated_block(state, f"{ours}.resblocks.{layer}", f"{theirs}.encoder.layers.{layer}")
-    return tensors
-
-
-def translated_block(state: dict[str, torch.Tensor], ours: str, theirs: str) -> dict[str, torch.Tensor]:
-    """The tensors of one layer of a transformer."""
+def translated(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     tensors = {}
-    for kind in ("weight", "bias"):
-        for name, other in _BLOCK.items():
-            tensors[f"{theirs}.{other}.{kind}"] = state[f"{ours}.{name}.{kind}"]
-        parts = state[f"{ours}.attn.in_proj_{kind}"].chunk(3)
-        for letter, part in zip("qkv", parts, strict=True):
-            tensors[f"{theirs}.self_attn.{letter}_proj.{kind}"] = part.contiguous()
+    for name, tensor in state.items():
+        for pattern, other in _NAMES:
+            name = re.sub(pattern, other, name)
+        if "in_proj_" in name:
+            for letter, part in zip("qkv", tensor.chunk(3), strict=True):
+                tensors[name.replace("in_proj_", f"{letter}_proj.")] = part.contiguous()
+        else:
+            tensors[name] = tensor.T.contiguous() if name.endswith("_projection.weight") else tensor
     return tensors
 
 
 def config_of(open_clip: dict[str, Any]) -> CLIPConfig:
-    """transformers' configuration for the same towers."""
     vision, text = open_clip["vision_cfg"], open_clip["text_cfg"]
     both = {"hidden_act": "gelu", "projection_dim": open_clip["embed_dim"]}
     return CLIPConfig(
@@ -97,7 +78,6 @@ def config_of(open_clip: dict[str, Any]) -> CLIPConfig:
 
 
 def write_tokenizer(directory: Path, vocabulary: dict[str, int], merges: list[str]) -> CLIPTokenizer:
-    """transformers' tokenizer with open_clip's vocabulary."""
     names = {"<start_of_text>": "<|startoftext|>", "<end_of_text>": "<|endoftext|>"}
     words = {names.get(word, word): number for word, number in vocabulary.items()}
     (directory / "vocab.json").write_text(json.dumps(words))
@@ -106,13 +86,10 @@ def write_tokenizer(directory: Path, vocabulary: dict[str, int], merges: list[st
 
 
 def main() -> None:
-    """Write the model."""
     weights, directory = Path(sys.argv[1]), Path(sys.argv[2])
-    directory.mkdir(parents=True, exist_ok=True)
     saved = torch.load(weights)
-    config = config_of(saved["config"])
-    model = CLIPModel(config)
-    found = model.load_state_dict(translated(saved["state"], config), strict=False)
+    model = CLIPModel(config_of(saved["config"]))
+    found = model.load_state_dict(translated(saved["state"]), strict=False)
     left = [name for name in found.missing_keys if "position_ids" not in name]
     if left or found.unexpected_keys:
         sys.exit(f"the model is not translated completely: {left or found.unexpected_keys}")
