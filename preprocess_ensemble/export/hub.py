@@ -12,8 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from filelock import FileLock
-
 from preprocess_ensemble.errors import first_line
 from preprocess_ensemble.export.model_source import ExportError
 
@@ -70,6 +68,7 @@ def _fetch(repository: str, file: str) -> None:
     Since huggingface_hub 1.18, ``hf_hub_download`` itself starts again after a kill. Its place is named after its
     SHA-256, so what is there was part of the same file. Raises what huggingface_hub raises.
     """
+    from filelock import FileLock
     from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
     from huggingface_hub.errors import OfflineModeIsEnabled
     from huggingface_hub.file_download import http_get, repo_folder_name
