@@ -7,7 +7,7 @@ import re
 from calendar import monthrange
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -34,25 +34,6 @@ _NAMES: Final = {"jpg": "jpeg", "tif": "tiff", "jxl": "jpeg xl", "heif": "heic",
 """What people call a format -> its name, without upper case."""
 
 
-class Near(NamedTuple):
-    """A circle on the earth."""
-
-    latitude: float
-    """Degrees; north and east are positive."""
-    longitude: float
-    km: float
-
-    def holds(self, latitudes: NDArray[np.float64], longitudes: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Tell for places in degrees whether they are in the circle."""
-        north, east = np.radians(latitudes), np.radians(longitudes)
-        latitude, longitude = np.radians(self.latitude), np.radians(self.longitude)
-        haversine = (
-            np.sin((north - latitude) / 2) ** 2 + np.cos(latitude) * np.cos(north) * np.sin((east - longitude) / 2) ** 2
-        )
-        are_near: NDArray[np.bool_] = 2 * _EARTH_KM * np.arcsin(np.sqrt(np.minimum(1, haversine))) <= self.km
-        return are_near
-
-
 @dataclass(frozen=True, kw_only=True)
 class Filter:
     """What all results have; None and empty texts demand nothing. What does not say what is asked is left out."""
@@ -68,7 +49,8 @@ class Filter:
     """As the store names it."""
     pixels: float | None = None
     """The least width times height."""
-    near: Near | None = None
+    near: tuple[float, float, float] | None = None
+    """Latitude and longitude in degrees, north and east positive, and kilometres around this place."""
 
     @classmethod
     def of(
@@ -119,7 +101,7 @@ class Filter:
             if self.pixels is not None:
                 fits &= _numbers(index, "width") * _numbers(index, "height") >= self.pixels
             if self.near is not None:
-                fits &= self.near.holds(_numbers(index, "latitude"), _numbers(index, "longitude"))
+                fits &= _km_from(self.near, _numbers(index, "latitude"), _numbers(index, "longitude")) <= self.near[2]
         if self.camera:
             fits &= _named(index, "camera", lambda name: self.camera in name.casefold())
         if self.format:
@@ -183,14 +165,25 @@ def _format_name(text: str) -> str:
     return found
 
 
-def _near(text: str) -> Near:
+def _km_from(
+    place: tuple[float, ...], latitudes: NDArray[np.float64], longitudes: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return how far places are away, by the haversine formula."""
+    north, east = np.radians(latitudes), np.radians(longitudes)
+    latitude, longitude = np.radians(place[0]), np.radians(place[1])
+    across = np.cos(latitude) * np.cos(north) * np.sin((east - longitude) / 2) ** 2
+    distances: NDArray[np.float64] = np.arcsin(np.sqrt(np.minimum(1, np.sin((north - latitude) / 2) ** 2 + across)))
+    return 2 * _EARTH_KM * distances
+
+
+def _near(text: str) -> tuple[float, float, float]:
     try:
         latitude, longitude, km = map(float, text.split(","))
         if not (abs(latitude) <= 90 and abs(longitude) <= 180 and 0 < km < np.inf):
             raise ValueError
     except ValueError:
         raise QueryError(f"near is latitude, longitude and km, such as 47.37,8.54,10, not {text!r}") from None
-    return Near(latitude, longitude, km)
+    return latitude, longitude, km
 
 
 def _pixels(text: str) -> float:

@@ -48,10 +48,7 @@ class QdrantCollection:
     """
 
     def __init__(self, address: str) -> None:
-        """Connect. Raises ImportError without ``qdrant-client``, and QdrantError if the address is none.
-
-        A server is first asked by the other methods.
-        """
+        """Connect. Raises ImportError without ``qdrant-client``, and QdrantError if the address is none."""
         require("qdrant_client", "clip-triton[qdrant]")
         import qdrant_client
 
@@ -211,8 +208,8 @@ def _conditions(wanted: Filter) -> Any:
     if wanted.pixels is not None:
         must.append(models.FieldCondition(key="pixels", range=models.Range(gte=wanted.pixels)))
     if wanted.near is not None:
-        centre = models.GeoPoint(lat=wanted.near.latitude, lon=wanted.near.longitude)
-        circle = models.GeoRadius(center=centre, radius=1000 * wanted.near.km)
+        latitude, longitude, km = wanted.near
+        circle = models.GeoRadius(center=models.GeoPoint(lat=latitude, lon=longitude), radius=1000 * km)
         must.append(models.FieldCondition(key="location", geo_radius=circle))
     if wanted.camera:
         must.append(models.FieldCondition(key="camera_name", match=models.MatchText(text=wanted.camera)))

@@ -24,7 +24,6 @@ from preprocess_ensemble.export.tokenizer_files import write_tokenizer
 from preprocess_ensemble.model_repository.config import (
     MODEL_FILE,
     PASSPORT_FILE,
-    Shapes,
     installed_passport,
     pending_files,
     version_directory,
@@ -98,7 +97,7 @@ def export_model(
     obsolete = [] if with_text or kept_text else _text_folders(repository, names)
     if kept is not None and not with_text and not obsolete:
         report(f"{kept.id} is installed already; --force exports it again")
-        write(pending_files(repository, _shapes(kept), names))
+        write(pending_files(repository, kept, names))
         return kept
 
     needed = _needed_bytes(exportable, image=kept is None, text=with_text)
@@ -124,7 +123,7 @@ def export_model(
         passport_file = stage / PASSPORT_FILE
         passport_file.write_text(passport.to_json(), encoding="ascii")
         # Any problem of the repository shows here, before anything in it changes.
-        pending = pending_files(repository, _shapes(passport), names)
+        pending = pending_files(repository, passport, names)
         adds = kept is not None and installed is not None and installed.text is None
         install(files, pending, obsolete, (passport_file, directory / PASSPORT_FILE), adds=adds)
         new = set(files.values())
@@ -278,14 +277,3 @@ def _text_folders(repository: Path, names: ModelNames) -> list[Path]:
     if not model_py.exists() or "preprocess_ensemble" not in model_py.read_text(encoding="utf-8"):
         return []
     return [repository / name for name in reversed(names.of_texts) if (repository / name).is_dir()]
-
-
-def _shapes(passport: Passport) -> Shapes:
-    height, width = passport.preprocess["size"]
-    return Shapes(
-        height=height,
-        width=width,
-        dimension=passport.dimension,
-        context_length=passport.text.tokenizer["context_length"] if passport.text else None,
-        half=passport.precision == "fp16",
-    )

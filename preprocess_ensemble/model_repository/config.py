@@ -6,7 +6,6 @@ same text, which a test compares.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
@@ -38,35 +37,8 @@ __all__ = ("TritonPythonModel",)
 '''
 
 
-@dataclass(frozen=True, kw_only=True)
-class Shapes:
-    """The part of the configuration that depends on the model."""
-
-    height: int
-    width: int
-    """Size of the encoder's input in pixels."""
-    dimension: int
-    """Length of an embedding."""
-    context_length: int | None = None
-    """Number of token ids of a text; None if the model is exported without its text tower."""
-    half: bool = False
-    """Whether the weights are fp16."""
-
-
-DEFAULT_SHAPES: Final = Shapes(height=224, width=224, dimension=512)
-
-
-def configs(shapes: Shapes, names: ModelNames = DEFAULT_NAMES) -> dict[str, ModelConfig]:
-    """Return model name -> ModelConfig. Everything is explicit, so the server has nothing to complete."""
-    found = {}
-    for name in _models(shapes, names):
-        found[name] = _parsed(_template(name, names), _TEMPLATES)
-        _set_shapes(name, found[name], shapes, names)
-    return found
-
-
-def pending_files(repository: Path, shapes: Shapes, names: ModelNames = DEFAULT_NAMES) -> dict[Path, str]:
-    """Return the files, with their text, that ``repository`` needs for a model of these ``shapes``.
+def pending_files(repository: Path, passport: Passport, names: ModelNames = DEFAULT_NAMES) -> dict[Path, str]:
+    """Return the files, with their text, that ``repository`` needs for a model.
 
     An existing config.pbtxt may contain an operator's changes: only its shapes are set, and its leading comment stays.
     If its shapes are right already, it is not in the result. Raises ReportedError if one cannot be read.
@@ -79,7 +51,7 @@ def pending_files(repository: Path, shapes: Shapes, names: ModelNames = DEFAULT_
         names.text: (".gitkeep", ""),
     }
     pending = {}
-    for name in _models(shapes, names):
+    for name in _models(passport, names):
         file, content = made.get(name, ("", ""))
         if file and not (beside := version_directory(repository, name) / file).exists():
             pending[beside] = content
@@ -87,7 +59,7 @@ def pending_files(repository: Path, shapes: Shapes, names: ModelNames = DEFAULT_
         text = path.read_bytes() if path.exists() else _template(name, names)
         config = _parsed(text, path)
         before = config.SerializeToString(deterministic=True)
-        _set_shapes(name, config, shapes, names)
+        _set_shapes(name, config, passport, names)
         if config.SerializeToString(deterministic=True) != before:
             comment = takewhile(lambda line: line.startswith(b"#"), text.splitlines(keepends=True))
             pending[path] = b"".join(comment).decode() + "\n" + config_text(config)
@@ -134,8 +106,8 @@ def config_text(config: ModelConfig) -> str:
     return text
 
 
-def _models(shapes: Shapes, names: ModelNames) -> tuple[str, ...]:
-    return names.of_images if shapes.context_length is None else (*names.of_images, *names.of_texts)
+def _models(passport: Passport, names: ModelNames) -> tuple[str, ...]:
+    return names.of_images if passport.text is None else (*names.of_images, *names.of_texts)
 
 
 def _template(name: str, names: ModelNames) -> bytes:
@@ -144,15 +116,15 @@ def _template(name: str, names: ModelNames) -> bytes:
     return text.replace(f"{DEFAULT_NAME}_".encode(), f"{names.name}_".encode())
 
 
-def _set_shapes(name: str, config: ModelConfig, shapes: Shapes, names: ModelNames) -> None:
+def _set_shapes(name: str, config: ModelConfig, passport: Passport, names: ModelNames) -> None:
     """Set the sizes of pixels, tokens and vectors, those of the warm-up too, and an encoder's level of optimisation.
 
     The level stays if an operator has set one that no export sets.
     """
     dims = {
-        PIXELS: [shapes.height, shapes.width, 3],
-        TOKENS: [shapes.context_length],
-        EMBEDDING: [shapes.dimension],
+        PIXELS: [*passport.preprocess["size"], 3],
+        TOKENS: [] if passport.text is None else [passport.text.tokenizer["context_length"]],
+        EMBEDDING: [passport.dimension],
     }
     tensors = [(tensor.name, tensor) for tensor in (*config.input, *config.output)]
     for warmup in config.model_warmup:
@@ -163,7 +135,7 @@ def _set_shapes(name: str, config: ModelConfig, shapes: Shapes, names: ModelName
     level = config.optimization.graph.level
     if name not in (names.encoder, names.text_encoder) or level not in (0, _HALF_GRAPH_LEVEL):
         return
-    if shapes.half:
+    if passport.precision == "fp16":
         config.optimization.graph.level = _HALF_GRAPH_LEVEL
     elif level:
         config.optimization.graph.ClearField("level")
