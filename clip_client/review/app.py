@@ -41,7 +41,6 @@ from clip_client.review.state.bulk import Bulk, BulkCount
 from clip_client.review.state.photo_search import MOST_UPLOADED
 from clip_client.review.state.previews import SIZES, PreviewCache
 from clip_client.review.state.session import READY, SCANNING, Busy, CannotChoose
-from clip_client.search.filters import Filter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -205,7 +204,6 @@ class _Handlers:
             wanted=wanted,
             found=found,
             can_search=self._photos is not None,
-            no_filter=Filter(),
             query=request.url.query,
         )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
@@ -13,7 +12,7 @@ from clip_client.dedup.store.choices import KEEP, OPEN, SKIP
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.review.state.found_groups import APPLIED, STAGED, Filter
 from clip_client.review.state.photo_search import Wanted
-from clip_client.search.filters import Filter as PhotoFilter
+from clip_client.search.filters import FILTERS
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -44,8 +43,8 @@ def checked_filter(**given: str) -> Filter:
 def read_wanted(request: Request) -> Wanted:
     """Read what to search for, and the filters; a text has at most 2,000 characters."""
     given = {name: text[:2000] for name, text in request.query_params.items()}
-    demands = {one.name: given.get(one.name, "").strip() for one in fields(PhotoFilter)}
-    return Wanted(filter=PhotoFilter(**demands), **{name: given.get(name, "") for name in ("q", "photo", "like")})
+    demands = {name: text for name in FILTERS if (text := given.get(name, "").strip())}
+    return Wanted(filter=demands, **{name: given.get(name, "") for name in ("q", "photo", "like")})
 
 
 def query_of(wanted: Filter | None, **more: object) -> str:

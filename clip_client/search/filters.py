@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 from calendar import monthrange
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 FACTS: Final = ("width", "height", "format", "taken_ms", "camera", "latitude", "longitude")
 """Columns of an index of a store."""
+FILTERS: Final = ("since", "until", "in_folder", "camera", "format", "min_pixels", "near")
+"""Arguments of :meth:`Filter.of`, which are the names of the options and of the form fields."""
 
 _EARTH_KM: Final = 6371.0
 _DATE: Final = re.compile(r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2}))?)?")
@@ -32,107 +34,9 @@ _NAMES: Final = {"jpg": "jpeg", "tif": "tiff", "jxl": "jpeg xl", "heif": "heic",
 """What people call a format -> its name, without upper case."""
 
 
-class Near(NamedTuple):
-    """A circle on the earth."""
-
-    latitude: float
-    """Degrees; north and east are positive."""
-    longitude: float
-    km: float
-
-    @classmethod
-    def of(cls, text: str) -> Near:
-        """Read ``"LAT,LON,KM"``. Raises QueryError."""
-        try:
-            latitude, longitude, km = (float(part) for part in text.split(","))
-            if not (abs(latitude) <= 90 and abs(longitude) <= 180 and 0 < km < np.inf):
-                raise ValueError
-        except ValueError:
-            raise QueryError(f"near is latitude, longitude and km, such as 47.37,8.54,10, not {text!r}") from None
-        return cls(latitude, longitude, km)
-
-    def holds(self, latitudes: NDArray[np.float64], longitudes: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Tell for places in degrees whether they are in the circle."""
-        north, east = np.radians(latitudes), np.radians(longitudes)
-        latitude, longitude = np.radians(self.latitude), np.radians(self.longitude)
-        haversine = (
-            np.sin((north - latitude) / 2) ** 2 + np.cos(latitude) * np.cos(north) * np.sin((east - longitude) / 2) ** 2
-        )
-        are_near: NDArray[np.bool_] = 2 * _EARTH_KM * np.arcsin(np.sqrt(np.minimum(1, haversine))) <= self.km
-        return are_near
-
-
 @dataclass(frozen=True, kw_only=True)
 class Filter:
-    """What all results have; an empty field demands nothing. A photo that does not say what a field asks is left out.
-
-    The names of the fields are those of the options and of the form fields.
-    """
-
-    since: str = ""
-    """A year, month or day, such as ``"2019"`` or ``"2019-05-03"``, by the camera's clock."""
-    until: str = ""
-    """The last year, month or day."""
-    in_folder: str = ""
-    camera: str = ""
-    """Part of its make and model, in upper or lower case."""
-    format: str = ""
-    min_pixels: str = ""
-    """Width times height: a number, or millions such as ``"2M"``."""
-    near: str = ""
-    """Degrees and kilometres, ``"LAT,LON,KM"``."""
-
-    def demands(self) -> Demands:
-        """Read the fields. Raises QueryError for one that cannot be read."""
-        return Demands(
-            first_ms=_milliseconds(self.since, "since")[0] if self.since else None,
-            end_ms=_milliseconds(self.until, "until")[1] if self.until else None,
-            folder=os.path.abspath(os.path.expanduser(self.in_folder)) if self.in_folder else "",
-            camera=self.camera.casefold(),
-            format=_format_name(self.format) if self.format else "",
-            pixels=_pixels(self.min_pixels) if self.min_pixels else None,
-            near=Near.of(self.near) if self.near else None,
-        )
-
-    def rows(self, index: PhotoIndex, store: Store | None = None) -> NDArray[np.bool_] | None:
-        """Tell for each row of the index whether it fits; None if all do.
-
-        Without a ``store`` the keys of the index are paths. Raises QueryError for a field that cannot be read, and for
-        one that the index knows nothing about.
-        """
-        demands = self.demands()
-        if demands == Demands():
-            return None
-        unknown = [field.name for field in fields(self) if getattr(self, field.name) and field.name != "in_folder"]
-        if unknown and not set(FACTS) <= set(index.column_names):
-            raise QueryError(
-                f"{unknown[0].replace('_', '-')} needs what a store knows of its photos, and these are vectors alone; "
-                "name the folder of the photos instead"
-            )
-        fits = np.ones(len(index.holding(())), dtype=bool)
-        with np.errstate(invalid="ignore"):  # NaN, for what is unknown, is less than nothing
-            if demands.first_ms is not None:
-                fits &= _numbers(index, "taken_ms") >= demands.first_ms
-            if demands.end_ms is not None:
-                fits &= _numbers(index, "taken_ms") < demands.end_ms
-            if demands.pixels is not None:
-                fits &= _numbers(index, "width") * _numbers(index, "height") >= demands.pixels
-            if demands.near is not None:
-                fits &= demands.near.holds(_numbers(index, "latitude"), _numbers(index, "longitude"))
-        if demands.camera:
-            fits &= _named(index, "camera", lambda name: demands.camera in name.casefold())
-        if demands.format:
-            fits &= _named(index, "format", lambda name: name == demands.format)
-        if demands.folder:
-            below = os.path.join(demands.folder, "")
-            paths = (key for key in index.keys() if os.path.abspath(key).startswith(below)) if store is None else ()
-            fits &= index.holding(paths if store is None else store.files.contents_below(demands.folder))
-        return fits
-
-
-@dataclass(frozen=True, kw_only=True)
-class Demands:
-    """The fields of a filter as they are compared; None or an empty text demands nothing."""
+    """What all results have; None and empty texts demand nothing. What does not say what is asked is left out."""
 
     first_ms: int | None = None
     """Milliseconds since 1970 by the camera's clock, as ``end_ms``, which is the first that no longer fits."""
@@ -140,11 +44,73 @@ class Demands:
     folder: str = ""
     """Absolute."""
     camera: str = ""
-    """Without upper case."""
+    """Part of its make and model, without upper case."""
     format: str = ""
     """As the store names it."""
     pixels: float | None = None
-    near: Near | None = None
+    """The least width times height."""
+    near: tuple[float, float, float] | None = None
+    """Latitude and longitude in degrees, north and east positive, and kilometres around this place."""
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        since: str = "",
+        until: str = "",
+        in_folder: str = "",
+        camera: str = "",
+        format: str = "",
+        min_pixels: str = "",
+        near: str = "",
+    ) -> Filter:
+        """Read what a person wrote.
+
+        ``since`` and ``until`` are years, months or days, such as ``"2019"`` or ``"2019-05-03"``, ``min_pixels`` a
+        number, or millions such as ``"2M"``, and ``near`` is ``"LATITUDE,LONGITUDE,KM"``. Raises QueryError for what
+        cannot be read.
+        """
+        return cls(
+            first_ms=_milliseconds(since, "since")[0] if since else None,
+            end_ms=_milliseconds(until, "until")[1] if until else None,
+            folder=os.path.abspath(os.path.expanduser(in_folder)) if in_folder else "",
+            camera=camera.casefold(),
+            format=_format_name(format) if format else "",
+            pixels=_pixels(min_pixels) if min_pixels else None,
+            near=_near(near) if near else None,
+        )
+
+    def rows(self, index: PhotoIndex, store: Store | None = None) -> NDArray[np.bool_] | None:
+        """Tell for each row of the index whether it fits; None if all do.
+
+        Without a ``store`` the keys of the index are paths. Raises QueryError if the index does not know what is asked.
+        """
+        if self == Filter() or not len(index):
+            return None
+        if self != Filter(folder=self.folder) and not set(FACTS) <= set(index.column_names):
+            raise QueryError(
+                "only in-folder can be asked of vectors alone, which do not say when, where and how the photos were "
+                "taken; name the folder of the photos instead"
+            )
+        fits = np.ones(len(index), dtype=bool)
+        with np.errstate(invalid="ignore"):  # NaN, for what is unknown, is less than nothing
+            if self.first_ms is not None:
+                fits &= _numbers(index, "taken_ms") >= self.first_ms
+            if self.end_ms is not None:
+                fits &= _numbers(index, "taken_ms") < self.end_ms
+            if self.pixels is not None:
+                fits &= _numbers(index, "width") * _numbers(index, "height") >= self.pixels
+            if self.near is not None:
+                fits &= _km_from(self.near, _numbers(index, "latitude"), _numbers(index, "longitude")) <= self.near[2]
+        if self.camera:
+            fits &= _named(index, "camera", lambda name: self.camera in name.casefold())
+        if self.format:
+            fits &= _named(index, "format", lambda name: name == self.format)
+        if self.folder:
+            below = os.path.join(self.folder, "")
+            paths = (key for key in index.keys() if os.path.abspath(key).startswith(below)) if store is None else ()
+            fits &= index.holding(paths if store is None else store.files.contents_below(self.folder))
+        return fits
 
 
 def facts_table(features: pa.Table) -> pa.Table:
@@ -182,10 +148,9 @@ def _named(index: PhotoIndex, name: str, fits: Callable[[str], bool]) -> NDArray
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    column: Any = index.column(name)
-    names = pc.unique(column.cast(pa.string())).to_pylist()
-    wanted = pa.array([one for one in names if one and fits(one)], pa.string())
-    found: NDArray[np.bool_] = pc.is_in(column.cast(pa.string()), value_set=wanted).to_numpy()
+    column: Any = index.column(name).cast(pa.string())
+    wanted = pa.array([one for one in pc.unique(column).to_pylist() if one and fits(one)], pa.string())
+    found: NDArray[np.bool_] = pc.is_in(column, value_set=wanted).to_numpy()
     return found
 
 
@@ -200,10 +165,34 @@ def _format_name(text: str) -> str:
     return found
 
 
+def _km_from(
+    place: tuple[float, ...], latitudes: NDArray[np.float64], longitudes: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return how far places are away, by the haversine formula."""
+    north, east = np.radians(latitudes), np.radians(longitudes)
+    latitude, longitude = np.radians(place[0]), np.radians(place[1])
+    across = np.cos(latitude) * np.cos(north) * np.sin((east - longitude) / 2) ** 2
+    distances: NDArray[np.float64] = np.arcsin(np.sqrt(np.minimum(1, np.sin((north - latitude) / 2) ** 2 + across)))
+    return 2 * _EARTH_KM * distances
+
+
+def _near(text: str) -> tuple[float, float, float]:
+    try:
+        latitude, longitude, km = map(float, text.split(","))
+        if not (abs(latitude) <= 90 and abs(longitude) <= 180 and 0 < km < np.inf):
+            raise ValueError
+    except ValueError:
+        raise QueryError(f"near is latitude, longitude and km, such as 47.37,8.54,10, not {text!r}") from None
+    return latitude, longitude, km
+
+
 def _pixels(text: str) -> float:
     try:
         number = text.upper().removesuffix("P")
-        return float(number.removesuffix("M")) * (1e6 if number.endswith("M") else 1)
+        pixels = float(number.removesuffix("M")) * (1e6 if number.endswith("M") else 1)
+        if not 0 <= pixels < np.inf:
+            raise ValueError
+        return pixels
     except ValueError:
         raise QueryError(f"min-pixels is a number such as 2000000 or 2M, not {text!r}") from None
 

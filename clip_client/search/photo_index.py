@@ -18,7 +18,7 @@ from clip_client.search.segment import KEY, ROUNDING, Segment
 from preprocess_ensemble.whole_file import whole_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from numpy.typing import NDArray
@@ -40,6 +40,8 @@ class Hit(NamedTuple):
     """Cosine similarity to the query."""
     row: int
     """Its place in the index."""
+    facts: Mapping[str, Any]
+    """What else the index knows of it: column by name."""
 
 
 class PhotoIndex:
@@ -49,7 +51,7 @@ class PhotoIndex:
     them as it needs to be sure that no other vector belongs among the results, so these are those of a full sort.
     """
 
-    def __init__(self, dimension: int, *, vector_id: str = "", model_id: str = "") -> None:
+    def __init__(self, dimension: int, *, vector_id: str = "") -> None:
         """Make an empty index for vectors of ``dimension`` numbers; an empty id is unknown.
 
         Raises ImportError if ``faiss`` or ``pyarrow`` is missing.
@@ -58,22 +60,19 @@ class PhotoIndex:
             require(package, "clip-triton[dedup]")
         self.dimension = dimension
         self.vector_id = vector_id
-        self.model_id = model_id
         self.about: dict[str, Any] = {}
         """More that :meth:`save` writes down: what JSON can hold."""
+        self.folder: Path | None = None
+        """Where it was opened or saved last."""
         self._segments: list[Segment] = []
-        self._removed: dict[int, NDArray[np.bool_]] = {}
-        """Number of a segment -> which of its rows were removed."""
 
     @classmethod
-    def from_arrays(
-        cls, keys: Sequence[str], vectors: NDArray[Any], *, vector_id: str = "", model_id: str = ""
-    ) -> Self:
+    def from_arrays(cls, keys: Sequence[str], vectors: NDArray[Any], *, vector_id: str = "") -> Self:
         """Make an index of vectors (N, D), of any length, with the keys of their photos; see :meth:`add`."""
         vectors = np.asarray(vectors, dtype=np.float32)
         if vectors.ndim != 2:
             raise ValueError(f"the vectors of an index are an array (N, D), got {vectors.shape}")
-        index = cls(vectors.shape[1], vector_id=vector_id, model_id=model_id)
+        index = cls(vectors.shape[1], vector_id=vector_id)
         index.add(keys, vectors)
         return index
 
@@ -88,7 +87,7 @@ class PhotoIndex:
         keys: list[str] = []
         parts: list[NDArray[np.float32]] = []
         for batch in stored_batches(path):
-            index = index or cls(batch.vectors.shape[1], vector_id=batch.vector_id, model_id=batch.model_id)
+            index = index or cls(batch.vectors.shape[1], vector_id=batch.vector_id)
             named = [place for place, source in enumerate(batch.sources) if source is not None]
             keys += [source for source in batch.sources if source is not None]
             parts.append(batch.vectors[named])
@@ -109,13 +108,11 @@ class PhotoIndex:
             text = (folder / _ABOUT).read_text("utf-8")
             try:
                 about = json.loads(text)
-                if about["format"] != _FORMAT:
-                    raise VectorsError(f"the index in {folder} has format {about['format']}; remove it")
-                index = cls(about["dimension"], vector_id=about["vector_id"], model_id=about["model_id"])
+                index = cls(about["dimension"], vector_id=about["vector_id"])
                 index.about, names = about["about"], about["segments"]
+                if about["format"] != _FORMAT:
+                    raise ValueError(f"its format is {about['format']}")
             except (KeyError, TypeError, ValueError) as error:
-                if isinstance(error, VectorsError):
-                    raise
                 raise VectorsError(f"the index in {folder} is damaged ({error}); remove it") from error
             try:
                 index._segments = [Segment.open(folder / name) for name in names]
@@ -124,6 +121,7 @@ class PhotoIndex:
                 if (folder / _ABOUT).read_text("utf-8") == text:
                     raise VectorsError(f"the index in {folder} is damaged: a part is missing; remove it") from None
                 continue
+            index.folder = folder
             return index
 
     def save(self, folder: str | os.PathLike[str]) -> None:
@@ -131,10 +129,9 @@ class PhotoIndex:
 
         A reader sees the old or the new index. One process at a time may save into a folder. Raises OSError.
         """
-        folder = Path(folder)
+        self.folder = folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         present = {entry.name for entry in os.scandir(folder) if entry.is_dir()}
-        self._compact()
         for number, segment in enumerate(self._segments):
             if segment.name not in present:
                 self._segments[number] = segment.write(folder / uuid.uuid4().hex[:12])
@@ -142,7 +139,6 @@ class PhotoIndex:
         about = {
             "format": _FORMAT,
             "vector_id": self.vector_id,
-            "model_id": self.model_id,
             "dimension": self.dimension,
             "segments": names,
             "about": self.about,
@@ -154,21 +150,19 @@ class PhotoIndex:
                 shutil.rmtree(folder / name)
 
     def __len__(self) -> int:
-        return sum(map(len, self._segments)) - sum(int(rows.sum()) for rows in self._removed.values())
+        return sum(map(len, self._segments))
 
     def keys(self) -> Iterator[str]:
         """Yield the key of each vector, in the order of their rows."""
-        for number, segment in enumerate(self._segments):
-            keys = segment.photos.column(KEY).to_pylist()
-            removed = self._removed.get(number)
-            yield from (os.fsdecode(key) for row, key in enumerate(keys) if removed is None or not removed[row])
+        for segment in self._segments:
+            yield from map(os.fsdecode, segment.photos.column(KEY).to_pylist())
 
-    def batches(self, size: int) -> Iterator[tuple[list[int], list[str], NDArray[np.float32]]]:
-        """Yield rows, keys and unit vectors (n, D) of all photos, at most ``size`` at a time."""
-        rows = np.flatnonzero(self._alive())
-        for start in range(0, len(rows), size):
-            some = rows[start : start + size]
-            yield some.tolist(), self._keys_at(some), self._exact(some)
+    def batches(self, size: int) -> Iterator[tuple[list[str], NDArray[np.float32], list[dict[str, Any]]]]:
+        """Yield keys, unit vectors (n, D) and facts of all photos, at most ``size`` at a time."""
+        for start in range(0, len(self), size):
+            rows = np.arange(start, min(start + size, len(self)))
+            keys, facts = self._photos(rows)
+            yield keys, self._exact(rows), facts
 
     def add(self, keys: Sequence[str], vectors: NDArray[Any], facts: pa.Table | None = None) -> None:
         """Add vectors (N, D) of any length, each with its key; a key that is there already gets the new vector.
@@ -189,43 +183,37 @@ class PhotoIndex:
         self.remove(keys)
         for start in range(0, len(rows), MOST_IN_SEGMENT):
             some = rows[start : start + MOST_IN_SEGMENT]
-            photos = pa.table({KEY: pa.array([os.fsencode(keys[row]) for row in some], pa.binary())})
+            photos = pa.table({KEY: _encoded(keys[row] for row in some)})
             if facts is not None:
                 added = facts.take(some)
                 for name in added.column_names:
                     photos = photos.append_column(name, added.column(name))
             self._segments.append(Segment.of(vectors[some] / norms[some], photos))
+        self._merge()
 
     def remove(self, keys: Iterable[str]) -> int:
-        """Remove the vectors of ``keys``; return how many there were."""
-        import pyarrow as pa
-
-        wanted = pa.array([os.fsencode(key) for key in keys], pa.binary())
-        before = len(self)
+        """Remove the vectors of ``keys``; return how many there were. The rows of others change."""
+        before, wanted = len(self), _encoded(keys)
         for number, segment in enumerate(self._segments):
-            rows = segment.rows_of(wanted)
-            if len(rows):
-                self._removed.setdefault(number, np.zeros(len(segment), dtype=bool))[rows] = True
+            stays = ~segment.holding(wanted)
+            if not stays.all():
+                self._segments[number] = Segment.of(np.asarray(segment.exact[stays]), segment.photos.filter(stays))
+        self._segments = [segment for segment in self._segments if len(segment)]
         return before - len(self)
 
-    def _compact(self) -> None:
-        """Leave out what was removed, and merge small segments at the end, so that there are few."""
-        for number, removed in self._removed.items():
-            segment = self._segments[number]
-            self._segments[number] = Segment.of(np.asarray(segment.exact[~removed]), segment.photos.filter(~removed))
-        self._removed = {}
-        self._segments = [segment for segment in self._segments if len(segment)]
+    def _merge(self) -> None:
+        """Merge small segments at the end, so that there are few."""
+        import pyarrow as pa
+
         while len(self._segments) > 1:
-            before, last = self._segments[-2:]
-            if len(before) > 2 * len(last) or len(before) + len(last) > MOST_IN_SEGMENT:
+            last = self._segments[-2:]
+            if len(last[0]) > 2 * len(last[1]) or sum(map(len, last)) > MOST_IN_SEGMENT:
                 return
-            self._segments[-2:] = [_merged([before, last])]
+            photos = pa.concat_tables([segment.photos for segment in last]).unify_dictionaries().combine_chunks()
+            self._segments[-2:] = [Segment.of(np.concatenate([segment.exact for segment in last]), photos)]
 
     def column(self, name: str) -> Any:
-        """Return a column of what is known of the photos, in the order of their rows, as a ``pyarrow.ChunkedArray``.
-
-        Rows that were removed, but not saved yet, have a value, too.
-        """
+        """Return a column of what is known of the photos, in the order of their rows, as a ``pyarrow.ChunkedArray``."""
         import pyarrow as pa
 
         parts = [chunk for segment in self._segments for chunk in segment.photos.column(name).chunks]
@@ -236,32 +224,14 @@ class PhotoIndex:
         """What is known of the photos, besides their keys."""
         return self._segments[0].photos.column_names[1:] if self._segments else []
 
-    def facts_at(self, rows: Sequence[int]) -> list[dict[str, Any]]:
-        """Return what is known of the photos at some rows, column by name, in their order."""
-        order = np.argsort(rows)
-        facts: list[dict[str, Any]] = [{} for _ in rows]
-        ascending = np.asarray(rows, dtype=np.intp)[order]
-        for segment, start, first, last in self._ranges(ascending):
-            found = segment.photos.take(ascending[first:last] - start).to_pylist()
-            for place, values in zip(order[first:last].tolist(), found, strict=True):
-                facts[place] = {name: value for name, value in values.items() if name != KEY}
-        return facts
-
     def holding(self, keys: Iterable[str]) -> NDArray[np.bool_]:
         """Tell for each row whether its key is among ``keys``."""
-        import pyarrow as pa
-
-        wanted = pa.array([os.fsencode(key) for key in keys], pa.binary())
-        held = np.zeros(sum(map(len, self._segments)), dtype=bool)
-        start = 0
-        for segment in self._segments:
-            held[start + segment.rows_of(wanted)] = True
-            start += len(segment)
-        return held
+        wanted = _encoded(keys)
+        return np.concatenate([np.zeros(0, np.bool_), *(segment.holding(wanted) for segment in self._segments)])
 
     def vector(self, key: str) -> NDArray[np.float32] | None:
         """Return the unit vector (D,) of a key; None if the index does not have it."""
-        rows = np.flatnonzero(self.holding([key]) & self._alive())
+        rows = np.flatnonzero(self.holding([key]))
         return self._exact(rows)[0] if len(rows) else None
 
     def nearest(self, query: NDArray[Any], k: int = 10, *, among: NDArray[np.bool_] | None = None) -> list[Hit]:
@@ -272,34 +242,31 @@ class PhotoIndex:
         another dimension.
         """
         direction = self._direction(query)
-        counted = self._counted(among)
-        total = int(counted.sum())
+        total = len(self) if among is None else int(np.count_nonzero(among))
         count = min(total, max(_FEWEST_RANKED, 4 * k))
         while True:
-            rows, least = self._candidates(direction, count, counted)
+            rows, least = self._candidates(direction, count, among)
             exact = self._exact(rows) @ direction
             order = np.lexsort((rows, -exact))[:k]
             # What was not ranked again is worse than the last result by more than 16 bits can be wrong.
             if count >= total or exact[order[-1]] >= least + ROUNDING:
                 break
             count = min(total, 8 * count)
-        keys = self._keys_at(rows[order])
-        return [Hit(*found) for found in zip(keys, exact[order].tolist(), rows[order].tolist(), strict=True)]
+        keys, facts = self._photos(rows[order])
+        return [Hit(*found) for found in zip(keys, exact[order].tolist(), rows[order].tolist(), facts, strict=True)]
 
     def best_scores(self, queries: NDArray[Any], *, among: NDArray[np.bool_] | None = None) -> NDArray[np.float32]:
         """Return the cosine of each of the queries, (M, D), with the photo nearest to it, (M,); NaN without photos."""
         directions = np.stack([self._direction(query) for query in queries])
         best = np.full(len(directions), -np.inf, dtype=np.float32)
-        for segment, _, counts in self._parts(self._counted(among)):
+        for segment, _, counts in self._counted(among):
             cosines, rows = segment.best(directions, 1, counts)
             best = np.maximum(best, np.where(rows[:, 0] >= 0, cosines[:, 0], -np.inf))
         return np.where(np.isfinite(best), best, np.nan)
 
     def mean(self) -> NDArray[np.float32]:
         """Return the mean of a sample of the vectors, (D,): evenly spread, at most 4,096 of them."""
-        rows = np.flatnonzero(self._alive())
-        sample = self._exact(rows[:: max(1, len(rows) // 4096)])
-        mean: NDArray[np.float32] = sample.mean(axis=0)
+        mean: NDArray[np.float32] = self._exact(np.arange(0, len(self), max(1, len(self) // 4096))).mean(axis=0)
         return mean
 
     def _direction(self, query: NDArray[Any]) -> NDArray[np.float32]:
@@ -307,38 +274,26 @@ class PhotoIndex:
         if query.shape != (self.dimension,):
             raise VectorsError(f"the index has vectors of {self.dimension} numbers, and the query is {query.shape}")
         norm = np.linalg.norm(query)
-        if not norm > 0:
+        if not 0 < norm < np.inf:
             raise ValueError("the query is NaN or zero: its image failed, its terms cancel out, or it is no embedding")
         direction: NDArray[np.float32] = query / norm
         return direction
 
-    def _alive(self) -> NDArray[np.bool_]:
-        alive = np.ones(sum(map(len, self._segments)), dtype=bool)
-        start = 0
-        for number, segment in enumerate(self._segments):
-            if number in self._removed:
-                alive[start : start + len(segment)] = ~self._removed[number]
-            start += len(segment)
-        return alive
-
-    def _counted(self, among: NDArray[np.bool_] | None) -> NDArray[np.bool_]:
-        return self._alive() if among is None else self._alive() & among
-
-    def _parts(self, counted: NDArray[np.bool_]) -> Iterator[tuple[Segment, int, NDArray[np.bool_] | None]]:
+    def _counted(self, among: NDArray[np.bool_] | None) -> Iterator[tuple[Segment, int, NDArray[np.bool_] | None]]:
         """Yield each segment that has a row that counts, its first row, and which of its rows count; None for all."""
         start = 0
         for segment in self._segments:
-            counts = counted[start : start + len(segment)]
-            if counts.any():
-                yield segment, start, None if counts.all() else counts
+            counts = None if among is None else among[start : start + len(segment)]
+            if counts is None or counts.any():
+                yield segment, start, None if counts is None or counts.all() else counts
             start += len(segment)
 
     def _candidates(
-        self, direction: NDArray[np.float32], count: int, counted: NDArray[np.bool_]
+        self, direction: NDArray[np.float32], count: int, among: NDArray[np.bool_] | None
     ) -> tuple[NDArray[np.intp], float]:
         """Return the best ``count`` rows by 16-bit numbers, ascending, and the least cosine among them."""
         cosines, rows = [np.empty(0, np.float32)], [np.empty(0, np.intp)]
-        for segment, start, counts in self._parts(counted):
+        for segment, start, counts in self._counted(among):
             of_each, places = segment.best(direction[None], min(count, len(segment)), counts)
             cosines.append(of_each[0][places[0] >= 0])
             rows.append(places[0][places[0] >= 0] + start)
@@ -347,33 +302,31 @@ class PhotoIndex:
         return np.sort(all_rows[best]), float(all_cosines[best].min(initial=np.inf))
 
     def _exact(self, rows: NDArray[np.intp]) -> NDArray[np.float32]:
-        """Return the vectors at ascending ``rows``, (n, D)."""
+        """Return the vectors at ``rows``, (n, D)."""
         found = np.empty((len(rows), self.dimension), dtype=np.float32)
-        for segment, start, first, last in self._ranges(rows):
-            found[first:last] = segment.exact[rows[first:last] - start]
+        for segment, places, of_segment in self._located(rows):
+            found[places] = segment.exact[of_segment]
         return found
 
-    def _keys_at(self, rows: NDArray[np.intp]) -> list[str]:
-        order = np.argsort(rows)
-        keys = [""] * len(rows)
-        for segment, start, first, last in self._ranges(rows[order]):
-            held = segment.photos.column(KEY).take(rows[order[first:last]] - start).to_pylist()
-            for place, key in zip(order[first:last].tolist(), held, strict=True):
-                keys[place] = os.fsdecode(key)
-        return keys
+    def _photos(self, rows: NDArray[np.intp]) -> tuple[list[str], list[dict[str, Any]]]:
+        """Return the keys and facts of the photos at ``rows``."""
+        photos: list[dict[str, Any]] = [{} for _ in rows]
+        for segment, places, of_segment in self._located(rows):
+            for place, photo in zip(places.tolist(), segment.photos.take(of_segment).to_pylist(), strict=True):
+                photos[place] = photo
+        return [os.fsdecode(photo.pop(KEY)) for photo in photos], photos
 
-    def _ranges(self, rows: NDArray[np.intp]) -> Iterator[tuple[Segment, int, int, int]]:
-        """Yield each segment with some of the ascending ``rows``, its first row, and the range of these rows."""
+    def _located(self, rows: NDArray[np.intp]) -> Iterator[tuple[Segment, NDArray[np.intp], NDArray[np.intp]]]:
+        """Yield each segment that has some of ``rows``: where these are in ``rows``, and in the segment."""
         start = 0
         for segment in self._segments:
-            first, last = np.searchsorted(rows, (start, start + len(segment)))
-            if first < last:
-                yield segment, start, int(first), int(last)
+            places = np.flatnonzero((rows >= start) & (rows < start + len(segment)))
+            if len(places):
+                yield segment, places, rows[places] - start
             start += len(segment)
 
 
-def _merged(segments: Sequence[Segment]) -> Segment:
+def _encoded(keys: Iterable[str]) -> pa.Array:
     import pyarrow as pa
 
-    photos = pa.concat_tables([segment.photos for segment in segments]).unify_dictionaries().combine_chunks()
-    return Segment.of(np.concatenate([segment.exact for segment in segments]), photos)
+    return pa.array([os.fsencode(key) for key in keys], pa.binary())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -14,15 +13,15 @@ from clip_client.search.filters import Filter, taken_text
 from clip_client.search.scores import MOST_RANKS, first_fall
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from clip_client.dedup.store.store import Store
+    from clip_client.dedup.types import FailedFile
     from clip_client.search.photo_index import Hit, PhotoIndex
 
-_AT_ONCE: Final = 64
-"""Pictures whose files are looked up together."""
+NOTHING: Final = DirectorySet(())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +66,8 @@ class FoundPictures:
     """The best first."""
     compared: int
     """Number of photos that fit the filters."""
+    rows: NDArray[np.bool_] | None = None
+    """Which rows of the index these are; None for all."""
     gone: int = 0
     """Pictures that are nearer than the last one shown, but whose files are no longer there."""
     fall: int | None = None
@@ -81,108 +82,92 @@ class Place:
     store: Store | None = None
     """The store that the keys of the index are contents of; without one they are paths."""
     paths: Mapping[str, Sequence[str]] | None = None
-    """Content -> its files, if only these count."""
-    without: DirectorySet = field(default_factory=lambda: DirectorySet(()))
+    """Content -> its files, if no others are shown."""
+    inside: NDArray[np.bool_] | None = None
+    """Which rows of the index are searched; None for all."""
+    without: DirectorySet = NOTHING
     """Files that are not listed, such as the photo that is searched for."""
-
-    def rows(self, wanted: Filter) -> NDArray[np.bool_] | None:
-        """Tell for each row of the index whether it counts; None if all do. Raises QueryError."""
-        rows = wanted.rows(self.index, self.store)
-        if self.paths is None:
-            return rows
-        inside = self.index.holding(self.paths)
-        return inside if rows is None else rows & inside
+    failed: Sequence[FailedFile] = ()
+    """Files that cannot be searched, because they could not be embedded."""
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    """Kind -> number of files that are not called like photos."""
 
     def find(
-        self,
-        query: NDArray[np.float32],
-        rows: NDArray[np.bool_] | None = None,
-        *,
-        top: int = 20,
-        strict: bool = False,
-        in_folder: str = "",
+        self, query: NDArray[np.float32], wanted: Filter | None = None, *, top: int = 20, strict: bool = False
     ) -> FoundPictures:
-        """Return the ``top`` pictures nearest to ``query``, (D,), among the ``rows`` that count.
+        """Return the ``top`` pictures nearest to ``query``, (D,), among those that fit the filter.
 
-        Proven copies are one picture. With ``strict`` no picture is returned after the scores fall off, see
-        :func:`~clip_client.search.scores.first_fall`. ``in_folder`` is that of the filter: a picture is shown by a file
-        in it. Raises StoreError, and as :meth:`PhotoIndex.nearest`.
+        Proven copies are one picture, shown by a file in the folder of the filter. With ``strict`` no picture is
+        returned after the scores fall off, see :func:`~clip_client.search.scores.first_fall`. Raises QueryError,
+        StoreError, and as :meth:`PhotoIndex.nearest`.
         """
+        wanted = wanted or Filter()
+        rows = wanted.rows(self.index, self.store)
+        if self.inside is not None:
+            rows = self.inside if rows is None else rows & self.inside
         compared = len(self.index) if rows is None else int(np.count_nonzero(rows))
-        wanted = max(top, MOST_RANKS + 1) if strict else top
-        count = max(4 * wanted, MOST_RANKS + 1)
+        count = max(2 * top, MOST_RANKS + 1)
         while True:
-            hits = self.index.nearest(query, count, among=rows)
-            found: list[FoundPicture] = []
-            gone = 0
-            for picture in self._pictures(hits, in_folder):
-                if picture is None:
-                    gone += 1
-                elif len(found) < wanted:
-                    found.append(picture)
-                if len(found) == wanted:
-                    break
-            if len(found) == wanted or len(hits) == compared:
+            ranked = list(self._pictures(self.index.nearest(query, count, among=rows), wanted.folder))
+            found = [picture for picture in ranked if picture is not None]
+            if len(found) >= top or count >= compared:
                 break
             count *= 4
         fall = first_fall([picture.score for picture in found])
         shown = found[: top if fall is None or not strict else min(top, fall)]
-        return FoundPictures(pictures=tuple(shown), compared=compared, gone=gone, fall=fall)
+        gone = ranked[: ranked.index(shown[-1]) if shown else None].count(None)
+        return FoundPictures(pictures=tuple(shown), compared=compared, rows=rows, gone=gone, fall=fall)
 
-    def _pictures(self, hits: Sequence[Hit], in_folder: str) -> Iterator[FoundPicture | None]:
+    def _pictures(self, hits: Sequence[Hit], folder: str) -> Iterator[FoundPicture | None]:
         """Yield the pictures of ``hits``, the nearest first; None for one whose files are gone."""
         if self.store is None:
-            for hit, facts in zip(hits, self.index.facts_at([hit.row for hit in hits]), strict=True):
+            for hit in hits:
                 if not self.without.contains(hit.key):
-                    yield FoundPicture(path=hit.key, score=hit.score, facts=facts)
+                    yield FoundPicture(path=hit.key, score=hit.score, facts=hit.facts)
             return
-        decisions = self.store.decisions.all()
-        pictures = self.store.copies.pictures_of([hit.key for hit in hits], decisions)
+        pictures = self.pictures_of([hit.key for hit in hits])
         groups: dict[str, list[Hit]] = {}
         for hit in hits:
             groups.setdefault(pictures[hit.key], []).append(hit)
-        waiting = iter(groups.items())
-        while some := dict(islice(waiting, _AT_ONCE)):
-            yield from self._with_files(self.store, some, in_folder)
-
-    def _with_files(
-        self, store: Store, groups: Mapping[str, list[Hit]], in_folder: str
-    ) -> Iterator[FoundPicture | None]:
-        copies = store.copies.copies_of(groups)
-        contents = {
-            picture: dict.fromkeys((*(hit.key for hit in hits), picture, *copies.get(picture, ())))
-            for picture, hits in groups.items()
-        }
-        files = store.files.paths_of(list(dict.fromkeys(one for some in contents.values() for one in some)))
-        below = os.path.join(os.path.abspath(os.path.expanduser(in_folder)), "") if in_folder else ""
-        chosen = []
-        for picture, hits in groups.items():
+        all_files = self.files_of(groups)
+        below = os.path.join(folder, "") if folder else ""
+        for picture, some in groups.items():
+            files = all_files[picture]
             # The best copy is shown, if it fits: it may have more pixels than the nearest.
-            ordered = sorted(hits, key=lambda hit: hit.key != picture)
             fitting = (
                 (hit, path)
-                for hit in ordered
+                for hit in sorted(some, key=lambda hit: hit.key != picture)
                 for path in (files[hit.key] if self.paths is None else self.paths[hit.key])
                 if os.path.abspath(path).startswith(below) and self._is_listed(path)
             )
-            chosen.append((picture, hits, next(fitting, None)))
-        rows = [found[0].row for _, _, found in chosen if found is not None]
-        facts = iter(self.index.facts_at(rows))
-        for picture, hits, found in chosen:
-            of_picture = [one for content in contents[picture] for one in files[content]]
-            if found is None:
+            of_picture = [path for paths in files.values() for path in paths]
+            for hit, path in fitting:
+                copies = [one for one in of_picture if one != os.path.abspath(path) and self._is_listed(one)]
+                yield FoundPicture(
+                    path=path, score=some[0].score, copies=tuple(copies), content=hit.key, facts=hit.facts
+                )
+                break
+            else:
                 if not any(map(self.without.contains, of_picture)):
                     yield None
-                continue
-            hit, path = found
-            others = filter(self._is_listed, of_picture)
-            yield FoundPicture(
-                path=path,
-                score=hits[0].score,
-                copies=tuple(one for one in others if one != os.path.abspath(path)),
-                content=hit.key,
-                facts=next(facts),
-            )
+
+    def pictures_of(self, contents: Sequence[str]) -> dict[str, str]:
+        """Return content -> the content that names its picture: the best of its proven copies, or itself."""
+        assert self.store is not None, "vectors alone have no copies"
+        return self.store.copies.pictures_of(contents, self.store.decisions.all())
+
+    def files_of(self, pictures: Iterable[str]) -> dict[str, dict[str, list[str]]]:
+        """Return picture -> its contents, the one that names it first -> where their files were last seen."""
+        assert self.store is not None, "vectors alone have no copies"
+        copies = self.store.copies.copies_of(list(pictures))
+        # A person may have said since that a copy is another picture.
+        names = self.pictures_of([content for some in copies.values() for content in some])
+        found = {
+            picture: [picture, *(one for one in copies.get(picture, ()) if names[one] == picture)]
+            for picture in pictures
+        }
+        files = self.store.files.paths_of([content for contents in found.values() for content in contents])
+        return {picture: {content: files[content] for content in contents} for picture, contents in found.items()}
 
     def _is_listed(self, path: str) -> bool:
         return os.path.isfile(path) and not self.without.contains(path)

@@ -9,25 +9,28 @@ from __future__ import annotations
 import os
 import re
 import uuid
-from dataclasses import dataclass
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from clip_client._errors import VectorsError, require
 from clip_client.search.filters import FACTS, Filter
-from clip_client.search.pictures import FoundPicture, FoundPictures
+from clip_client.search.pictures import NOTHING, FoundPicture, FoundPictures
 from preprocess_ensemble.errors import ReportedError, first_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from clip_client.dedup.files.directories import DirectorySet
     from clip_client.search.pictures import Place
 
 KEY_VARIABLE: Final = "QDRANT_API_KEY"
-_ADDRESS: Final = re.compile(r"qdrant(s?)://(?:([^/:]+|\[[^]]+\])(?::(\d+))?)?(/.*)?/([\w.-]+)")
+_ADDRESS: Final = re.compile(
+    r"qdrant(?P<tls>s?)://(?:(?P<host>[^/:]+|\[[^]]+\])(?::(?P<port>\d+))?)?(?P<folder>/.*)?/(?P<name>[\w.-]+)"
+)
 _AT_ONCE: Final = 500
 """Points of one request: 1 MB with 512 numbers each."""
 _NAMESPACE: Final = uuid.UUID("6fb1b1a0-5a35-5a9c-8e5f-2a6f3a3c9d11")
@@ -37,55 +40,35 @@ class QdrantError(ReportedError):
     """Qdrant cannot be used; the message is one sentence that says why."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class QdrantAddress:
-    """``qdrant://HOST:PORT/COLLECTION``, ``qdrants://`` with TLS, or ``qdrant:///FOLDER/COLLECTION`` without a server.
+class QdrantCollection:
+    """An open collection; a context manager.
 
-    The last is the local mode of qdrant-client, in NumPy: for trying it out.
+    Its address is ``qdrant://HOST:PORT/COLLECTION``, ``qdrants://`` with TLS, or ``qdrant:///FOLDER/COLLECTION``
+    without a server: the local mode of qdrant-client, in NumPy, for trying it out.
     """
 
-    host: str
-    port: int
-    is_tls: bool
-    folder: str
-    collection: str
-
-    @classmethod
-    def of(cls, text: str) -> QdrantAddress:
-        """Read an address. Raises QdrantError."""
-        found = _ADDRESS.fullmatch(text)
-        if found is None or bool(found[2]) == bool(found[4]):
-            raise QdrantError(f"{text} is no address of a collection: write qdrant://HOST:6333/COLLECTION")
-        return cls(
-            host=found[2] or "",
-            port=int(found[3] or 6333),
-            is_tls=bool(found[1]),
-            folder=found[4] or "",
-            collection=found[5],
-        )
-
-
-class QdrantCollection:
-    """An open collection; a context manager."""
-
-    def __init__(self, address: QdrantAddress) -> None:
-        """Connect. Raises ImportError without ``qdrant-client``; a server is first asked by the other methods."""
+    def __init__(self, address: str) -> None:
+        """Connect. Raises ImportError without ``qdrant-client``, and QdrantError if the address is none."""
         require("qdrant_client", "clip-triton[qdrant]")
         import qdrant_client
 
-        self._name = address.collection
-        self._is_local = bool(address.folder)
-        self._client = (
-            qdrant_client.QdrantClient(path=address.folder)
-            if address.folder
-            else qdrant_client.QdrantClient(
-                host=address.host,
-                port=address.port,
-                https=address.is_tls,
-                api_key=os.environ.get(KEY_VARIABLE),
-                check_compatibility=False,  # its thread would print a warning
+        found = _ADDRESS.fullmatch(address)
+        if found is None or bool(found["host"]) == bool(found["folder"]):
+            raise QdrantError(f"{address} is no address of a collection: write qdrant://HOST:6333/COLLECTION")
+        self._name = found["name"]
+        self._is_local = bool(found["folder"])
+        with _errors(self._name):
+            self._client = (
+                qdrant_client.QdrantClient(path=found["folder"])
+                if self._is_local
+                else qdrant_client.QdrantClient(
+                    host=found["host"],
+                    port=int(found["port"] or 6333),
+                    https=bool(found["tls"]),
+                    api_key=os.environ.get(KEY_VARIABLE),
+                    check_compatibility=False,  # its thread would print a warning
+                )
             )
-        )
 
     def __enter__(self) -> QdrantCollection:
         return self
@@ -114,13 +97,23 @@ class QdrantCollection:
                 on_progress("sending", done, len(index))
         return done
 
-    def find(self, query: NDArray[np.float32], vector_id: str, wanted: Filter, *, top: int) -> FoundPictures:
-        """Return the ``top`` pictures nearest to ``query``, (D,), that fit the filter; ``vector_id`` is the photos'.
+    def find(
+        self,
+        query: NDArray[np.float32],
+        vector_id: str,
+        wanted: Filter | None = None,
+        *,
+        top: int = 20,
+        without: DirectorySet = NOTHING,
+    ) -> FoundPictures:
+        """Return the ``top`` pictures nearest to ``query``, (D,), that fit the filter, as :meth:`Place.find` does.
 
-        The search is exact. Raises QueryError, VectorsError if the vectors are of another model, and QdrantError.
+        ``vector_id`` is that of the photos. The search is exact. Raises VectorsError if the collection has vectors of
+        another model, and QdrantError.
         """
         from qdrant_client import models
 
+        wanted = wanted or Filter()
         fits = _conditions(wanted)
         with _errors(self._name):
             self._check(vector_id)
@@ -134,12 +127,12 @@ class QdrantCollection:
                     limit=count,
                     search_params=None if self._is_local else models.SearchParams(exact=True),
                 ).points
-                pictures: dict[str, FoundPicture] = {}
+                groups: dict[str, list[Any]] = {}
                 for point in found:
-                    payload = point.payload or {}
-                    pictures.setdefault(payload["picture"], _picture(payload, point.score, wanted.demands().folder))
+                    groups.setdefault((point.payload or {})["picture"], []).append(point)
+                pictures = [one for group in groups.values() if (one := _picture(group, wanted.folder, without))]
                 if len(pictures) >= top or len(found) < count:
-                    return FoundPictures(pictures=tuple(pictures.values())[:top], compared=compared)
+                    return FoundPictures(pictures=tuple(pictures[:top]), compared=compared)
                 count *= 4
 
     def _check(self, vector_id: str) -> None:
@@ -152,52 +145,50 @@ class QdrantCollection:
             )
 
 
-class _errors:
-    """Turns what qdrant-client raises into one sentence."""
+@contextmanager
+def _errors(name: str) -> Iterator[None]:
+    """Turn what qdrant-client raises into one sentence."""
+    from httpx import HTTPError
+    from qdrant_client.http.exceptions import ApiException
 
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        from httpx import HTTPError
-        from qdrant_client.http.exceptions import ApiException
-
-        if isinstance(error, ApiException | HTTPError | ValueError | KeyError) and not isinstance(error, ReportedError):
-            raise QdrantError(f"Qdrant cannot do it for the collection {self._name}: {first_line(error)}") from error
+    try:
+        yield
+    except ReportedError:
+        raise
+    except (ApiException, HTTPError, ValueError, KeyError, RuntimeError) as error:
+        raise QdrantError(f"Qdrant cannot do it for the collection {name}: {first_line(error)}") from error
 
 
 def _points(place: Place) -> Iterator[Sequence[Any]]:
     """Yield the points of all photos, some at a time."""
     from qdrant_client import models
 
-    index, store = place.index, place.store
     inside = None if place.paths is None else set(place.paths)
-    for rows, keys, vectors in index.batches(_AT_ONCE):
-        files = {key: [key] for key in keys} if store is None else store.files.paths_of(keys)
-        pictures = dict(zip(keys, keys, strict=True)) if store is None else store.copies.pictures_of(keys)
+    for keys, vectors, facts in place.index.batches(_AT_ONCE):
+        pictures = dict(zip(keys, keys, strict=True)) if place.store is None else place.pictures_of(keys)
+        files = {key: {key: [key]} for key in keys} if place.store is None else place.files_of(set(pictures.values()))
         yield [
             models.PointStruct(
                 id=str(uuid.uuid5(_NAMESPACE, os.fsencode(key).hex())),
                 vector=vector.tolist(),
-                payload=_payload(files[key], facts)
-                | {"picture": pictures[key], "content": key if store else "", "vector_id": index.vector_id},
+                payload=_payload(key, files[pictures[key]], about)
+                | {"picture": pictures[key], "content": key if place.store else "", "vector_id": place.index.vector_id},
             )
-            for key, vector, facts in zip(keys, vectors, index.facts_at(rows), strict=True)
-            if files[key] and (inside is None or key in inside)
+            for key, vector, about in zip(keys, vectors, facts, strict=True)
+            if files[pictures[key]][key] and (inside is None or key in inside)
         ]
 
 
-def _payload(files: Sequence[str], facts: dict[str, Any]) -> dict[str, Any]:
+def _payload(key: str, files: Mapping[str, Sequence[str]], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is known of a photo; ``files`` are those of each content of its picture."""
+    copies = [path for content, paths in files.items() if content != key for path in paths]
     folders = set()
-    for path in files:
+    for path in files[key]:
         folder = os.path.dirname(os.path.abspath(path))
         while folder not in folders:
             folders.add(folder)
             folder = os.path.dirname(folder)
-    made: dict[str, Any] = {"files": list(files), "folders": sorted(folders), **facts}
+    made: dict[str, Any] = {"files": files[key], "copies": copies, "folders": sorted(folders), **facts}
     if facts.get("width"):
         made["pixels"] = facts["width"] * facts["height"]
     if facts.get("camera"):
@@ -208,29 +199,35 @@ def _payload(files: Sequence[str], facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def _conditions(wanted: Filter) -> Any:
-    """Return the filter as Qdrant has it; None for one that demands nothing. Raises QueryError."""
+    """Return the filter as Qdrant has it; None for one that demands nothing."""
     from qdrant_client import models
 
-    known = wanted.demands()
     must: list[Any] = []
-    if known.first_ms is not None or known.end_ms is not None:
-        must.append(models.FieldCondition(key="taken_ms", range=models.Range(gte=known.first_ms, lt=known.end_ms)))
-    if known.pixels is not None:
-        must.append(models.FieldCondition(key="pixels", range=models.Range(gte=known.pixels)))
-    if known.near is not None:
-        centre = models.GeoPoint(lat=known.near.latitude, lon=known.near.longitude)
-        circle = models.GeoRadius(center=centre, radius=1000 * known.near.km)
+    if wanted.first_ms is not None or wanted.end_ms is not None:
+        must.append(models.FieldCondition(key="taken_ms", range=models.Range(gte=wanted.first_ms, lt=wanted.end_ms)))
+    if wanted.pixels is not None:
+        must.append(models.FieldCondition(key="pixels", range=models.Range(gte=wanted.pixels)))
+    if wanted.near is not None:
+        latitude, longitude, km = wanted.near
+        circle = models.GeoRadius(center=models.GeoPoint(lat=latitude, lon=longitude), radius=1000 * km)
         must.append(models.FieldCondition(key="location", geo_radius=circle))
-    if known.folder:
-        must.append(models.FieldCondition(key="folders", match=models.MatchValue(value=known.folder)))
-    if known.format:
-        must.append(models.FieldCondition(key="format", match=models.MatchValue(value=known.format)))
-    if known.camera:
-        must.append(models.FieldCondition(key="camera_name", match=models.MatchText(text=known.camera)))
+    if wanted.camera:
+        must.append(models.FieldCondition(key="camera_name", match=models.MatchText(text=wanted.camera)))
+    for key, value in (("folders", wanted.folder), ("format", wanted.format)):
+        if value:
+            must.append(models.FieldCondition(key=key, match=models.MatchValue(value=value)))
     return models.Filter(must=must) if must else None
 
 
-def _picture(payload: dict[str, Any], score: float, folder: str) -> FoundPicture:
-    first, *others = sorted(payload["files"], key=lambda path: not path.startswith(folder))
-    facts = {name: payload.get(name) for name in FACTS}
-    return FoundPicture(path=first, score=score, copies=tuple(others), content=payload["content"], facts=facts)
+def _picture(points: Sequence[Any], folder: str, without: DirectorySet) -> FoundPicture | None:
+    """Return the picture that all points show; None if none of its files is listed."""
+    # As in a store, the best copy is shown if it fits.
+    for point in sorted(points, key=lambda point: point.payload["content"] != point.payload["picture"]):
+        own = sorted(point.payload["files"], key=lambda path: not path.startswith(folder))
+        first, *others = [path for path in own if not without.contains(path)] or [""]
+        if first:
+            others += [path for path in point.payload["copies"] if not without.contains(path)]
+            facts = {name: point.payload.get(name) for name in FACTS}
+            content = point.payload["content"]
+            return FoundPicture(path=first, score=points[0].score, copies=tuple(others), content=content, facts=facts)
+    return None

@@ -16,6 +16,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
     from clip_client._results import EmbeddingBatch
     from clip_client.search.photo_index import Hit, PhotoIndex
 
-_WEIGHTED: Final = re.compile(r"(\d+(?:\.\d+)?|\.\d+):\s*(\S.*)", re.DOTALL)
+_WEIGHTED: Final = re.compile(r"(\d+(?:\.\d+)?|\.\d+):\s*(.*)", re.DOTALL)
+_MOST_WEIGHT: Final = 1000.0
 _NAMED_CHARACTERS: Final = 60
 """How much of a text a message repeats."""
 _SIGNS: Final = re.compile(r"(?:^|(?<=\s))([+-])(?=\s|$)")
@@ -99,39 +101,38 @@ class QueryVector:
 def terms_of(parts: Sequence[str], *, photos: bool = True) -> list[Term]:
     """Read the parts of a query: texts, ``+``, ``-``, and, with ``photos``, the paths of existing files.
 
-    Parts that follow each other are one text. Raises QueryError if it has no term or ends with a sign.
+    Texts that follow each other are one. Raises QueryError if it has no term, a sign or a weight without one, or too
+    large a weight.
     """
+
+    def kind(part: str) -> str:
+        return "sign" if part in ("+", "-") else "photo" if photos and is_photo(_weighed(part)[1]) else "text"
+
     terms: list[Term] = []
-    words: list[str] = []
-    sign, is_open = 1.0, False  # a sign waits for its term
-
-    def close() -> None:
-        nonlocal is_open
-        if words:
-            weight, text = _weighed(" ".join(words))
-            terms.append(Term(weight=sign * weight, text=text))
-            words.clear()
-            is_open = False
-
-    for part in parts:
-        weight, name = _weighed(part)
-        if part in ("+", "-"):
-            close()
-            if is_open:
-                raise QueryError(f"two signs follow each other in the query: write words or a photo before {part}")
-            sign, is_open = (1.0 if part == "+" else -1.0), True
-        elif photos and is_photo(name):
-            close()
-            terms.append(Term(weight=sign * weight, photo=os.path.expanduser(name)))
-            sign, is_open = 1.0, False
-        elif part.strip():
-            words.append(part.strip())
-    close()
-    if is_open:
+    sign = ""  # it waits for its term
+    for of, some in groupby(filter(None, map(str.strip, parts)), kind):
+        if of == "sign":
+            sign, *others = some
+            if others:
+                message = f"two signs follow each other in the query: write words or a photo before {others[0]}"
+                raise QueryError(message)
+            continue
+        for part in some if of == "photo" else [" ".join(some)]:
+            terms.append(_term(part, sign, is_photo=of == "photo"))
+            sign = ""
+    if sign:
         raise QueryError("the query ends with a sign: write words or a photo after it")
     if not terms:
         raise QueryError("the query is empty: write what the photos should show, such as: dog on the beach")
     return terms
+
+
+def _term(part: str, sign: str, *, is_photo: bool) -> Term:
+    weight, name = _weighed(part)
+    if not name or weight > _MOST_WEIGHT:
+        raise QueryError(f"{part[:20]} is no term: write a weight up to {_MOST_WEIGHT:g}, a colon, and words behind it")
+    signed = -weight if sign == "-" else weight
+    return Term(weight=signed, photo=os.path.expanduser(name)) if is_photo else Term(weight=signed, text=name)
 
 
 def terms_in(text: str) -> list[Term]:
@@ -140,8 +141,12 @@ def terms_in(text: str) -> list[Term]:
 
 
 def is_photo(name: str) -> bool:
-    """Tell whether a part of a query is the path of a file, which is then a photo."""
-    return os.path.isfile(os.path.expanduser(name))
+    """Tell whether a part of a query is the path of a file, which is then a photo.
+
+    A word without a separator or a dot is never one: somewhere there may be a file that is called like a word.
+    """
+    path = os.path.expanduser(name)
+    return ("." in path or os.sep in path) and os.path.isfile(path)
 
 
 def _weighed(part: str) -> tuple[float, str]:

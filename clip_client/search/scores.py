@@ -78,14 +78,14 @@ class NeutralTexts:
     """The cosine of each text with the photo nearest to it, (M,)."""
 
     @classmethod
-    async def of(cls, clip: QueryEmbedder, index: PhotoIndex, folder: Path | None = None) -> NeutralTexts:
+    async def of(cls, clip: QueryEmbedder, index: PhotoIndex) -> NeutralTexts:
         """Embed the texts, and compare them with the photos.
 
-        With a ``folder`` this is kept there, so the texts are embedded once, and compared once the photos change.
+        If the index has a folder, this is kept there: the texts are embedded once, and compared once the photos change.
         """
         name = hashlib.sha256("\n".join((index.vector_id, *NEUTRAL)).encode()).hexdigest()[:16]
         stamp = f"{index.about.get('stamp')} {len(index)}"
-        file = None if folder is None else folder / f"neutral-{name}.npz"
+        file = None if index.folder is None else index.folder / f"neutral-{name}.npz"
         kept = {} if file is None else _kept(file)
         if str(kept.get("stamp")) == stamp:
             return cls(**{field.name: kept[field.name] for field in fields(cls)})

@@ -90,12 +90,12 @@ class Segment:
     def __len__(self) -> int:
         return len(self.exact)
 
-    def rows_of(self, keys: pa.Array) -> NDArray[np.intp]:
-        """Return the rows whose keys are among ``keys``, in ascending order."""
+    def holding(self, keys: pa.Array) -> NDArray[np.bool_]:
+        """Tell for each row whether its key is among ``keys``."""
         import pyarrow.compute as pc
 
-        found: NDArray[np.intp] = np.flatnonzero(pc.is_in(self.photos.column(KEY), value_set=keys).to_numpy())
-        return found
+        held: NDArray[np.bool_] = pc.is_in(self.photos.column(KEY), value_set=keys).to_numpy()
+        return held
 
     def best(
         self, queries: NDArray[np.float32], count: int, among: NDArray[np.bool_] | None = None

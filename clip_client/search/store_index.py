@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import time
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -21,20 +17,21 @@ from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.store.store import folder_name
 from clip_client.search.filters import FACTS, facts_table
 from clip_client.search.photo_index import MOST_IN_SEGMENT, PhotoIndex
+from clip_client.search.pictures import Place
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Sequence
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
     from clip_client._results import Embedder
     from clip_client.dedup.store.parquet_store import ParquetStore
     from clip_client.dedup.store.store import Store
-    from clip_client.dedup.types import FailedFile, OnProgress, PhotoFile
+    from clip_client.dedup.types import OnProgress, PhotoFile
 
 _PATIENCE_S: Final = 120.0
 """How long to wait for another process that brings the index up to date: a million vectors take it half a minute."""
-_TURN_S: Final = 0.1
 
 
 def stored_ids(store: Store) -> dict[str, int]:
@@ -54,11 +51,6 @@ def stored_ids(store: Store) -> dict[str, int]:
     return found
 
 
-def index_folder(store: Store, vector_id: str) -> Path:
-    """Return where the index of these vectors is, or will be."""
-    return store.directory / "index" / folder_name(vector_id)
-
-
 def store_index(store: Store, vector_id: str, on_progress: OnProgress | None = None) -> PhotoIndex:
     """Open the index of the vectors of one id, brought up to date with the store. Its keys are contents.
 
@@ -72,60 +64,51 @@ def store_index(store: Store, vector_id: str, on_progress: OnProgress | None = N
             f"the store {store.directory} has no vectors of {vector_id}{others}; name the folder of the photos, and "
             "they are embedded with this model"
         )
-    folder = index_folder(store, vector_id)
+    folder = store.directory / "index" / folder_name(vector_id)
     vectors, features = store.vectors(vector_id, known[vector_id]), cached_features(store)
     stamp = _stamp(vectors, features)
     index = _opened(folder)
     if index is not None and index.about.get("stamp") == stamp:
         return index
-    with _locked(folder):
-        index = _opened(folder)
-        if index is None or index.about.get("stamp") != stamp:
-            index = index or PhotoIndex(known[vector_id], vector_id=vector_id, model_id=vector_id.partition("|")[0])
-            _update(index, folder, vectors, features, on_progress or (lambda what, done, total: None))
-            index.about["stamp"] = stamp
-            _save(index, folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with exclusive_lock(folder.with_suffix(".lock"), wait_s=_PATIENCE_S):
+            index = _opened(folder) or PhotoIndex(known[vector_id], vector_id=vector_id)
+            if index.about.get("stamp") != stamp:
+                _update(index, folder, vectors, features, on_progress or (lambda what, done, total: None))
+                index.about["stamp"] = stamp
+                index.save(folder)
+    except AlreadyLocked:
+        message = f"another process is writing the index in {folder}; wait for it, or stop it"
+        raise StoreError(message) from None
+    except OSError as error:
+        raise StoreError(f"the index in {folder} cannot be written: {error.strerror or error}") from error
     return index
 
 
-@dataclass(frozen=True, kw_only=True)
-class EmbeddedFiles:
-    """Files whose vectors are in the index of a store."""
-
-    index: PhotoIndex
-    paths: Mapping[str, Sequence[str]]
-    """Content -> the files that have it, in the order of their names."""
-    failed: Sequence[FailedFile] = field(default_factory=tuple)
-    """The files that could not be embedded."""
-
-
-async def embed_files(
-    embedder: Embedder, files: Sequence[PhotoFile], store: Store, on_progress: OnProgress
-) -> EmbeddedFiles:
-    """Embed those of ``files`` that the store does not know yet, and open its index.
+async def embed_files(embedder: Embedder, files: Sequence[PhotoFile], store: Store, on_progress: OnProgress) -> Place:
+    """Embed those of ``files`` that the store does not know yet, and return where to search among them.
 
     Raises StoreError, and what the embedder raises.
     """
     model = await embedder.model()
-    vector_id = model.vector_id
-    index = PhotoIndex(model.dimension, vector_id=vector_id)
-    if vector_id in stored_ids(store):
-        index = await to_thread.run_sync(store_index, store, vector_id)
-    known = await to_thread.run_sync(store.files.known, files)
+
+    def opened() -> tuple[PhotoIndex, dict[str, str]]:
+        is_there = model.vector_id in stored_ids(store)
+        index = PhotoIndex(model.dimension, vector_id=model.vector_id)
+        return store_index(store, model.vector_id, on_progress) if is_there else index, store.files.known(files)
+
+    index, known = await to_thread.run_sync(opened)
     held = set(index.keys())
-    new = [file for file in files if known.get(file.path) not in held]
-    failed: list[FailedFile] = []
-    if new:
+    failed = []
+    if new := [file for file in files if known.get(file.path) not in held]:
         collected = await collect_features(embedder, new, store, on_progress)
-        _, undecodable = collected.comparable()
-        failed = sorted([*collected.failed, *undecodable], key=lambda failure: os.fsencode(failure.path))
-        if vector_id in stored_ids(store):
-            index = await to_thread.run_sync(store_index, store, vector_id, on_progress)
-        known = await to_thread.run_sync(store.files.known, files)
+        failed = [*collected.failed, *collected.comparable()[1]]
+        index, known = await to_thread.run_sync(opened)
     paths: dict[str, list[str]] = {}
     for path, content in known.items():
         paths.setdefault(content, []).append(path)
-    return EmbeddedFiles(index=index, paths=paths, failed=failed)
+    return Place(index=index, store=store, paths=paths, inside=index.holding(paths), failed=failed)
 
 
 def _stamp(*tables: ParquetStore) -> str:
@@ -139,33 +122,6 @@ def _opened(folder: Path) -> PhotoIndex | None:
         return PhotoIndex.open(folder)
     except (FileNotFoundError, VectorsError):  # of another version, or damaged: it is made again
         return None
-
-
-def _save(index: PhotoIndex, folder: Path) -> None:
-    try:
-        index.save(folder)
-    except OSError as error:
-        raise StoreError(f"the index in {folder} cannot be written: {error.strerror or error}") from error
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Keep other processes from writing the index during the block. Raises StoreError if one takes too long."""
-    give_up_at = time.monotonic() + _PATIENCE_S
-    with ExitStack() as held:
-        while True:
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-                held.enter_context(exclusive_lock(folder.with_suffix(".lock")))
-                break
-            except OSError as error:
-                raise StoreError(f"the index in {folder} cannot be written: {error.strerror or error}") from error
-            except AlreadyLocked:
-                if time.monotonic() > give_up_at:
-                    message = f"another process is writing the index in {folder}; wait for it, or stop it"
-                    raise StoreError(message) from None
-                time.sleep(_TURN_S)
-        yield
 
 
 def _update(
@@ -188,14 +144,13 @@ def _update(
             found.append(numbers[has_vector])
         if not contents:
             continue
-        facts, order = [], np.empty(len(contents), dtype=np.intp)
-        row = 0
+        order = np.empty(len(contents), dtype=np.intp)
+        facts: list[pa.Table] = []
         for positions, table in features.find(contents, [*FACTS, "taken"]):
-            order[positions] = np.arange(row, row + len(table))
-            row += len(table)
+            order[positions] = np.arange(len(table)) + sum(map(len, facts))
             facts.append(table)
         about = facts_table(pa.concat_tables(facts).take(order))
         index.add([key.hex() for key in contents], np.concatenate(found), about)
         if len(new) > MOST_IN_SEGMENT:
-            _save(index, folder)  # what is written is mapped, and takes no memory
+            index.save(folder)  # what is written is mapped, and takes no memory
     on_progress("indexing", len(new), len(new))

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
-import ssl
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from preprocess_ensemble.contract import DEFAULT_NAME
 from preprocess_ensemble.errors import ReportedError
+from preprocess_ensemble.export import hub
 from preprocess_ensemble.export.catalogue import listing
 from preprocess_ensemble.export.model_source import TORCHSCRIPT_SUFFIX, WrongChoice, names_file, shipped_models
 from preprocess_ensemble.model_repository.location import repository_to_fill
 
 _PRETRAINED: Final = "laion2b_s34b_b79k"
 _BOTH: Final = "image,text"
-_HUB: Final = "https://huggingface.co"
-_HUB_TIMEOUT_S: Final = 10.0
 _EPILOG: Final = """\
 examples:
   clip-export                                    ViT-B-32 with the LAION-2B weights
@@ -54,8 +49,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if is_script and options.pretrained:
         _say(f"--pretrained is for models without weights: {options.model} has its own.")
         return 2
-    pretrained = options.pretrained or (options.model if is_script else _PRETRAINED)
-    _do_not_wait_for_the_hub(pretrained)
+    default = options.model if is_script else "random" if options.skeleton else _PRETRAINED
+    pretrained = options.pretrained or default
+    if not (pretrained.partition(":")[0] == "random" or names_file(pretrained) or Path(pretrained).exists()):
+        hub.do_not_wait(_say)
     try:
         # PyTorch takes seconds to load; --help and a wrong option do not need it.
         from preprocess_ensemble.export.exporter import export_model
@@ -158,27 +155,6 @@ def _record(model: str, pretrained: str | None, file: Path) -> int:
 def _missing(error: ModuleNotFoundError, extras: str) -> int:
     _say(f'clip-export needs {error.name}: pip install "clip-triton[{extras}]"')
     return 1
-
-
-def _do_not_wait_for_the_hub(pretrained: str) -> None:
-    """Tell huggingface_hub to use only its cache if the hub cannot be reached.
-
-    Otherwise it tries each file six times with growing pauses, most of a minute in all, before it fails. It reads the
-    variable when it is imported, so this must run before open_clip is imported.
-    """
-    if pretrained.partition(":")[0] == "random" or names_file(pretrained) or Path(pretrained).exists():
-        return
-    endpoint = os.environ.get("HF_ENDPOINT", _HUB)
-    try:
-        urllib.request.urlopen(urllib.request.Request(endpoint, method="HEAD"), timeout=_HUB_TIMEOUT_S).close()
-    except urllib.error.HTTPError:
-        return  # the hub answers
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "reason", error)
-        if isinstance(reason, ssl.SSLError):
-            return  # a server answers; huggingface_hub may have other certificates
-        _say(f"{endpoint} does not answer ({reason}); looking for the weights in the local cache only")
-        os.environ["HF_HUB_OFFLINE"] = "1"
 
 
 def _say(line: str) -> None:

@@ -1,39 +1,54 @@
-"""Exports an open_clip model to an ONNX file that takes raw pixels, checks it, and installs it.
+"""Exports the towers of an open_clip model to ONNX files that take raw pixels and token ids, checks and installs them.
 
-The graph is written through PyTorch if PyTorch and open_clip are installed, and otherwise from a skeleton; the file is
-the same.
+The graphs are written through PyTorch if PyTorch and open_clip are installed, and otherwise from a skeleton; the files
+are the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from preprocess_ensemble.contract import DEFAULT_NAME, ModelNames
+from preprocess_ensemble.export import parity
 from preprocess_ensemble.export.atomic_install import install, require_space, staging_directory, write
-from preprocess_ensemble.export.model_source import SKELETON_SUFFIX, TORCHSCRIPT_SUFFIX, ExportableModel, WrongChoice
-from preprocess_ensemble.export.parity import REQUIRED_COSINE
-from preprocess_ensemble.export.skeleton_model import SkeletonModel
-from preprocess_ensemble.export.towers import fingerprint_of, needed_bytes, write_image_tower, write_text_tower
+from preprocess_ensemble.export.exportable import ExportableModel, GraphOptions
+from preprocess_ensemble.export.model_source import SKELETON_SUFFIX, TORCHSCRIPT_SUFFIX, WrongChoice
+from preprocess_ensemble.export.onnx_file import IR_VERSION, OPSET
+from preprocess_ensemble.export.skeleton import SkeletonModel
+from preprocess_ensemble.export.tokenizer_files import write_tokenizer
 from preprocess_ensemble.model_repository.config import (
     MODEL_FILE,
     PASSPORT_FILE,
-    Shapes,
-    encoder_directory,
     installed_passport,
     pending_files,
-    text_encoder_directory,
-    tokenizer_directory,
+    version_directory,
 )
+from preprocess_ensemble.model_repository.passport import (
+    Canary,
+    Passport,
+    TextTower,
+    compute_fingerprint,
+    compute_text_fingerprint,
+    rounded,
+)
+from preprocess_ensemble.runtimes.agreement import sample_tokens
+from preprocess_ensemble.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from preprocess_ensemble.model_repository.passport import Passport, TextTower
-
-PRECISIONS: Final = tuple(REQUIRED_COSINE)
+PRECISIONS: Final = tuple(parity.REQUIRED_COSINE)
+_MAX_FILE_BYTES: Final = 2_000_000_000
+"""A protobuf message is limited to 2 GiB; larger weights go to a separate file."""
+_GRAPH_BYTES: Final = 8_000_000
+"""Room for the nodes of a graph, the passport and the configuration: everything but the weights."""
+_TOKENIZER_BYTES: Final = 40_000_000
+"""Room for the files of a tokenizer; the largest, that of SigLIP 2, has 34 MB."""
 
 
 def export_model(
@@ -50,12 +65,11 @@ def export_model(
     """Export ``model`` into the Triton model ``repository`` and return its passport.
 
     ``model`` is one of open_clip's model names, the path of a JSON file in its format, of a skeleton, or of one of
-    SSCD's TorchScript files, which have their weights inside;
-    ``pretrained`` is a tag, the path of a checkpoint, or ``random[:SEED]``. Several models can be in one repository,
-    each with its ``name``. If the repository does not exist, it is created completely. ``text`` is whether to export
-    the text tower as well; one that is installed stays if it belongs to the same image tower, else it is removed. What
-    is installed already is not exported again unless ``force``. ``report`` receives one line before each step that
-    takes time.
+    SSCD's TorchScript files, which have their weights inside; ``pretrained`` is a tag, the path of a checkpoint, or
+    ``random[:SEED]``. Several models can be in one repository, each with its ``name``. If the repository does not
+    exist, it is created completely. ``text`` is whether to export the text tower as well; one that is installed stays
+    if it belongs to the same image tower, else it is removed. What is installed already is not exported again unless
+    ``force``. ``report`` receives one line before each step that takes time.
 
     Raises ReportedError. After an error or an interruption the model that was installed before stays.
     """
@@ -69,46 +83,47 @@ def export_model(
     exportable = load_exportable(model, pretrained)
     source = exportable.source
 
-    directory = encoder_directory(repository, names)
+    directory = version_directory(repository, names.encoder)
     directory.mkdir(parents=True, exist_ok=True)
     installed = installed_passport(repository, names)
-    fingerprint = fingerprint_of(exportable, precision)
-    kept_text = None if installed is None or installed.fingerprint != fingerprint else installed.text
-    if kept_text is not None and not _is_complete(repository, names, kept_text):
-        kept_text = None
+    fingerprint = _fingerprint(exportable, precision)
+    kept_text = None
+    if installed is not None and installed.fingerprint == fingerprint and _has_text_tower(repository, names, installed):
+        kept_text = installed.text
     kept = None
     if installed and not force and (installed.fingerprint, installed.pretrained) == (fingerprint, source.pretrained):
         kept = replace(installed, text=kept_text)
-    with_text = text and exportable.text is not None and (force or kept_text is None)
+    with_text = text and exportable.has_text and (force or kept_text is None)
     obsolete = [] if with_text or kept_text else _text_folders(repository, names)
     if kept is not None and not with_text and not obsolete:
         report(f"{kept.id} is installed already; --force exports it again")
-        write(pending_files(repository, _shapes(kept), names))
+        write(pending_files(repository, kept, names))
         return kept
 
-    needed = needed_bytes(exportable, image=kept is None, text=with_text)
+    needed = _needed_bytes(exportable, image=kept is None, text=with_text)
     require_space(directory, needed)
     measured = []
     with staging_directory(directory.parent, needed) as stage:
         files: dict[Path, Path] = {}
         passport = kept
         if passport is None:
-            image = write_image_tower(exportable, stage, precision, report)
-            passport = replace(image.passport, text=kept_text)
-            measured.append(image.agreement)
-            files |= {file: directory / file.name for file in image.files}
+            passport, written, sentence = _write_image_tower(exportable, stage, precision, report)
+            passport = replace(passport, text=kept_text)
+            measured.append(sentence)
+            files |= {file: directory / file.name for file in written}
         if with_text:
             stage_of_text = stage / "text"
             stage_of_text.mkdir()
-            tower = write_text_tower(exportable, stage_of_text, precision, report)
-            passport = replace(passport, text=tower.passport)
-            measured.append(f"text tower: {tower.agreement}")
-            files |= {file: text_encoder_directory(repository, names) / file.name for file in tower.files}
-            files |= {file: tokenizer_directory(repository, names) / file.name for file in tower.tokenizer_files}
+            tower, written, sentence = _write_text_tower(exportable, stage_of_text, precision, report)
+            passport = replace(passport, text=tower)
+            measured.append(f"text tower: {sentence}")
+            tokenizer = version_directory(repository, names.tokenize)
+            files |= {file: version_directory(repository, names.text_encoder) / file.name for file in written}
+            files |= {stage_of_text / name: tokenizer / name for name in tower.tokenizer_sha256}
         passport_file = stage / PASSPORT_FILE
         passport_file.write_text(passport.to_json(), encoding="ascii")
         # Any problem of the repository shows here, before anything in it changes.
-        pending = pending_files(repository, _shapes(passport), names)
+        pending = pending_files(repository, passport, names)
         adds = kept is not None and installed is not None and installed.text is None
         install(files, pending, obsolete, (passport_file, directory / PASSPORT_FILE), adds=adds)
         new = set(files.values())
@@ -124,24 +139,6 @@ def export_model(
             "serve and compare int8 vectors with one version of ONNX Runtime: others give slightly different vectors"
         )
     return passport
-
-
-def _is_complete(repository: Path, names: ModelNames, text: TextTower) -> bool:
-    """Return whether the files of an installed text tower are there."""
-    model = text_encoder_directory(repository, names) / MODEL_FILE
-    tokenizer = tokenizer_directory(repository, names)
-    return model.exists() and all((tokenizer / file).exists() for file in text.tokenizer_sha256)
-
-
-def _text_folders(repository: Path, names: ModelNames) -> list[Path]:
-    """Return the folders of an exported text tower; none if the tokenizing step, which is last, is not of this package.
-
-    That step is written first and removed last, so it is there whatever an export that was killed has left.
-    """
-    model_py = tokenizer_directory(repository, names) / "model.py"
-    if not model_py.exists() or "preprocess_ensemble" not in model_py.read_text(encoding="utf-8"):
-        return []
-    return [repository / name for name in reversed(names.of_texts) if (repository / name).is_dir()]
 
 
 def load_exportable(model: str, pretrained: str) -> ExportableModel:
@@ -176,13 +173,113 @@ def load_model(model: str, pretrained: str) -> nn.Module:
     return load_open_clip_model(find_source(model, pretrained))
 
 
-def _shapes(passport: Passport) -> Shapes:
-    height, width = passport.preprocess["size"]
-    context_length = passport.text.tokenizer["context_length"] if passport.text else None
-    return Shapes(
-        height=height,
-        width=width,
-        dimension=passport.dimension,
-        context_length=context_length,
-        half=passport.precision == "fp16",
+def _fingerprint(exportable: ExportableModel, precision: str) -> tuple[int, int]:
+    """Return the fingerprint of the image tower."""
+    return compute_fingerprint(
+        model=exportable.source.model,
+        weights_sha256=exportable.weights_sha256,
+        preprocess=exportable.config.to_mapping(),
+        precision=precision,
     )
+
+
+def _write_image_tower(
+    exportable: ExportableModel, stage: Path, precision: str, report: Callable[[str], None]
+) -> tuple[Passport, list[Path], str]:
+    """Write the image tower into the folder ``stage``, and check it.
+
+    Returns its passport, without a text tower, its files, the model last, and what was measured. Raises ExportError.
+    """
+    rows = parity.check_pixels(exportable.config)
+    options = GraphOptions(
+        fingerprint=_fingerprint(exportable, precision),
+        precision=precision,
+        has_data_file=_has_data_file(exportable.image_bytes),
+        report=report,
+    )
+    built = exportable.build(rows, stage, options)
+    measured, canary, sentence = parity.measure(built, rows, options)
+    passport = Passport(
+        model=exportable.source.model,
+        pretrained=exportable.source.pretrained,
+        weights_sha256=exportable.weights_sha256,
+        preprocess=exportable.config.to_mapping(),
+        preprocess_id=exportable.config.id,
+        dimension=len(canary),
+        precision=precision,
+        fingerprint=options.fingerprint,
+        parity=measured,
+        canary=Canary.of(parity.canary_image(), canary),
+        opset=OPSET,
+        ir_version=IR_VERSION,
+    )
+    return passport, built.files, sentence
+
+
+def _write_text_tower(
+    exportable: ExportableModel, stage: Path, precision: str, report: Callable[[str], None]
+) -> tuple[TextTower, list[Path], str]:
+    """Write the text tower and its tokenizer into the folder ``stage``, and check it.
+
+    Returns its part of the passport, its files, the model last, and what was measured. Raises ExportError.
+    """
+    config, sha256 = write_tokenizer(stage, exportable.text_config)
+    tokenizer = Tokenizer.load(stage, config, sha256)
+    exportable.check_tokenizer(tokenizer, report)
+    canary, _ = tokenizer.encode([parity.CANARY_TEXT])
+    rows = np.concatenate([sample_tokens(*exportable.token_kinds), canary])
+    options = GraphOptions(
+        fingerprint=compute_text_fingerprint(
+            model=exportable.source.model,
+            weights_sha256=exportable.weights_sha256,
+            tokenizer=asdict(config),
+            tokenizer_sha256=sha256,
+            precision=precision,
+        ),
+        precision=precision,
+        has_data_file=_has_data_file(exportable.text_bytes),
+        report=report,
+    )
+    built = exportable.build(rows, stage, options)
+    measured, vector, sentence = parity.measure(built, rows, options)
+    tower = TextTower(
+        tokenizer=asdict(config),
+        tokenizer_sha256=sha256,
+        fingerprint=options.fingerprint,
+        parity=measured,
+        canary=parity.CANARY_TEXT,
+        canary_vector=rounded(vector),
+        logit_scale=exportable.logit_scale,
+        logit_bias=exportable.logit_bias,
+    )
+    return tower, built.files, sentence
+
+
+def _needed_bytes(exportable: ExportableModel, *, image: bool, text: bool) -> int:
+    """Return how much room these towers need on the disk."""
+    weights = [exportable.image_bytes] * image + [exportable.text_bytes] * text
+    # Twice the weights if they are moved to a separate file.
+    return sum(size * (2 if _has_data_file(size) else 1) + _GRAPH_BYTES for size in weights) + _TOKENIZER_BYTES * text
+
+
+def _has_data_file(weights_bytes: int) -> bool:
+    return weights_bytes + _GRAPH_BYTES > _MAX_FILE_BYTES
+
+
+def _has_text_tower(repository: Path, names: ModelNames, passport: Passport) -> bool:
+    """Return whether the passport describes a text tower whose files are there."""
+    model = version_directory(repository, names.text_encoder) / MODEL_FILE
+    tokenizer = version_directory(repository, names.tokenize)
+    files = [] if passport.text is None else [model, *(tokenizer / name for name in passport.text.tokenizer_sha256)]
+    return bool(files) and all(file.exists() for file in files)
+
+
+def _text_folders(repository: Path, names: ModelNames) -> list[Path]:
+    """Return the folders of an exported text tower; none if the tokenizing step, which is last, is not of this package.
+
+    That step is written first and removed last, so it is there whatever an export that was killed has left.
+    """
+    model_py = version_directory(repository, names.tokenize) / "model.py"
+    if not model_py.exists() or "preprocess_ensemble" not in model_py.read_text(encoding="utf-8"):
+        return []
+    return [repository / name for name in reversed(names.of_texts) if (repository / name).is_dir()]

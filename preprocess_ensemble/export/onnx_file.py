@@ -1,18 +1,32 @@
-"""The form in which a model is written: versions that the oldest server reads, and the weights beside a large graph."""
+"""The form in which a graph is written: versions that the oldest server reads, few shapes, int8, weights beside it."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import onnx
+from onnx import numpy_helper
 
 from preprocess_ensemble.export.model_source import ExportError
+from preprocess_ensemble.runtimes.onnx_session import open_session, session_options
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Array = npt.NDArray[Any]
 
 OPSET: Final = 17
 IR_VERSION: Final = 8
 """Triton 24.10 has ONNX Runtime 1.19, which reads opsets up to 21 and IR versions up to 10."""
+
+_ROWS: Final = (2, 3)
+"""Batch sizes whose shapes are compared: a value that is the same for both does not depend on the batch."""
+_LARGEST: Final = 64
+"""Maximum number of elements of a shape value; expanded weights are larger."""
 
 
 def save(model: onnx.ModelProto, file: Path, *, weights: str | None = None) -> list[Path]:
@@ -59,3 +73,100 @@ def quantize(file: Path) -> None:
         model.opset_import.remove(opset)
     model.ir_version = IR_VERSION
     save(model, file)
+
+
+def fold_shapes(model: onnx.ModelProto) -> None:
+    """Replace the shapes in ``model`` that do not depend on the batch with constants.
+
+    PyTorch's exporter reads the shape of a tensor again each time it reshapes it, in a thousand nodes for ViT-B-32. On
+    a GPU these nodes run on the CPU between the kernels. Those that end in a float (the scale of attention) need a copy
+    to the device, and ONNX Runtime does not support CUDA graphs with such a copy.
+
+    A ``Reshape`` target that depends on the batch in one position gets -1 there. Other shape inputs that vary stay
+    unchanged. The batch must be the only dynamic dimension of every input.
+    """
+    graph = model.graph
+    names = _shape_values(graph)
+    first, second = _evaluated(model, names)
+    constants = {name: value for name, value in first.items() if _same(value, second[name])}
+    for node in graph.node:
+        if node.op_type == "Reshape" and (target := _with_one_unknown(node, first, second)) is not None:
+            # A new name: other nodes may need the value itself.
+            name = f"{node.input[1]}/fixed"
+            constants[name] = target
+            node.input[1] = name
+    # Drop the nodes whose outputs are all constants now.
+    kept = [node for node in graph.node if not all(output in constants for output in node.output)]
+    used = _keep_used(graph, kept)
+    graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in constants.items() if name in used)
+
+
+def _shape_values(graph: onnx.GraphProto) -> list[str]:
+    """Names of all values that are computed from shapes and constants only, in order."""
+    known = {tensor.name for tensor in graph.initializer}
+    found: list[str] = []
+    for node in graph.node:
+        if node.op_type == "Constant":
+            known.update(node.output)
+        elif node.op_type == "Shape" or all(name in known for name in node.input if name):
+            known.update(node.output)
+            found.extend(node.output)
+    return found
+
+
+def _evaluated(model: onnx.ModelProto, names: Sequence[str]) -> list[dict[str, Array]]:
+    """The values of these names for each batch size in ``_ROWS``, without those that are too large to be shapes."""
+    from onnxruntime import GraphOptimizationLevel
+
+    graph = model.graph
+    outputs = len(graph.output)
+    # Not on a copy of the model, which would hold its weights twice.
+    graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    file = model.SerializeToString()
+    del graph.output[outputs:]
+    options = session_options()
+    options.graph_optimization_level = GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 3
+    session = open_session(file, options)
+    evaluated = []
+    for rows in _ROWS:
+        inputs = {}
+        for tensor in graph.input:
+            kind = tensor.type.tensor_type
+            shape = [dim.dim_value or rows for dim in kind.shape.dim]
+            inputs[tensor.name] = np.zeros(shape, onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type))
+        values = dict(zip(names, session.run(list(names), inputs), strict=True))
+        evaluated.append({name: value for name, value in values.items() if value.size <= _LARGEST})
+    return evaluated
+
+
+def _same(first: Array, second: Array | None) -> bool:
+    return second is not None and first.shape == second.shape and bool(np.array_equal(first, second))
+
+
+def _with_one_unknown(node: onnx.NodeProto, first: dict[str, Array], second: dict[str, Array]) -> Array | None:
+    """The target of a ``Reshape`` with -1 where it depends on the batch; None if -1 cannot express it."""
+    target, other = first.get(node.input[1]), second.get(node.input[1])
+    if target is None or other is None or target.shape != other.shape or _same(target, other):
+        return None
+    varies = target != other
+    if varies.sum() != 1 or (target[~varies] < 1).any():
+        return None
+    fixed: Array = np.where(varies, -1, target).astype(np.int64)
+    return fixed
+
+
+def _keep_used(graph: onnx.GraphProto, nodes: Sequence[onnx.NodeProto]) -> set[str]:
+    """Keep only the ``nodes`` and constants of ``graph`` that an output needs; return all names in use."""
+    used = {output.name for output in graph.output}
+    kept = []
+    for node in reversed(nodes):
+        if used & set(node.output):
+            used.update(node.input)
+            kept.append(node)
+    del graph.node[:]
+    graph.node.extend(reversed(kept))
+    weights = [tensor for tensor in graph.initializer if tensor.name in used]
+    del graph.initializer[:]
+    graph.initializer.extend(weights)
+    return used

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from PIL import Image
 
-from preprocess_ensemble.export.model_source import BuiltGraph, ExportError, GraphOptions
+from preprocess_ensemble.export.model_source import ExportError
 from preprocess_ensemble.export.onnx_file import quantize
 from preprocess_ensemble.imaging.decode import decode
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
@@ -22,17 +20,13 @@ from preprocess_ensemble.runtimes.onnx_session import open_session, session_opti
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from preprocess_ensemble.export.exportable import BuiltGraph, GraphOptions
     from preprocess_ensemble.runtimes.agreement import Rows
     from preprocess_ensemble.runtimes.model import Session
 
 REQUIRED_COSINE: Final[Mapping[str, float]] = {"fp32": 0.9999, "fp16": 0.9999, "int8": 0.999}
 """Precision -> the lowest allowed cosine similarity to PyTorch fp32. Duplicates are decided within a cosine distance of
 0.01 to 0.03, so int8 may use a tenth of the smallest such distance. Trained weights may need more than that."""
-
-_HEIGHT: Final = 120
-_WIDTH: Final = 160
-"""Of the canary, in pixels."""
-
 
 CANARY_TEXT: Final = "A red disc above blue stripes, on a field that fades from green."
 """Describes the canary image. It has capital letters and punctuation, so a skipped cleaning shows in its vector."""
@@ -44,10 +38,10 @@ def canary_image() -> bytes:
     It is PNG because every decoder gives the same pixels for it. It is no square, and it changes under a mirror, a
     rotation or swapped channels, so each of these mistakes shows in its vector.
     """
-    rows, columns = np.mgrid[0:_HEIGHT, 0:_WIDTH]
+    rows, columns = np.mgrid[0:120, 0:160]
     disc = (rows - 40) ** 2 + (columns - 50) ** 2 < 900
     stripes = (columns + rows // 2) // 10 % 2 == 0
-    pixels = np.empty((_HEIGHT, _WIDTH, 3), np.uint8)
+    pixels = np.empty((*rows.shape, 3), np.uint8)
     pixels[..., 0] = np.where(disc, 230, 20 + columns)
     pixels[..., 1] = np.where(disc, 60, 255 - 2 * rows)
     pixels[..., 2] = np.where(stripes & (rows > 70), 210, 40)
@@ -62,49 +56,37 @@ def check_pixels(config: PreprocessConfig) -> npt.NDArray[np.uint8]:
     return np.concatenate([sample_pixels(*config.size), canary[None]])
 
 
-@dataclass(frozen=True, kw_only=True)
-class Agreement:
-    """What was measured when a graph was checked."""
+def measure(built: BuiltGraph, rows: Rows, options: GraphOptions) -> tuple[Parity, npt.NDArray[np.float32], str]:
+    """Quantise a graph that is to be int8, and check it.
 
-    parity: Parity
-    canary: npt.NDArray[np.float32]
-    """The vector (D,) of the last row."""
-    sentence: str
-    """What the measurement was, for people."""
+    Returns what was measured, the vector (D,) of the canary, which is the last row, and a sentence for people. Raises
+    ExportError if it is not what PyTorch computes.
+    """
+    from onnxruntime import GraphOptimizationLevel
 
-
-def measure(built: BuiltGraph, options: GraphOptions) -> Agreement:
-    """Quantise a graph that is to be int8, and check it. Raises ExportError if it is not what PyTorch computes."""
     file, precision = built.files[-1], options.precision
-    if precision == "int8":
+    # As config.pbtxt says it: see model_repository/config.py.
+    of_session = session_options()
+    if precision == "fp16":
+        of_session.graph_optimization_level = GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    elif precision == "int8":
         quantize(file)
-    is_pytorchs = built.other_weights is None
-    options.report("comparing it with PyTorch" if is_pytorchs else "checking it")
-    lowest, vectors = check(_opened(file, precision), built.rows, built.expected, options.fingerprint, precision)
+    options.report("comparing it with PyTorch" if built.other_weights is None else "checking it")
+    session = open_session(file, of_session)
+    lowest, vectors = check(session, rows, built.expected, options.fingerprint, precision)
     required = REQUIRED_COSINE[precision]
     if built.other_weights is None:
-        worst, compared = lowest, 0 if built.expected is None else len(built.expected)
+        compared = 0 if built.expected is None else len(built.expected)
         sentence = f"cosine to PyTorch {lowest:.7f}, {required} is required"
     else:
-        worst, compared = min(lowest, built.other_weights), 0
+        compared = 0
         to_fp32 = "" if precision == "fp32" else f", and {precision} one of {lowest:.7f} to fp32"
         sentence = (
             f"its graph has a cosine of {built.other_weights:.7f} to PyTorch with other weights{to_fp32}; PyTorch's "
             "vectors of these weights are not known here"
         )
-    parity = Parity(images=compared, min_cosine=worst, required=required)
-    return Agreement(parity=parity, canary=vectors[-1], sentence=sentence)
-
-
-def _opened(file: Path, precision: str) -> Session:
-    """Open a model with the options that config.pbtxt gives it: see ``model_repository/config.py``."""
-    from onnxruntime import GraphOptimizationLevel
-
-    options = session_options()
-    if precision == "fp16":
-        options.graph_optimization_level = GraphOptimizationLevel.ORT_ENABLE_EXTENDED
-    session: Session = open_session(file, options)
-    return session
+        lowest = min(lowest, built.other_weights)
+    return Parity(images=compared, min_cosine=lowest, required=required), vectors[-1], sentence
 
 
 def check(

@@ -11,19 +11,38 @@ from __future__ import annotations
 import io
 import json
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import onnx
 
-from preprocess_ensemble.export.model_source import SHIPPED, SKELETON_SUFFIX, WrongChoice, shipped_models, similar
-from preprocess_ensemble.export.state_dict import Array, StateDict, TensorKind
+from preprocess_ensemble.export import parity
+from preprocess_ensemble.export.exportable import BuiltGraph, ExportableModel, GraphOptions, is_pixels
+from preprocess_ensemble.export.hub import download_weights
+from preprocess_ensemble.export.model_source import (
+    SHIPPED,
+    SKELETON_SUFFIX,
+    WrongChoice,
+    check_activation,
+    choose_weights,
+    shipped_models,
+    similar,
+)
+from preprocess_ensemble.export.onnx_file import save
+from preprocess_ensemble.export.state_dict import Array, StateDict, TensorKind, generated_weights, read_checkpoint
 from preprocess_ensemble.imaging.transform import PreprocessConfig
+from preprocess_ensemble.model_repository.config import MODEL_FILE
 from preprocess_ensemble.model_repository.passport import compute_fingerprint
+from preprocess_ensemble.runtimes.agreement import checked_vectors
+from preprocess_ensemble.runtimes.onnx_session import open_session
+
+if TYPE_CHECKING:
+    from preprocess_ensemble.runtimes.agreement import Rows
+    from preprocess_ensemble.text.tokenizer import Tokenizer
 
 VERSION: Final = 2
 MEAN: Final = "preprocess.mean"
@@ -123,7 +142,13 @@ class Skeleton:
             "token_kinds": self.token_kinds,
             "tags": {tag: asdict(weights) for tag, weights in self.tags.items()},
             "tensors": {name: [list(kind.shape), kind.integers] for name, kind in self.tensors.items()},
-            "towers": {name: _tower_recipe(tower) for name, tower in self._towers.items()},
+            "towers": {
+                name: {
+                    "places": {at: [place.name, place.third, place.transposed] for at, place in tower.places.items()},
+                    "expected": list(tower.expected),
+                }
+                for name, tower in self._towers.items()
+            },
         }
         members = {"recipe.json": json.dumps(recipe, indent=0).encode("ascii")}
         for name, tower in self._towers.items():
@@ -162,18 +187,14 @@ class Skeleton:
                 text_config=recipe["text_config"],
                 token_kinds=(context_length, vocabulary, padding),
                 quick_gelu=recipe["quick_gelu"],
-                tags={tag: _tag_from_json(weights) for tag, weights in recipe["tags"].items()},
+                tags={
+                    tag: HubWeights(**weights | {"preprocess": PreprocessConfig.from_mapping(weights["preprocess"])})
+                    for tag, weights in recipe["tags"].items()
+                },
                 recorded_with=recipe["recorded_with"],
             )
         except (zipfile.BadZipFile, KeyError, TypeError) as error:
             raise ValueError(f"it is not complete ({type(error).__name__}: {error})") from error
-
-
-def _tower_recipe(tower: Tower) -> dict[str, Any]:
-    return {
-        "places": {name: [place.name, place.third, place.transposed] for name, place in tower.places.items()},
-        "expected": list(tower.expected),
-    }
 
 
 def _read_tower(archive: zipfile.ZipFile, name: str, recipe: Mapping[str, Any]) -> Tower:
@@ -186,13 +207,12 @@ def _read_tower(archive: zipfile.ZipFile, name: str, recipe: Mapping[str, Any]) 
 
 
 def fill(
-    graph: bytes,
-    places: Mapping[str, Place],
+    tower: Tower,
     state: StateDict,
     fingerprint: tuple[int, int],
     config: PreprocessConfig | None = None,
 ) -> onnx.ModelProto:
-    """Return the ``graph`` of a tower with its values.
+    """Return the graph of ``tower`` with its values.
 
     They come from ``state``, which must have the names and shapes of the skeleton's ``tensors``, from ``fingerprint``,
     and for the image tower from the mean and std of ``config``.
@@ -200,9 +220,9 @@ def fill(
     others: dict[str, Array] = {FINGERPRINT: np.array(fingerprint, np.int32)}
     if config is not None:
         others |= {MEAN: np.array(config.mean, np.float32), STD: np.array(config.std, np.float32)}
-    model = onnx.load_from_string(graph)
+    model = onnx.load_from_string(tower.graph)
     for tensor in model.graph.initializer:
-        if (place := places.get(tensor.name)) is not None:
+        if (place := tower.places.get(tensor.name)) is not None:
             values = place.take(others[place.name] if place.name in others else state[place.name])
             tensor.raw_data = values.astype(values.dtype.newbyteorder("<")).tobytes()
     return model
@@ -239,5 +259,67 @@ def find_skeleton(model: str) -> Skeleton:
         raise WrongChoice(f"{path} is not a skeleton: {error}.") from None
 
 
-def _tag_from_json(document: Mapping[str, Any]) -> HubWeights:
-    return HubWeights(**{**document, "preprocess": PreprocessConfig.from_mapping(document["preprocess"])})
+class SkeletonModel(ExportableModel):
+    """A skeleton and the weights that fill it, without PyTorch.
+
+    ``model`` is the name of a model whose skeleton is part of this package, or a skeleton file's path. Raises
+    ExportError.
+    """
+
+    def __init__(self, model: str, pretrained: str) -> None:
+        self._skeleton = skeleton = find_skeleton(model)
+        source = choose_weights(skeleton.model, pretrained, skeleton.tags)
+        config, path = skeleton.preprocess, source.checkpoint
+        if source.seed is None and path is None:
+            weights = skeleton.tags[pretrained]
+            check_activation(
+                source.model, pretrained, trained_quick=weights.quick_gelu, model_quick=skeleton.quick_gelu
+            )
+            config = weights.preprocess
+            path = download_weights(source.model, pretrained, weights.repository, weights.file)
+        if path is not None:
+            self._state = read_checkpoint(path, source.model, skeleton.tensors)
+        else:
+            assert source.seed is not None, "weights are random, a tag or a file"
+            self._state = generated_weights(skeleton.tensors, source.seed)
+        super().__init__(
+            source=source,
+            config=config,
+            text_config=skeleton.text_config,
+            state=self._state,
+            image_bytes=skeleton.image.weights_bytes,
+            text_bytes=skeleton.text.weights_bytes,
+        )
+
+    @property
+    def token_kinds(self) -> tuple[int, int, int]:
+        """See :class:`ExportableModel`."""
+        return self._skeleton.token_kinds
+
+    def check_tokenizer(self, tokenizer: Tokenizer, report: Callable[[str], None]) -> None:
+        """Do nothing: open_clip may be missing."""
+
+    def build(self, rows: Rows, stage: Path, options: GraphOptions) -> BuiltGraph:
+        """Write a tower's graph; see :class:`ExportableModel`."""
+        if options.precision == "fp16" or options.has_data_file:
+            what = "fp16" if options.precision == "fp16" else "Writing the weights to a file of their own"
+            raise WrongChoice(f"{what} needs PyTorch: pip install 'clip-triton[export]'.")
+        skeleton, file = self._skeleton, stage / MODEL_FILE
+        # Recorded vectors of generated weights belong to the skeleton's own preprocessing.
+        tower, config, own_config, own_rows = skeleton.text, None, None, rows[:-1]
+        if is_pixels(rows):
+            tower, config, own_config = skeleton.image, self.config, skeleton.preprocess
+            own_rows = parity.check_pixels(own_config)
+        other_weights = None
+        expected = tower.expected.get(key_of(self.source.model, self.weights_sha256, self.config))
+        if expected is None:
+            options.report("comparing the graph with PyTorch's recorded vectors")
+            generated = generated_weights(skeleton.tensors, CHECK_SEED, CHECK_NOISE)
+            save(fill(tower, generated, options.fingerprint, own_config), file)
+            recorded = tower.expected[GENERATED]
+            other_weights, _ = parity.check(open_session(file), own_rows, recorded, options.fingerprint, "fp32")
+        options.report("filling the graph")
+        save(fill(tower, self._state, options.fingerprint, config), file)
+        if expected is None and options.precision != "fp32":
+            expected = checked_vectors(open_session(file), rows, options.fingerprint)
+        return BuiltGraph(files=[file], expected=expected, other_weights=other_weights)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -75,9 +75,11 @@ class TensorKind:
 
 
 class _Tensors(Mapping[str, Array]):
-    """A state dict whose float tensors are made each time they are read."""
+    """A state dict whose float tensors are made each time they are read, by ``floats(name, shape)``."""
 
-    _kinds: Mapping[str, TensorKind]
+    def __init__(self, kinds: Mapping[str, TensorKind], floats: Callable[[str, tuple[int, ...]], Array]) -> None:
+        self._kinds = kinds
+        self._floats = floats
 
     def __getitem__(self, name: str) -> Array:
         kind = self._kinds[name]
@@ -91,62 +93,50 @@ class _Tensors(Mapping[str, Array]):
     def __len__(self) -> int:
         return len(self._kinds)
 
-    @abstractmethod
-    def _floats(self, name: str, shape: tuple[int, ...]) -> Array: ...
+
+def generated_weights(kinds: Mapping[str, TensorKind], seed: int, noise: float = NOISE) -> StateDict:
+    """Return a state dict of untrained weights."""
+    return _Tensors(kinds, partial(generate, seed=seed, noise=noise))
 
 
-class GeneratedWeights(_Tensors):
-    """A state dict of untrained weights."""
-
-    def __init__(self, kinds: Mapping[str, TensorKind], seed: int, noise: float = NOISE) -> None:
-        self._kinds = kinds
-        self._seed = seed
-        self._noise = noise
-
-    def _floats(self, name: str, shape: tuple[int, ...]) -> Array:
-        return generate(name, shape, self._seed, self._noise)
-
-
-class CheckpointFile(_Tensors):
-    """The state dict of a safetensors file, memory-mapped; half precision becomes fp32, as in open_clip.
+def read_checkpoint(path: Path, model: str, kinds: Mapping[str, TensorKind]) -> StateDict:
+    """Return the state dict of a safetensors file, memory-mapped; half precision becomes fp32, as in open_clip.
 
     Raises ExportError if the file cannot be read, or if its tensors are not those of ``kinds``.
     """
+    import ml_dtypes  # noqa: F401  gives NumPy the dtype bfloat16
 
-    def __init__(self, path: Path, model: str, kinds: Mapping[str, TensorKind]) -> None:
-        import ml_dtypes  # noqa: F401  gives NumPy the dtype bfloat16
+    if path.suffix != ".safetensors":
+        raise ExportError(
+            f"Reading {path.name} needs PyTorch: pip install 'clip-triton[export]', or use a .safetensors file."
+        )
+    try:
+        file = cast("Any", safe_open(path, framework="numpy"))
+    except (SafetensorError, OSError) as error:
+        raise ExportError(f"The weights {path} cannot be read: {first_line(error)}.") from error
+    names = set(file.keys())
+    # As open_clip does with the files of a distributed training.
+    prefix = "module." if names and all(name.startswith("module.") for name in names) else ""
+    shapes = {name.removeprefix(prefix): tuple(file.get_slice(name).get_shape()) for name in names}
+    if problem := _difference(shapes, kinds):
+        raise ExportError(f"The weights {path} do not fit the model {model}: {problem}.")
 
-        self._kinds = kinds
-        if path.suffix != ".safetensors":
-            raise ExportError(
-                f"Reading {path.name} needs PyTorch: pip install 'clip-triton[export]', or use a .safetensors file."
-            )
-        try:
-            self._file = cast("Any", safe_open(path, framework="numpy"))
-        except (SafetensorError, OSError) as error:
-            raise ExportError(f"The weights {path} cannot be read: {first_line(error)}.") from error
-        found = set(self._file.keys())
-        # As open_clip does with the files of a distributed training.
-        self._prefix = "module." if found and all(name.startswith("module.") for name in found) else ""
-        found = {name.removeprefix(self._prefix) for name in found}
-        needed = {name for name, kind in kinds.items() if kind.integers is None}
-        if problem := self._difference(found, needed):
-            raise ExportError(f"The weights {path} do not fit the model {model}: {problem}.")
-
-    def _floats(self, name: str, shape: tuple[int, ...]) -> Array:
-        values: Array = self._file.get_tensor(self._prefix + name)
+    def floats(name: str, shape: tuple[int, ...]) -> Array:
+        values: Array = file.get_tensor(prefix + name)
         # Some checkpoints hold a single number as a vector of length one.
         return values.astype(np.float32, copy=False).reshape(shape)
 
-    def _difference(self, found: set[str], needed: set[str]) -> str:
-        if missing := sorted(needed - found):
-            return (
-                f"{missing[0]} and {len(missing) - 1} more are missing" if missing[1:] else f"{missing[0]} is missing"
-            )
-        if unknown := sorted(found - set(self._kinds)):
-            return f"it has no {unknown[0]}"
-        for name in sorted(needed):
-            shape, wanted = tuple(self._file.get_slice(self._prefix + name).get_shape()), self._kinds[name].shape
-            if shape != wanted and not (math.prod(shape) == math.prod(wanted) == 1):
-                return f"{name} has the shape {list(shape)}, not {list(wanted)}"
-        return ""
+    return _Tensors(kinds, floats)
+
+
+def _difference(shapes: Mapping[str, tuple[int, ...]], kinds: Mapping[str, TensorKind]) -> str:
+    needed = {name: kind.shape for name, kind in kinds.items() if kind.integers is None}
+    if missing := sorted(needed.keys() - shapes.keys()):
+        return f"{missing[0]} and {len(missing) - 1} more are missing" if missing[1:] else f"{missing[0]} is missing"
+    if unknown := sorted(shapes.keys() - kinds.keys()):
+        return f"it has no {unknown[0]}"
+    for name, wanted in sorted(needed.items()):
+        shape = shapes[name]
+        if shape != wanted and not (math.prod(shape) == math.prod(wanted) == 1):
+            return f"{name} has the shape {list(shape)}, not {list(wanted)}"
+    return ""

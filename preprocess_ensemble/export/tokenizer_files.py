@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from preprocess_ensemble.export.model_source import ExportError, WrongChoice, download_failure
-from preprocess_ensemble.text.cleaning import CLEANINGS, END, START
-from preprocess_ensemble.text.tokenizer import TOKENIZER_FILE, TokenizerConfig
+from preprocess_ensemble.export import hub
+from preprocess_ensemble.export.model_source import ExportError, WrongChoice
+from preprocess_ensemble.text.tokenizer import CLEANINGS, END, START, TOKENIZER_FILE, TokenizerConfig
 
 _MERGES: Final = Path(__file__).with_name("vocabulary") / "clip_merges.txt.gz"
 _SETTINGS_FILE: Final = "tokenizer_config.json"
@@ -125,7 +125,7 @@ def _load(name: str) -> tuple[_Document, _Document]:
     folder = Path(name)
     try:
         if not folder.is_dir():
-            folder = _downloaded(name)
+            folder = hub.download_folder(name, TOKENIZER_FILE, _SETTINGS_FILE)
         settings = folder / _SETTINGS_FILE
         return (
             json.loads((folder / TOKENIZER_FILE).read_text(encoding="utf-8")),
@@ -134,28 +134,13 @@ def _load(name: str) -> tuple[_Document, _Document]:
     except Exception as error:  # of the hub, its HTTP library, the file system or the file
         raise ExportError(
             f"The tokenizer {name} cannot be loaded.\n"
-            f"  got: {download_failure(error)}\n"
+            f"  got: {hub.failure(error)}\n"
             "You can use:\n"
             "  the image tower alone: clip-export --towers image\n"
             "  a mirror of the hub:   HF_ENDPOINT=https://MIRROR clip-export ...\n"
             f"  a copy:                {TOKENIZER_FILE} and {_SETTINGS_FILE} in a folder, whose path is the "
             "hf_tokenizer_name in a copy of the model's configuration"
         ) from error
-
-
-def _downloaded(name: str) -> Path:
-    import huggingface_hub
-    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
-
-    # First the one that must be there: without the hub, each takes half a minute to fail.
-    folder = Path(huggingface_hub.hf_hub_download(name, TOKENIZER_FILE)).parent
-    try:
-        huggingface_hub.hf_hub_download(name, _SETTINGS_FILE)
-    except LocalEntryNotFoundError:  # the hub may have it, and it may say that the padding is on the left
-        raise
-    except EntryNotFoundError:
-        pass
-    return folder
 
 
 def _ids(document: _Document) -> dict[str, int]:

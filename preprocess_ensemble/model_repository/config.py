@@ -6,7 +6,6 @@ same text, which a test compares.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +13,7 @@ from typing import Any, Final
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from preprocess_ensemble.contract import DEFAULT_NAME, DEFAULT_NAMES, EMBEDDING, PIXELS, TOKENS, ModelNames
+from preprocess_ensemble.contract import DEFAULT_NAME, DEFAULT_NAMES, EMBEDDING, ENCODER, PIXELS, TOKENS, ModelNames
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.model_repository.passport import Passport
 
@@ -38,40 +37,12 @@ __all__ = ("TritonPythonModel",)
 '''
 
 
-@dataclass(frozen=True, kw_only=True)
-class Shapes:
-    """The part of the configuration that depends on the model."""
-
-    height: int
-    width: int
-    """Size of the encoder's input in pixels."""
-    dimension: int
-    """Length of an embedding."""
-    context_length: int | None = None
-    """Number of token ids of a text; None if the model is exported without its text tower."""
-    half: bool = False
-    """Whether the weights are fp16."""
-
-
-DEFAULT_SHAPES: Final = Shapes(height=224, width=224, dimension=512)
-
-
-def configs(shapes: Shapes, names: ModelNames = DEFAULT_NAMES) -> dict[str, ModelConfig]:
-    """Return model name -> ModelConfig. Everything is explicit, so the server has nothing to complete."""
-    found = {}
-    for name in _models(shapes, names):
-        found[name] = _parse(_template(name, names), _TEMPLATES)
-        _set_shapes(name, found[name], shapes, names)
-    return found
-
-
-def pending_files(repository: Path, shapes: Shapes, names: ModelNames = DEFAULT_NAMES) -> dict[Path, str]:
-    """Return the files, with their text, that ``repository`` needs for a model of these ``shapes``.
+def pending_files(repository: Path, passport: Passport, names: ModelNames = DEFAULT_NAMES) -> dict[Path, str]:
+    """Return the files, with their text, that ``repository`` needs for a model.
 
     An existing config.pbtxt may contain an operator's changes: only its shapes are set, and its leading comment stays.
     If its shapes are right already, it is not in the result. Raises ReportedError if one cannot be read.
     """
-    pending = {}
     made = {
         names.preprocess: ("model.py", _MODEL_PY.format(step="preprocessing", module="triton_model")),
         names.tokenize: ("model.py", _MODEL_PY.format(step="tokenizing", module="triton_tokenizer")),
@@ -79,37 +50,27 @@ def pending_files(repository: Path, shapes: Shapes, names: ModelNames = DEFAULT_
         names.image: (".gitkeep", ""),
         names.text: (".gitkeep", ""),
     }
-    for name, (file, text) in made.items():
-        path = repository / name / "1" / file
-        if name in _models(shapes, names) and not path.exists():
-            pending[path] = text
-    for name in _models(shapes, names):
+    pending = {}
+    for name in _models(passport, names):
+        file, content = made.get(name, ("", ""))
+        if file and not (beside := version_directory(repository, name) / file).exists():
+            pending[beside] = content
         path = repository / name / "config.pbtxt"
-        exists = path.exists()
-        text = _read(path) if exists else _template(name, names)
-        config = _parse(text, path)
+        text = path.read_bytes() if path.exists() else _template(name, names)
+        config = _parsed(text, path)
         before = config.SerializeToString(deterministic=True)
-        _set_shapes(name, config, shapes, names)
+        _set_shapes(name, config, passport, names)
         if config.SerializeToString(deterministic=True) != before:
-            pending[path] = _leading_comment(text) + config_text(config)
-        elif not exists:
-            pending[path] = text
+            comment = takewhile(lambda line: line.startswith(b"#"), text.splitlines(keepends=True))
+            pending[path] = b"".join(comment).decode() + "\n" + config_text(config)
+        elif not path.exists():
+            pending[path] = text.decode()
     return pending
 
 
-def encoder_directory(repository: Path, names: ModelNames = DEFAULT_NAMES) -> Path:
-    """Return the directory of the image encoder's only version, with model.onnx and model.json."""
-    return repository / names.encoder / "1"
-
-
-def text_encoder_directory(repository: Path, names: ModelNames = DEFAULT_NAMES) -> Path:
-    """Return the directory of the text encoder's only version, with its model.onnx."""
-    return repository / names.text_encoder / "1"
-
-
-def tokenizer_directory(repository: Path, names: ModelNames = DEFAULT_NAMES) -> Path:
-    """Return the directory that has the files of the tokenizer."""
-    return repository / names.tokenize / "1"
+def version_directory(repository: Path, model: str = ENCODER) -> Path:
+    """Return the directory of the only version of a Triton model, with its model.onnx, model.json or tokenizer."""
+    return repository / model / "1"
 
 
 def installed_passport(repository: Path, names: ModelNames = DEFAULT_NAMES) -> Passport | None:
@@ -117,7 +78,7 @@ def installed_passport(repository: Path, names: ModelNames = DEFAULT_NAMES) -> P
 
     None if there is no model, if it is incomplete, or if this package cannot serve it.
     """
-    directory = encoder_directory(repository, names)
+    directory = version_directory(repository, names.encoder)
     try:
         passport = Passport.from_json((directory / PASSPORT_FILE).read_bytes())
     except (FileNotFoundError, NotADirectoryError, ValueError):
@@ -127,25 +88,16 @@ def installed_passport(repository: Path, names: ModelNames = DEFAULT_NAMES) -> P
 
 def read_config(path: Path) -> ModelConfig:
     """Parse a config.pbtxt. Raises ReportedError if it is not one."""
-    return _parse(_read(path), path)
+    return _parsed(path.read_bytes(), path)
 
 
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise _no_config(path, error) from None
-
-
-def _parse(text: str, path: Path) -> ModelConfig:
+def _parsed(text: bytes, path: Path) -> ModelConfig:
     try:
         return text_format.Parse(text, model_config_pb2.ModelConfig())
-    except text_format.ParseError as error:
-        raise _no_config(path, error) from None
-
-
-def _no_config(path: Path, error: Exception) -> ReportedError:
-    return ReportedError(f"{path} is not a model configuration ({error}); correct it, or delete it and export again.")
+    except (text_format.ParseError, UnicodeDecodeError) as error:
+        raise ReportedError(
+            f"{path} is not a model configuration ({error}); correct it, or delete it and export again."
+        ) from None
 
 
 def config_text(config: ModelConfig) -> str:
@@ -154,29 +106,25 @@ def config_text(config: ModelConfig) -> str:
     return text
 
 
-def _models(shapes: Shapes, names: ModelNames) -> tuple[str, ...]:
-    return names.of_images if shapes.context_length is None else (*names.of_images, *names.of_texts)
+def _models(passport: Passport, names: ModelNames) -> tuple[str, ...]:
+    return names.of_images if passport.text is None else (*names.of_images, *names.of_texts)
 
 
-def _template(name: str, names: ModelNames) -> str:
+def _template(name: str, names: ModelNames) -> bytes:
     """Return the text of a template for the model ``name``; in a template, "clip_" begins names of models only."""
-    text = (_TEMPLATES / f"{DEFAULT_NAME}{name.removeprefix(names.name)}.pbtxt").read_text(encoding="utf-8")
-    return text.replace(f"{DEFAULT_NAME}_", f"{names.name}_")
+    text = (_TEMPLATES / f"{DEFAULT_NAME}{name.removeprefix(names.name)}.pbtxt").read_bytes()
+    return text.replace(f"{DEFAULT_NAME}_".encode(), f"{names.name}_".encode())
 
 
-def _leading_comment(text: str) -> str:
-    return "".join(takewhile(lambda line: line.startswith("#"), text.splitlines(keepends=True))) + "\n"
-
-
-def _set_shapes(name: str, config: ModelConfig, shapes: Shapes, names: ModelNames) -> None:
+def _set_shapes(name: str, config: ModelConfig, passport: Passport, names: ModelNames) -> None:
     """Set the sizes of pixels, tokens and vectors, those of the warm-up too, and an encoder's level of optimisation.
 
     The level stays if an operator has set one that no export sets.
     """
     dims = {
-        PIXELS: [shapes.height, shapes.width, 3],
-        TOKENS: [shapes.context_length],
-        EMBEDDING: [shapes.dimension],
+        PIXELS: [*passport.preprocess["size"], 3],
+        TOKENS: [] if passport.text is None else [passport.text.tokenizer["context_length"]],
+        EMBEDDING: [passport.dimension],
     }
     tensors = [(tensor.name, tensor) for tensor in (*config.input, *config.output)]
     for warmup in config.model_warmup:
@@ -187,7 +135,7 @@ def _set_shapes(name: str, config: ModelConfig, shapes: Shapes, names: ModelName
     level = config.optimization.graph.level
     if name not in (names.encoder, names.text_encoder) or level not in (0, _HALF_GRAPH_LEVEL):
         return
-    if shapes.half:
+    if passport.precision == "fp16":
         config.optimization.graph.level = _HALF_GRAPH_LEVEL
     elif level:
         config.optimization.graph.ClearField("level")

@@ -10,8 +10,8 @@ import base64
 import binascii
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Final
 
 from preprocess_ensemble.contract import CONTRACT_VERSION
@@ -160,61 +160,49 @@ class Passport:
 
     @classmethod
     def _from_document(cls, document: Mapping[str, Any]) -> Passport:
-        first, second = document["fingerprint"]
-        parity, canary, onnx = document["gate"], document["canary"], document["onnx"]
-        passport = cls(
-            model=_text(document, "model"),
-            pretrained=_text(document, "pretrained"),
-            weights_sha256=_text(document, "weights_sha256"),
-            preprocess=dict(document["preprocess"]),
-            preprocess_id=_text(document, "preprocess_id"),
-            dimension=int(document["dimension"]),
-            precision=_text(document, "precision"),
-            fingerprint=(int(first), int(second)),
-            parity=_parity(parity),
-            canary=Canary(
-                image=base64.b64decode(canary["image"], validate=True),
-                vector=tuple(float(number) for number in canary["vector"]),
-            ),
-            opset=int(onnx["opset"]),
-            ir_version=int(onnx["ir"]),
-            text=_text_tower(document["text"]) if "text" in document else None,
-        )
-        if len(passport.canary.vector) != passport.dimension:
-            raise ValueError(f"the canary has {len(passport.canary.vector)} numbers, not {passport.dimension}")
-        if passport.text is not None and len(passport.text.canary_vector) != passport.dimension:
-            raise ValueError(f"the text has {len(passport.text.canary_vector)} numbers, not {passport.dimension}")
+        text, onnx = document.get("text"), document["onnx"]
+        renamed = {
+            "parity": document["gate"],
+            "opset": onnx["opset"],
+            "ir_version": onnx["ir"],
+            "text": None if text is None else _record(TextTower, text | {"parity": text["gate"]}),
+        }
+        passport: Passport = _record(cls, {**document, **renamed})
+        for canary in (passport.canary.vector, *((passport.text.canary_vector,) if passport.text else ())):
+            if len(canary) != passport.dimension:
+                raise ValueError(f"a canary has {len(canary)} numbers, not {passport.dimension}")
         return passport
 
 
-def _parity(document: Mapping[str, Any]) -> Parity:
-    return Parity(
-        images=int(document["images"]),
-        min_cosine=float(document["min_cosine"]),
-        required=float(document["required"]),
-    )
+def _pair(numbers: Iterable[Any]) -> tuple[int, int]:
+    first, second = numbers
+    return int(first), int(second)
 
 
-def _text_tower(document: Mapping[str, Any]) -> TextTower:
-    first, second = document["fingerprint"]
-    bias = document["logit_bias"]
-    return TextTower(
-        tokenizer=dict(document["tokenizer"]),
-        tokenizer_sha256={str(name): str(digest) for name, digest in document["tokenizer_sha256"].items()},
-        fingerprint=(int(first), int(second)),
-        parity=_parity(document["gate"]),
-        canary=_text(document, "canary"),
-        canary_vector=tuple(float(number) for number in document["canary_vector"]),
-        logit_scale=float(document["logit_scale"]),
-        logit_bias=None if bias is None else float(bias),
-    )
+_CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "int": int,
+    "float": float,
+    "float | None": lambda number: None if number is None else float(number),
+    "bytes": lambda text: base64.b64decode(text, validate=True),
+    "tuple[int, int]": _pair,
+    "tuple[float, ...]": lambda numbers: tuple(float(number) for number in numbers),
+    "Mapping[str, Any]": dict,
+    "Mapping[str, str]": lambda texts: {str(name): str(text) for name, text in texts.items()},
+    "Parity": lambda document: _record(Parity, document),
+    "Canary": lambda document: _record(Canary, document),
+}
+"""Annotation of a field -> what makes it of a value of JSON."""
 
 
-def _text(document: Mapping[str, Any], name: str) -> str:
-    value = document[name]
-    if not isinstance(value, str) or not value:
-        raise ValueError(f"{name} is not a text")
-    return value
+def _record(kind: type[Any], document: Mapping[str, Any]) -> Any:
+    """Make a record of a JSON object, which may have more members. Raises KeyError, TypeError and ValueError."""
+    values = {}
+    for field in fields(kind):
+        value = document[field.name]
+        if field.type == "str" and not (isinstance(value, str) and value):
+            raise ValueError(f"{field.name} is not a text")
+        values[field.name] = _CONVERTERS.get(str(field.type), lambda value: value)(value)
+    return kind(**values)
 
 
 def compute_fingerprint(

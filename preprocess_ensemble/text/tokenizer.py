@@ -1,19 +1,28 @@
-"""The tokenizer of an exported model: texts in, token ids out, those of open_clip's tokenizer for the model."""
+"""The tokenizer of an exported model: texts in, token ids out, those of open_clip's tokenizer for the model.
+
+What open_clip does to a text before its tokenizer sees it is repeated here, because open_clip needs PyTorch; a test
+compares the two. The cleaning is from OpenAI's CLIP (MIT licence), the canonical form from Google's big_vision (Apache
+licence).
+"""
 
 from __future__ import annotations
 
 import hashlib
+import html
 import json
+import string
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
+import ftfy
 import numpy as np
+import regex
 import tokenizers
 
 from preprocess_ensemble.errors import ReportedError, first_line
-from preprocess_ensemble.text.cleaning import CLEANINGS, Cleaning, clean, clip_words
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -22,7 +31,17 @@ TOKENIZER_FILE: Final = "tokenizer.json"
 """In the format of the tokenizers library, with the length of the context and the padding."""
 
 Kind = Literal["clip-bpe", "hf"]
-_KINDS: Final = get_args(Kind)
+Cleaning = Literal["lower", "canonicalize", "whitespace"]
+"""open_clip's names."""
+CLEANINGS: Final = get_args(Cleaning)
+
+START: Final = "<start_of_text>"
+END: Final = "<end_of_text>"
+_WORD: Final = regex.compile(
+    rf"""{START}|{END}|'s|'t|'re|'ve|'m|'ll|'d|[\p{{L}}]+|[\p{{N}}]|[^\s\p{{L}}\p{{N}}]+""", regex.IGNORECASE
+)
+"""``regex`` knows newer letters than the tokenizers library, which therefore splits some texts in other places."""
+_WITHOUT_PUNCTUATION: Final = str.maketrans("_", " ", string.punctuation.replace("_", ""))
 
 
 class TokenizerError(ReportedError):
@@ -41,20 +60,16 @@ class TokenizerConfig:
     zeroed_id: int | None = None
     """A token id in whose place the model gets 0 (open_clip's ``strip_sep_token``)."""
 
-    def to_mapping(self) -> dict[str, Any]:
-        """Return it for the passport."""
-        return asdict(self)
-
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> TokenizerConfig:
-        """Read what :meth:`to_mapping` returned. Raises TokenizerError."""
+        """Read what the passport holds of it: its fields. Raises TokenizerError."""
         try:
             config = cls(**mapping)
         except TypeError as error:
             raise TokenizerError(
                 f"The tokenizer's configuration cannot be read ({error}); export the model again."
             ) from None
-        if config.kind not in _KINDS or config.clean not in CLEANINGS:
+        if config.kind not in get_args(Kind) or config.clean not in CLEANINGS:
             raise TokenizerError(
                 f"This package knows no tokenizer of the kind {config.kind!r} with the cleaning {config.clean!r}; "
                 "install the version that exported the model, or export it again."
@@ -95,7 +110,7 @@ class Tokenizer:
     def encode(self, texts: Sequence[str]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
         """Return token ids, int32 (N, L), and whether each text was longer than the context, bool (N,)."""
         length = self.config.context_length
-        encodings = [self._encode(clean(text, self.config.clean)) for text in texts]
+        encodings = [self._encode(_clean(text, self.config.clean)) for text in texts]
         ids = np.array([encoding.ids for encoding in encodings], np.int32).reshape(len(texts), length)
         if self.config.zeroed_id is not None:
             ids[ids == self.config.zeroed_id] = 0
@@ -106,7 +121,25 @@ class Tokenizer:
             return self._tokenizer.encode(text)
         # As many words as the context has room for decide all its tokens, and with one more it is too long: the rest
         # of 64 KB costs nothing.
-        return self._tokenizer.encode(clip_words(text, self.config.context_length), is_pretokenized=True)
+        return self._tokenizer.encode(_clip_words(text, self.config.context_length), is_pretokenized=True)
+
+
+def _clean(text: str, cleaning: Cleaning) -> str:
+    """Return ``text`` as a tokenizer of this ``cleaning`` gets it.
+
+    All repair wrongly decoded characters, resolve HTML entities, twice, and make one space of all white space. A lone
+    surrogate becomes U+FFFD. "lower" then changes to lower case; "canonicalize" also removes ASCII punctuation.
+    """
+    text = html.unescape(html.unescape(ftfy.fix_text(text)))
+    if cleaning == "canonicalize":
+        text = text.translate(_WITHOUT_PUNCTUATION).lower()
+    text = " ".join(text.split())
+    return text.lower() if cleaning == "lower" else text
+
+
+def _clip_words(text: str, limit: int) -> list[str]:
+    """Return the first ``limit`` words of a clean text; each becomes one token or more."""
+    return [match.group() for match in islice(_WORD.finditer(text), limit)]
 
 
 def _parsed(data: bytes) -> tokenizers.Tokenizer:

@@ -18,7 +18,8 @@ import numpy as np
 from benchmarks.fixtures.repositories import exported_passport
 from benchmarks.harness.experiment import Run, experiment, option, rounds
 from benchmarks.harness.results import show
-from preprocess_ensemble.model_repository.config import encoder_directory, text_encoder_directory
+from preprocess_ensemble.contract import DEFAULT_NAMES
+from preprocess_ensemble.model_repository.config import version_directory
 from preprocess_ensemble.runtimes.agreement import checked_vectors
 from preprocess_ensemble.runtimes.onnx_session import open_session, session_options
 
@@ -51,10 +52,10 @@ def opened(repository: Path, batch: int) -> list[tuple[tuple[str, str], Callable
     passport = exported_passport(repository)
     generator = np.random.default_rng(0)
     rows: Any = generator.integers(0, 256, (batch, *passport.preprocess["size"], 3), np.uint8)
-    found = [("image", encoder_directory(repository), passport.fingerprint, rows)]
+    found = [("image", version_directory(repository), passport.fingerprint, rows)]
     if (text := passport.text) is not None:
         rows = generator.integers(3, _TOKENS, (batch, text.tokenizer["context_length"]), np.int32)
-        found.append(("text", text_encoder_directory(repository), text.fingerprint, rows))
+        found.append(("text", version_directory(repository, DEFAULT_NAMES.text_encoder), text.fingerprint, rows))
     return [
         ((passport.id, name), partial(checked_vectors, _session(folder), rows, fingerprint))
         for name, folder, fingerprint, rows in found

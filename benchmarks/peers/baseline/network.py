@@ -15,8 +15,7 @@ from torch.nn import functional
 from preprocess_ensemble.export.exporter import load_model
 from preprocess_ensemble.export.onnx_file import IR_VERSION, OPSET
 from preprocess_ensemble.export.parity import REQUIRED_COSINE, canary_image
-from preprocess_ensemble.export.pytorch.open_clip_model import find_source, preprocessing_of
-from preprocess_ensemble.export.pytorch.recording import numpy_state
+from preprocess_ensemble.export.pytorch.open_clip_model import find_source, numpy_state, preprocessing_of
 from preprocess_ensemble.export.state_dict import weights_sha256
 from preprocess_ensemble.imaging.decode import decode
 from preprocess_ensemble.model_repository.passport import Canary, Parity, Passport, compute_fingerprint

@@ -5,19 +5,19 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-from contextlib import nullcontext
 from typing import TYPE_CHECKING
+
+from anyio import to_thread
 
 from clip_client.cli.errors import CommandMisused, need
 from clip_client.cli.options.connection import add_model_options, connected, read_config
-from clip_client.cli.options.place import Where, add_place_options, open_place, where
-from clip_client.cli.options.store import opened_store
+from clip_client.cli.options.place import Where, add_place_options
 from clip_client.cli.output.progress import ProgressBars, progress_bars
 from clip_client.dedup.text import counted
 
 if TYPE_CHECKING:
     from clip_client.dedup import Store
-    from clip_client.search.qdrant import QdrantAddress
+    from clip_client.search.qdrant import QdrantCollection
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -44,17 +44,15 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 def run(arguments: argparse.Namespace) -> int:
     """Copy, and say how many photos there are."""
     need("rich", "pyarrow", "faiss", "defusedxml", "qdrant_client", extras="cli,dedup,qdrant")
-    from clip_client.search.qdrant import QdrantAddress
+    from clip_client.search.qdrant import QdrantCollection
 
-    address = QdrantAddress.of(arguments.to)
-    places = where(arguments.places, arguments.store)
+    places = Where.of(arguments.places, arguments.store)
     if places.qdrant:
         raise CommandMisused(
             "--in names what to copy from: a folder of photos, a store, or what clip-client embed wrote"
         )
-    with nullcontext() if places.vectors is not None else opened_store(places.store) as store:
-        with progress_bars() as show:
-            photos = asyncio.run(_fill(arguments, address, places, store, show))
+    with QdrantCollection(arguments.to) as collection, places.opened_store() as store, progress_bars() as show:
+        photos = asyncio.run(_fill(arguments, collection, places, store, show))
     print(
         json.dumps({"to": arguments.to, "photos": photos}) if arguments.json else f"{counted(photos, 'photo')} copied"
     )
@@ -62,17 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _fill(
-    arguments: argparse.Namespace, address: QdrantAddress, places: Where, store: Store | None, show: ProgressBars
+    arguments: argparse.Namespace, collection: QdrantCollection, places: Where, store: Store | None, show: ProgressBars
 ) -> int:
-    from anyio import to_thread
-
-    from clip_client.search.qdrant import QdrantCollection
-
     async with connected(read_config(arguments)) as clip:
-        opened = await open_place(places, clip, store, show)
-
-    def fill() -> int:
-        with QdrantCollection(address) as collection:
-            return collection.fill(opened.place, show)
-
-    return await to_thread.run_sync(fill)
+        place = await places.opened(clip, store, show)
+    return await to_thread.run_sync(collection.fill, place, show)

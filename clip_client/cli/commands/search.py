@@ -5,19 +5,22 @@ from __future__ import annotations
 import argparse
 import asyncio
 import csv
+import io
 import json
 import os
 import re
 import sys
-from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from anyio import to_thread
+
+from clip_client._vectors.files import VECTOR_SUFFIXES
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
 from clip_client.cli.options.connection import add_model_options, connected, read_config
-from clip_client.cli.options.place import QDRANT, Where, add_place_options, open_place, where
-from clip_client.cli.options.store import opened_store
+from clip_client.cli.options.place import QDRANT, Where, add_place_options
 from clip_client.cli.output.output_file import check_place, output
 from clip_client.cli.output.progress import ProgressBars, progress_bars
 from clip_client.cli.parser import count, user_path
@@ -25,14 +28,18 @@ from clip_client.dedup.text import counted, escaped, printable
 from clip_client.dedup.types import is_random
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from clip_client.dedup import FailedFile, Store
+    from clip_client.dedup import Store
+    from clip_client.dedup.files.directories import DirectorySet
     from clip_client.search.filters import Filter
-    from clip_client.search.pictures import FoundPicture, FoundPictures
-    from clip_client.search.query import QueryVector, Term
+    from clip_client.search.pictures import FoundPicture, FoundPictures, Place
+    from clip_client.search.query import Term
 
 TOP: Final = 20
+_PREVIEW_COLUMNS: Final = 24
+_PREVIEW_PIXELS: Final = 384
+"""Longest side, enough for terminals with fine pixels."""
 _URL: Final = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _PATH: Final = re.compile(r"(~|\.{0,2})/|\.{1,2}$|~$")
 """How a word begins that is meant as a path, whether there is such a file or not."""
@@ -46,7 +53,7 @@ FILTERS: Final = {
     "min_pixels": ("N", "with at least N pixels: 2000000 or 2M"),
     "near": ("LAT,LON,KM", "taken within KM kilometres of this place: 47.37,8.54,10"),
 }
-"""Field of a :class:`~clip_client.search.filters.Filter` -> what its option takes and means."""
+"""Argument of :meth:`~clip_client.search.filters.Filter.of` -> what its option takes and means."""
 
 _EPILOG: Final = """\
 examples:
@@ -55,50 +62,14 @@ examples:
   clip-client search ./cat.jpg + at night --since 2021
   clip-client search sunset --null --top 100 | xargs -0 -I {} cp {} ~/sunsets
 
-A WORD that names an existing file is a photo to search for. A WORD with a / that names a folder, or what `clip-client
-embed` wrote, is where to search, like --in; write ./beach for a folder that is called like a word. Without any, all
-photos are searched that the store knows, as `clip-client dedup` and earlier searches have embedded them.
+A WORD with a / or a dot that names an existing file is a photo to search for. A WORD with a / that names a folder, or
+what `clip-client embed` wrote, is where to search, like --in; write ./beach for what is called like a word. Without
+any, all photos are searched that the store knows, as `clip-client dedup` and earlier searches have embedded them.
 
 If the output goes to a file or another program, each line is a score, a path, when it was taken, and the number of its
 other copies, with tabs between them. In the paths a backslash is written twice, and each byte that cannot be printed as
 \\xNN; printf %b gives the path back. --null prints paths as they are.
 """
-
-
-@dataclass(frozen=True, kw_only=True)
-class Answer:
-    """What a search found, and what a person should know about it."""
-
-    found: FoundPictures
-    query: str
-    model: str
-    vector_id: str
-    """Of the photos."""
-    is_unclear: bool = False
-    """The scores look like those of texts that mean nothing."""
-    truncated: Sequence[str]
-    """Texts of which the model has read only the beginning."""
-    failed: Sequence[FailedFile] = ()
-    """Files that could not be embedded."""
-    skipped: Mapping[str, int] = field(default_factory=dict)
-    """Kind -> number of files that are not called like photos."""
-
-    def to_mapping(self) -> dict[str, Any]:
-        """Return what ``--json`` prints."""
-        return {
-            "query": self.query,
-            "model": self.model,
-            "vector_id": self.vector_id,
-            "compared": self.found.compared,
-            "is_random": is_random(self.model),
-            "nothing_clearly_matches": self.is_unclear,
-            "scores_fall_after": self.found.fall,
-            "gone": self.found.gone,
-            "truncated": list(self.truncated),
-            "photos": [picture.to_mapping() for picture in self.found.pictures],
-            "failed": [vars(failure) for failure in self.failed],
-            "skipped": dict(self.skipped),
-        }
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -131,44 +102,45 @@ def add_search_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--json", action="store_true", help="print JSON")
     group.add_argument("--csv", action="store_true", help="print CSV")
     group.add_argument("--null", action="store_true", help="print paths that end with a NUL byte, for xargs -0")
+    parser.add_argument("--preview", action="store_true", help="in a terminal, show small pictures in the list")
     parser.add_argument("--report", type=user_path, metavar="FILE.html", help="also write a page that shows the photos")
     add_model_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Read the words, and search."""
-    need_search()
     return search_and_print(arguments, *_read_words(arguments))
-
-
-def need_search() -> None:
-    """Raise CommandFailed for a package that a search lacks."""
-    need("rich", "pyarrow", "faiss", "defusedxml", extras="cli,dedup")
 
 
 def search_and_print(
     arguments: argparse.Namespace, terms: list[Term], places: Where, *, without: Sequence[str] = ()
 ) -> int:
     """Search, and print what was found, except the files ``without``; the exit code is 1 if that is nothing."""
+    need("rich", "pyarrow", "faiss", "defusedxml", extras="cli,dedup")
+    from clip_client.dedup.files.directories import DirectorySet
     from clip_client.search.filters import Filter
 
-    wanted = Filter(**{name: getattr(arguments, name) for name in FILTERS})
-    wanted.demands()
+    wanted = Filter.of(**{name: getattr(arguments, name) for name in FILTERS})
+    if arguments.preview:
+        need("textual_image")
     if arguments.report is not None:
         need("jinja2")
         check_place(arguments.report)
-    with nullcontext() if places.vectors is not None or places.qdrant else opened_store(places.store) as store:
+    if places.qdrant and arguments.strict:
+        raise CommandMisused("--strict needs all scores, and a collection of Qdrant returns the best: leave it out")
+    with places.opened_store() as store:
         with progress_bars() as show:
-            answer = asyncio.run(_search(arguments, terms, places, wanted, without, store, show))
-        _print(answer, arguments)
+            search = _search(arguments, terms, places, wanted, DirectorySet(without), store, show)
+            found, place, about = asyncio.run(search)
+        _print(arguments, found.pictures, place, about)
         if arguments.report is not None:
             from clip_client.dedup.features.preview import thumbnail
             from clip_client.search.page import write_page
 
             with output(arguments.report) as file:
-                write_page(answer.to_mapping(), answer.found.pictures, file, thumbnail=thumbnail)
+                write_page(about, found.pictures, file, thumbnail=thumbnail)
             print(f"clip-client: written: {arguments.report}", file=sys.stderr)
-    return 0 if answer.found.pictures else 1
+    return 0 if found.pictures else 1
 
 
 def _read_words(arguments: argparse.Namespace) -> tuple[list[Term], Where]:
@@ -176,28 +148,26 @@ def _read_words(arguments: argparse.Namespace) -> tuple[list[Term], Where]:
 
     Raises QueryError, CommandFailed for a path that does not exist, and CommandMisused for a URL.
     """
-    from clip_client.search.query import terms_of
+    from clip_client.dedup.files.file_types import PHOTO_SUFFIXES, RAW_SUFFIXES, suffix_of
+    from clip_client.search.query import is_photo, terms_of
 
     words, places = [], list(arguments.places)
     for word in arguments.parts:
         path = os.path.expanduser(word.partition(":")[2] if re.match(r"[\d.]+:", word) else word)
-        if path.startswith(QDRANT):
+        is_path = _PATH.match(path) or os.sep in path
+        if path.startswith(QDRANT) or path.endswith(VECTOR_SUFFIXES) or (is_path and os.path.isdir(path)):
             places.append(path)
-            continue
-        if _URL.match(path):
+        elif _URL.match(path):
             raise CommandMisused(f"{path} is a URL, and only files are read; download it first: curl -O {path}")
-        if not _PATH.match(path) and os.sep not in path:
-            if os.path.isdir(path):
-                note = f"clip-client: {word} is searched for as a word; to search in the folder, write ./{word}"
-                print(note, file=sys.stderr)
-            words.append(word)
-        elif os.path.isdir(path) or path.endswith((".parquet", ".npz")):
-            places.append(path)
-        elif _PATH.match(path) and not os.path.exists(path):
+        elif (_PATH.match(path) or suffix_of(path) in PHOTO_SUFFIXES | RAW_SUFFIXES) and not os.path.exists(path):
             raise CommandFailed(f"there is no file or folder {printable(path)}")
         else:
+            if os.path.exists(path) and not is_photo(path):
+                kind = "folder" if os.path.isdir(path) else "file"
+                note = f"clip-client: {word} is searched for as a word; write ./{word} for the {kind} of that name"
+                print(note, file=sys.stderr)
             words.append(word)
-    return terms_of(words), where(places, arguments.store)
+    return terms_of(words), Where.of(places, arguments.store)
 
 
 async def _search(
@@ -205,125 +175,120 @@ async def _search(
     terms: list[Term],
     places: Where,
     wanted: Filter,
-    without: Sequence[str],
+    without: DirectorySet,
     store: Store | None,
     show: ProgressBars,
-) -> Answer:
-    from anyio import to_thread
-
-    from clip_client.dedup.files.directories import DirectorySet
+) -> tuple[FoundPictures, Place | None, dict[str, Any]]:
+    """Return what was found, where, None for a collection, and what ``--json`` prints about it."""
+    from clip_client.search.qdrant import QdrantCollection
     from clip_client.search.query import query_vector
     from clip_client.search.scores import NeutralTexts
-    from clip_client.search.store_index import index_folder
 
+    place, is_unclear = None, False
     async with connected(read_config(arguments)) as clip:
         query = await query_vector(clip, terms)  # first: new photos may take hours
         model = await clip.model()
+        vector_id = model.vector_id
         if places.qdrant:
-            found = await to_thread.run_sync(_find_in_qdrant, places.qdrant, query, model.vector_id, wanted, arguments)
-            vector_id = model.vector_id
+            query.check(vector_id)
+            with QdrantCollection(places.qdrant) as collection:
+                found = await to_thread.run_sync(
+                    lambda: collection.find(query.vector, vector_id, wanted, top=arguments.top, without=without)
+                )
         else:
-            opened = await open_place(places, clip, store, show)
-            place = replace(opened.place, without=DirectorySet(without))
+            place = replace(await places.opened(clip, store, show), without=without)
             vector_id = place.index.vector_id
             query.check(vector_id)
-            rows = await to_thread.run_sync(place.rows, wanted)
-            options = {"top": arguments.top, "strict": arguments.strict, "in_folder": wanted.in_folder}
-            found = await to_thread.run_sync(lambda: place.find(query.vector, rows, **options))
-        answer = Answer(
-            found=found,
-            query=" ".join(arguments.parts),
-            model=model.id,
-            vector_id=vector_id,
-            truncated=query.truncated,
-        )
-        if places.qdrant:
-            return answer
-        if query.is_text and found.pictures:
-            folder = None if store is None else index_folder(store, vector_id)
-            neutral = await NeutralTexts.of(clip, place.index, folder)
-            is_unclear = await to_thread.run_sync(neutral.is_unclear, query.vector, place.index, rows)
-            answer = replace(answer, is_unclear=is_unclear)
-        return replace(answer, failed=opened.failed, skipped=opened.skipped)
+            find = partial(place.find, query.vector, wanted, top=arguments.top, strict=arguments.strict)
+            found = await to_thread.run_sync(find)
+            if query.is_text and found.pictures:
+                neutral = await NeutralTexts.of(clip, place.index)
+                is_unclear = await to_thread.run_sync(neutral.is_unclear, query.vector, place.index, found.rows)
+    about = {
+        "query": " ".join(arguments.parts),
+        "model": model.id,
+        "vector_id": vector_id,
+        "compared": found.compared,
+        "is_random": is_random(model.id),
+        "nothing_clearly_matches": is_unclear,
+        "scores_fall_after": found.fall,
+        "gone": found.gone,
+        "truncated": list(query.truncated),
+        "photos": [picture.to_mapping() for picture in found.pictures],
+        "failed": [] if place is None else list(map(vars, place.failed)),
+        "skipped": {} if place is None else dict(place.skipped),
+    }
+    return found, place, about
 
 
-def _find_in_qdrant(
-    address: str, query: QueryVector, vector_id: str, wanted: Filter, arguments: argparse.Namespace
-) -> FoundPictures:
-    from clip_client.search.qdrant import QdrantAddress, QdrantCollection
-
-    if arguments.strict:
-        raise CommandMisused("--strict needs all scores, and a collection of Qdrant returns the best: leave it out")
-    query.check(vector_id)
-    with QdrantCollection(QdrantAddress.of(address)) as collection:
-        return collection.find(query.vector, vector_id, wanted, top=arguments.top)
-
-
-def _print(answer: Answer, arguments: argparse.Namespace) -> None:
+def _print(
+    arguments: argparse.Namespace, pictures: Sequence[FoundPicture], place: Place | None, about: Mapping[str, Any]
+) -> None:
     """Print the pictures on standard output, and the notes on standard error; in a terminal all on the same screen."""
     from rich.console import Console
 
     from clip_client.dedup.reporting.terminal import print_failed, print_skipped
 
-    pictures = answer.found.pictures
+    listed = [
+        (picture, path)
+        for picture in pictures
+        for path in (picture.path, *(picture.copies if arguments.copies else ()))
+    ]
     is_table = sys.stdout.isatty() and not (arguments.json or arguments.csv or arguments.null)
     notes = Console(stderr=not is_table, highlight=False, soft_wrap=True)
-    for sentence in _warnings(answer):
+    for sentence in _warnings(about):
         notes.print(sentence, style="yellow", markup=False)
     if arguments.json:
-        print(json.dumps(answer.to_mapping(), indent=2))
+        print(json.dumps(about, indent=2))
     elif arguments.csv:
-        _print_csv(pictures, copies=arguments.copies)
+        _print_csv(listed)
     elif arguments.null:
-        for picture in pictures:
-            for path in (picture.path, *(picture.copies if arguments.copies else ())):
-                sys.stdout.buffer.write(os.fsencode(path) + b"\0")
+        sys.stdout.buffer.write(b"".join(os.fsencode(path) + b"\0" for _, path in listed))
     elif is_table:
-        _print_table(pictures, notes, copies=arguments.copies)
+        # A serial line may say that it has no rows.
+        preview = arguments.preview and os.get_terminal_size(sys.stdout.fileno()).lines > 0
+        _print_table(pictures, notes, copies=arguments.copies, preview=preview)
     else:
-        for picture in pictures:
-            print(f"{picture.score:.4f}\t{escaped(picture.path)}\t{picture.taken}\t{len(picture.copies)}")
-            for path in picture.copies if arguments.copies else ():
-                print(f"copy\t{escaped(path)}\t\t")
+        for picture, path in listed:
+            score, taken, copies = f"{picture.score:.4f}", picture.taken, str(len(picture.copies))
+            columns = (score, taken, copies) if path == picture.path else ("copy", "", "")
+            print("\t".join((columns[0], escaped(path), *columns[1:])))
     sys.stdout.flush()
-    print_failed(answer.failed, notes)
-    print_skipped(answer.skipped, notes)
-    if answer.found.gone:
-        are_gone = counted(answer.found.gone, "nearer picture")
+    if place is not None:
+        print_failed(place.failed, notes)
+        print_skipped(place.skipped, notes)
+    if about["gone"]:
+        are_gone = counted(about["gone"], "nearer picture")
         notes.print(f"{are_gone} not listed, because the files are no longer where they were", markup=False)
-    if arguments.strict and answer.found.fall is None and pictures:
+    if arguments.strict and about["scores_fall_after"] is None and pictures:
         notes.print("the scores fall off nowhere, so --strict leaves nothing out", markup=False)
-    compared = counted(answer.found.compared, "photo")
-    notes.print(f"{compared} compared, model {answer.model}", markup=False)
+    notes.print(f"{counted(about['compared'], 'photo')} compared, model {about['model']}", markup=False)
 
 
-def _warnings(answer: Answer) -> list[str]:
-    """Return what a person should know before the list."""
-    warnings = [f"The model has read only the beginning of: {printable(text)}" for text in answer.truncated]
-    if is_random(answer.model):
-        warnings.append(
-            "The weights of this model are random: no ranking means anything, but copies of a photo are near it."
-        )
-    elif answer.is_unclear:
-        warnings.append("Nothing clearly matches. These photos are the nearest, as they would be to meaningless words.")
-    if not answer.found.compared:
-        warnings.append("There is no photo that fits.")
-    return warnings
+def _warnings(about: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what a person should know before the list."""
+    for text in about["truncated"]:
+        yield f"The model has read only the beginning of: {printable(text)}"
+    if about["is_random"]:
+        yield "The weights of this model are random: no ranking means anything, but copies of a photo are near it."
+    elif about["nothing_clearly_matches"]:
+        yield "Nothing clearly matches. These photos are the nearest, as they would be to meaningless words."
+    if not about["compared"]:
+        yield "There is no photo that fits."
 
 
-def _print_csv(pictures: Sequence[FoundPicture], *, copies: bool) -> None:
-    columns = ("score", "path", "taken", "camera", "width", "height", "format", "copies", "copy_of")
+def _print_csv(listed: Sequence[tuple[FoundPicture, str]]) -> None:
     writer = csv.writer(sys.stdout)
-    writer.writerow(columns)
-    for picture in pictures:
+    writer.writerow(("score", "path", "taken", "camera", "width", "height", "format", "copies", "copy_of"))
+    for picture, path in listed:
         facts = [picture.facts.get(name) for name in ("camera", "width", "height", "format")]
-        score = f"{picture.score:.6f}"
-        writer.writerow([score, printable(picture.path), picture.taken, *facts, len(picture.copies), ""])
-        for path in picture.copies if copies else ():
-            writer.writerow([score, printable(path), *[""] * 6, printable(picture.path)])
+        about = [picture.taken, *facts, len(picture.copies), ""]
+        if path != picture.path:
+            about = [*[""] * 6, printable(picture.path)]
+        writer.writerow([f"{picture.score:.6f}", printable(path), *about])
 
 
-def _print_table(pictures: Sequence[FoundPicture], console: Any, *, copies: bool) -> None:
+def _print_table(pictures: Sequence[FoundPicture], console: Any, *, copies: bool, preview: bool) -> None:
     from rich.table import Table
     from rich.text import Text
 
@@ -331,6 +296,8 @@ def _print_table(pictures: Sequence[FoundPicture], console: Any, *, copies: bool
     table.add_column("score", justify="right", no_wrap=True)
     table.add_column("taken", no_wrap=True)
     table.add_column("photo", overflow="fold")
+    if preview:
+        table.add_column("", width=_PREVIEW_COLUMNS)
     for picture in pictures:
         # Most terminals open what is linked.
         name = Text(printable(picture.path), style=f"link {Path(os.path.abspath(picture.path)).as_uri()}")
@@ -338,5 +305,19 @@ def _print_table(pictures: Sequence[FoundPicture], console: Any, *, copies: bool
         missing = "" if os.path.exists(picture.path) else " (missing)"
         lines = [Text.assemble(name, (more, "cyan"), (missing, "yellow"))]
         lines += [Text(f"  {printable(path)}", style="dim") for path in picture.copies if copies]
-        table.add_row(f"{picture.score:.4f}", picture.taken[:10], Text("\n").join(lines))
+        cells: list[Any] = [f"{picture.score:.4f}", picture.taken[:10], Text("\n").join(lines)]
+        table.add_row(*cells, *([_preview(picture.path)] if preview else []))
     console.print(table, soft_wrap=False)
+
+
+def _preview(path: str) -> Any:
+    """Return a photo as this terminal can draw it; empty if it cannot be opened."""
+    import logging
+
+    from textual_image.renderable import Image  # asks the terminal what it can draw
+
+    from clip_client.dedup.features.preview import thumbnail
+
+    logging.getLogger("textual_image").setLevel(logging.CRITICAL)  # it warns of a terminal that does not answer
+    jpeg = thumbnail(path, _PREVIEW_PIXELS)
+    return Image(io.BytesIO(jpeg), width=_PREVIEW_COLUMNS, height="auto") if jpeg else ""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 
-from clip_client.cli.commands.search import add_search_options, need_search, search_and_print
+from clip_client.cli.commands.search import add_search_options, search_and_print
 from clip_client.cli.errors import CommandFailed
-from clip_client.cli.options.place import where
+from clip_client.cli.options.place import Where
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -25,10 +25,10 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def run(arguments: argparse.Namespace) -> int:
     """Search, and print the most similar photos."""
-    need_search()
     from clip_client.search.query import Term
 
     (photo,) = map(os.path.expanduser, arguments.parts)
     if os.path.isdir(photo):
         raise CommandFailed(f"{photo} is a folder; name the photo to find similar ones for")
-    return search_and_print(arguments, [Term(photo=photo)], where(arguments.places, arguments.store), without=[photo])
+    places = Where.of(arguments.places, arguments.store)
+    return search_and_print(arguments, [Term(photo=photo)], places, without=[photo])

@@ -4,52 +4,31 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from anyio import to_thread
 
 from clip_client._vectors.files import VECTOR_SUFFIXES
 from clip_client._vectors.vector_file import is_vector_folder
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
-from clip_client.cli.options.store import add_store_option
-from clip_client.dedup import FailedFile, scan
+from clip_client.cli.options.store import add_store_option, opened_store
+from clip_client.dedup import scan
 from clip_client.dedup.text import printable
-from clip_client.search import PhotoIndex
-from clip_client.search.pictures import Place
 
 if TYPE_CHECKING:
     from clip_client import ClipClient
     from clip_client.cli.output.progress import ProgressBars
     from clip_client.dedup import Store
+    from clip_client.search.pictures import Place
 
 QDRANT: Final = ("qdrant://", "qdrants://")
 """How the address of a collection begins."""
 _STORE_FILE: Final = "files.sqlite"
 """Every store that was filled has it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Where:
-    """What the user named."""
-
-    photos: tuple[str, ...] = ()
-    """Photos and folders of photos, which are embedded first."""
-    vectors: Path | None = None
-    """What ``clip-client embed`` wrote."""
-    store: Path | None = None
-    """A store that is searched as it is, or that keeps what is embedded; None for the default one."""
-    qdrant: str = ""
-    """The address of a collection."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class OpenedPlace:
-    """What can be searched, and what could not be embedded."""
-
-    place: Place
-    failed: Sequence[FailedFile] = ()
-    skipped: Mapping[str, int] = field(default_factory=dict)
 
 
 def add_place_options(parser: argparse.ArgumentParser) -> None:
@@ -67,61 +46,74 @@ def add_place_options(parser: argparse.ArgumentParser) -> None:
     add_store_option(parser)
 
 
-def holds_vectors(path: Path) -> bool:
-    """Tell whether ``path`` is what ``clip-client embed`` wrote."""
-    return is_vector_folder(path) if os.path.isdir(path) else path.suffix in VECTOR_SUFFIXES and os.path.isfile(path)
+@dataclass(frozen=True, kw_only=True)
+class Where:
+    """What the user named."""
 
+    photos: tuple[str, ...] = ()
+    """Photos and folders of photos, which are embedded first."""
+    vectors: Path | None = None
+    """What ``clip-client embed`` wrote."""
+    store: Path | None = None
+    """A store that is searched as it is, or that keeps what is embedded; None for the default one."""
+    qdrant: str = ""
+    """The address of a collection."""
 
-def where(named: Sequence[str], store: Path | None) -> Where:
-    """Tell what the paths are: one store, one file or folder of vectors, or any number of photos and their folders.
+    @classmethod
+    def of(cls, named: Sequence[str], store: Path | None) -> Where:
+        """Tell what the paths are: a store, vectors, a collection, or any number of photos and their folders.
 
-    Raises CommandFailed for one that does not exist, and CommandMisused for several of which one is no photo.
-    """
-    for name in named:
-        if name.startswith(QDRANT) and len(named) == 1:
-            return Where(qdrant=name)
-        if not os.path.exists(name):
-            raise CommandFailed(f"there is no file or folder {printable(name)}")
+        Raises CommandFailed for one that does not exist, and CommandMisused for several of which one is no photo.
+        """
+        places = [cls._place(name) for name in named]
+        if alone := [name for name, place in zip(named, places, strict=True) if place]:
+            if len(named) > 1:
+                raise CommandMisused(f"{alone[0]} holds vectors, and is searched alone: name no other place beside it")
+            return places[0] or cls()
+        return cls(photos=tuple(named), store=store)
+
+    @classmethod
+    def _place(cls, name: str) -> Where | None:
+        """Return the place ``name``; None if it is a photo or a folder of photos."""
         path = Path(name)
-        is_store = (path / _STORE_FILE).is_file()
-        if (is_store or holds_vectors(path)) and len(named) > 1:
-            raise CommandMisused(f"{path} holds vectors, and is searched alone: name no other folder beside it")
-        if is_store:
-            return Where(store=path)
-        if holds_vectors(path):
-            return Where(vectors=path)
-    return Where(photos=tuple(named), store=store)
+        if name.startswith(QDRANT):
+            return cls(qdrant=name)
+        if not os.path.exists(name):  # Path.exists raises for a name that is too long
+            raise CommandFailed(f"there is no file or folder {printable(name)}")
+        if (path / _STORE_FILE).is_file():
+            return cls(store=path)
+        if is_vector_folder(path) if path.is_dir() else path.suffix in VECTOR_SUFFIXES:
+            return cls(vectors=path)
+        return None
 
+    def opened_store(self) -> AbstractContextManager[Store | None]:
+        """Open the store, if one takes part."""
+        return nullcontext() if self.vectors is not None or self.qdrant else opened_store(self.store)
 
-async def open_place(
-    where: Where, clip: ClipClient, store: Store | None, show: ProgressBars, *, raw: bool = True
-) -> OpenedPlace:
-    """Open what the user named; new photos are embedded first, and kept in ``store``.
+    async def opened(self, clip: ClipClient, store: Store | None, show: ProgressBars) -> Place:
+        """Open what can be searched; new photos are embedded first, and kept in ``store``.
 
-    Raises CommandFailed if there is nothing to search, VectorsError for vectors of another model, StoreError, and what
-    the client raises.
-    """
-    from anyio import to_thread
+        Raises CommandFailed if there is nothing to search, VectorsError for vectors of another model, StoreError, and
+        what the client raises.
+        """
+        from clip_client.search import PhotoIndex
+        from clip_client.search.pictures import Place
+        from clip_client.search.store_index import embed_files, store_index, stored_ids
 
-    from clip_client.search.store_index import embed_files, store_index, stored_ids
-
-    if where.vectors is not None:
-        if where.vectors.suffix != ".npz":
-            need("pyarrow.parquet")
-        return OpenedPlace(place=Place(index=await to_thread.run_sync(PhotoIndex.from_vectors, where.vectors)))
-    assert store is not None, "only vectors need no store"
-    if not where.photos:
+        if store is None:
+            assert self.vectors is not None, "a collection is searched by its server"
+            if self.vectors.suffix != ".npz":
+                need("pyarrow.parquet")
+            return Place(index=await to_thread.run_sync(PhotoIndex.from_vectors, self.vectors))
+        if self.photos:
+            show("looking for photos", 0, None)
+            found = await to_thread.run_sync(lambda: scan(self.photos, raw=True))
+            place = await embed_files(clip, found.files, store, show)
+            failed = sorted([*found.failed, *place.failed], key=lambda failure: os.fsencode(failure.path))
+            return replace(place, failed=failed, skipped=found.skipped)
         if not stored_ids(store):
             raise CommandFailed(
                 f"the store {store.directory} holds no photos yet: name a folder to search, such as --in ~/Pictures"
             )
         vector_id = (await clip.model()).vector_id
-        return OpenedPlace(
-            place=Place(index=await to_thread.run_sync(store_index, store, vector_id, show), store=store)
-        )
-    show("looking for photos", 0, None)
-    found = await to_thread.run_sync(lambda: scan(where.photos, raw=raw))
-    embedded = await embed_files(clip, found.files, store, show)
-    failed = sorted([*found.failed, *embedded.failed], key=lambda failure: os.fsencode(failure.path))
-    place = Place(index=embedded.index, store=store, paths=embedded.paths)
-    return OpenedPlace(place=place, failed=failed, skipped=found.skipped)
+        return Place(index=await to_thread.run_sync(store_index, store, vector_id, show), store=store)

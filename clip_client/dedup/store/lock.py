@@ -12,8 +12,8 @@ class AlreadyLocked(Exception):
 
 
 @contextmanager
-def exclusive_lock(path: Path) -> Iterator[None]:
-    """Hold the lock file ``path`` for the duration of the block, without waiting for it.
+def exclusive_lock(path: Path, *, wait_s: float = 0) -> Iterator[None]:
+    """Hold the lock file ``path`` for the duration of the block; wait for it as long as ``wait_s``.
 
     The operating system releases the lock when the process ends, even if the process is killed. The file itself stays.
     Raises AlreadyLocked if another process holds the lock, and OSError if the file cannot be made or locked.
@@ -21,7 +21,7 @@ def exclusive_lock(path: Path) -> Iterator[None]:
     from filelock import FileLock, Timeout
 
     # A soft lock is a file that outlives a killed process, so a file system without locks is an error.
-    lock = FileLock(path, timeout=0, fallback_to_soft=False)
+    lock = FileLock(path, timeout=wait_s, fallback_to_soft=False)
     try:
         lock.acquire()
     except Timeout:

@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from anyio import to_thread
 
+from clip_client.dedup.text import printable
 from clip_client.dedup.types import is_random
 from clip_client.search.filters import Filter
 from clip_client.search.pictures import Place
 from clip_client.search.query import QueryError, Term, query_vector, terms_in
 from clip_client.search.scores import NeutralTexts
-from clip_client.search.store_index import index_folder, store_index
+from clip_client.search.store_index import store_index
 from preprocess_ensemble.errors import ReportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -45,7 +46,8 @@ class Wanted:
     """Name of a photo that was uploaded."""
     like: str = ""
     """Content of a photo of the store."""
-    filter: Filter = field(default_factory=Filter)
+    filter: Mapping[str, str] = field(default_factory=dict)
+    """Arguments of :meth:`~clip_client.search.filters.Filter.of`, those that are not empty."""
 
     @property
     def is_empty(self) -> bool:
@@ -62,6 +64,8 @@ class Results:
     is_random: bool = False
     is_unclear: bool = False
     """The scores look like those of texts that mean nothing."""
+    truncated: Sequence[str] = ()
+    """Texts of which the model has read only the beginning."""
     error: str = ""
     """Why there are no results, one sentence."""
 
@@ -111,33 +115,28 @@ class PhotoSearch:
             if vector is None:
                 raise QueryError("this photo is not in the index: it could not be embedded")
             total += vector
-        found, rows = await to_thread.run_sync(self._found, index, total, wanted.filter)
+        found = await to_thread.run_sync(self._found, index, total, Filter.of(**wanted.filter))
         is_unclear = False
         if query is not None and query.is_text and not wanted.like and found.pictures:
-            neutral = await NeutralTexts.of(self._clip, index, index_folder(self._session.store, index.vector_id))
-            is_unclear = await to_thread.run_sync(neutral.is_unclear, total, index, rows)
+            neutral = await NeutralTexts.of(self._clip, index)
+            is_unclear = await to_thread.run_sync(neutral.is_unclear, total, index, found.rows)
         return Results(
             pictures=found.pictures,
             compared=found.compared,
             is_random=is_random(model.id),
             is_unclear=is_unclear,
+            truncated=() if query is None else tuple(map(printable, query.truncated)),
         )
 
     def _index(self, vector_id: str) -> PhotoIndex:
         with self._session.lock:
             return store_index(self._session.store, vector_id)
 
-    def _found(
-        self, index: PhotoIndex, query: NDArray[np.float32], wanted: Filter
-    ) -> tuple[FoundPictures, NDArray[np.bool_]]:
+    def _found(self, index: PhotoIndex, query: NDArray[np.float32], wanted: Filter) -> FoundPictures:
         with self._session.lock:
             store = self._session.store
-            place = Place(index=index, store=store)
             state = index.about.get("stamp")
             if self._inside is None or self._inside[0] != state:
                 contents = set[str]().union(*(store.files.contents_below(root) for root in self._session.roots))
                 self._inside = state, index.holding(contents)
-            rows = self._inside[1]
-            fits = place.rows(wanted)
-            rows = rows if fits is None else rows & fits
-            return place.find(query, rows, top=TOP, in_folder=wanted.in_folder), rows
+            return Place(index=index, store=store, inside=self._inside[1]).find(query, wanted, top=TOP)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import open_clip
 import torch
+from open_clip.tokenizer import DEFAULT_CONTEXT_LENGTH
 from torch import nn
 
 from preprocess_ensemble.errors import first_line
+from preprocess_ensemble.export.hub import weights_unavailable
 from preprocess_ensemble.export.model_source import (
     ExportError,
     ModelSource,
@@ -20,9 +22,8 @@ from preprocess_ensemble.export.model_source import (
     check_activation,
     choose_weights,
     similar,
-    weights_unavailable,
 )
-from preprocess_ensemble.export.state_dict import NOISE, generate
+from preprocess_ensemble.export.state_dict import NOISE, Array, generate
 from preprocess_ensemble.imaging.transform import PreprocessConfig
 from preprocess_ensemble.runtimes.agreement import SAMPLE_TEXTS
 
@@ -112,12 +113,22 @@ def _require_transformer(model: str) -> None:
         ) from None
 
 
-def set_generated(module: nn.Module, seed: int, *, noise: float = NOISE, prefix: str = "") -> None:
-    """Give each float tensor of ``module`` the generated weights of its name, which begins with ``prefix``."""
+def set_generated(
+    network: nn.Module, seed: int, belongs: Callable[[str], bool] = lambda name: True, *, noise: float = NOISE
+) -> None:
+    """Give each float tensor of ``network`` whose name ``belongs`` the generated weights of that name."""
     with torch.no_grad():
-        for name, tensor in module.state_dict(prefix=prefix).items():
-            if tensor.is_floating_point():
+        for name, tensor in network.state_dict().items():
+            if belongs(name) and tensor.is_floating_point():
                 tensor.copy_(torch.from_numpy(generate(name, tuple(tensor.shape), seed, noise)))
+
+
+def numpy_state(network: nn.Module) -> dict[str, Array]:
+    """Return the fp32 state dict of ``network`` as NumPy arrays, which share its memory if it is fp32 already."""
+    return {
+        name: (tensor.float() if tensor.is_floating_point() else tensor).detach().cpu().numpy()
+        for name, tensor in network.state_dict().items()
+    }
 
 
 def _download(source: ModelSource) -> None:
@@ -144,12 +155,12 @@ def text_config_of(model: str) -> dict[str, Any]:
     return dict(config["text_cfg"])
 
 
-def token_kinds(network: nn.Module, context_length: int) -> tuple[int, int, int]:
+def token_kinds(network: nn.Module, text_config: Mapping[str, Any]) -> tuple[int, int, int]:
     """Return what ``sample_tokens`` needs: the length of the context, the size of the vocabulary, the padding's id."""
     tower = cast("Any", getattr(network, "text", network))
     # A tower of transformers has a configuration of its own; CLIP's pads with 0 and does not know it.
     padding = tower.config.pad_token_id if hasattr(tower, "config") else getattr(tower, "pad_id", 0)
-    return context_length, int(tower.vocab_size), int(padding)
+    return int(text_config.get("context_length", DEFAULT_CONTEXT_LENGTH)), int(tower.vocab_size), int(padding)
 
 
 def check_tokenizer(model: str, tokenizer: Tokenizer, report: Callable[[str], None]) -> None:

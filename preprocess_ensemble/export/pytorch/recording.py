@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -16,24 +17,24 @@ import numpy as np
 import onnx
 import open_clip
 from onnx import numpy_helper
-from open_clip.tokenizer import DEFAULT_CONTEXT_LENGTH
 
 from preprocess_ensemble.export import skeleton
+from preprocess_ensemble.export.exportable import is_pixels
 from preprocess_ensemble.export.model_source import ExportError, ModelSource
+from preprocess_ensemble.export.onnx_file import fold_shapes
 from preprocess_ensemble.export.parity import check_pixels
-from preprocess_ensemble.export.pytorch.class_token_pruning import prune_to_class_token
-from preprocess_ensemble.export.pytorch.graph import export_image_graph, export_text_graph, image_vectors, text_vectors
+from preprocess_ensemble.export.pytorch.graph import export_graph, prune_to_class_token, tower_vectors
 from preprocess_ensemble.export.pytorch.open_clip_model import (
     find_source,
     load_open_clip_model,
+    numpy_state,
     preprocessing_of,
     set_generated,
     text_config_of,
     token_kinds,
     uses_quick_gelu,
 )
-from preprocess_ensemble.export.shape_folding import fold_shapes
-from preprocess_ensemble.export.skeleton import HubWeights, Place, Skeleton, Tower, Vectors
+from preprocess_ensemble.export.skeleton import HubWeights, Place, Skeleton, Tower
 from preprocess_ensemble.export.state_dict import Array, TensorKind, generate, weights_sha256
 from preprocess_ensemble.imaging.transform import PreprocessConfig
 from preprocess_ensemble.runtimes.agreement import sample_tokens
@@ -42,9 +43,12 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from preprocess_ensemble.runtimes.agreement import Rows
+
 _SEED: Final = 20
 """Not that of the vectors that a skeleton carries: a value that stays in the graph would change them."""
-_TOWER: Final = "visual"
+_VISUAL: Final = "visual"
+"""open_clip's name of the image tower; all else is the text tower."""
 _FINGERPRINT: Final = (1_374_802_973, -845_120_687)
 """Numbers that occur nowhere else in a graph."""
 _PREPROCESSING: Final = ("mean", "std", "interpolation", "resize_mode")
@@ -52,73 +56,43 @@ _PREPROCESSING: Final = ("mean", "std", "interpolation", "resize_mode")
 _FLOATS: Final = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16)
 
 
-Recorded = tuple[bytes, dict[str, Place]]
-"""A graph without its weights, and where each of them belongs."""
-
-
 class NoSkeleton(ExportError):
     """The exporter changes the weights of this model in a way that a recipe cannot express."""
 
 
-def numpy_state(network: nn.Module) -> dict[str, Array]:
-    """Return the fp32 state dict of ``network`` as NumPy arrays, which share its memory if it is fp32 already."""
-    return {
-        name: (tensor.float() if tensor.is_floating_point() else tensor).detach().cpu().numpy()
-        for name, tensor in network.state_dict().items()
+def record_tower(network: nn.Module, rows: Rows, dimension: int, file: Path) -> Tower:
+    """Return the tower of ``network`` that takes such ``rows``, without vectors; ``network`` stays as it is.
+
+    ``file`` is overwritten. Raises NoSkeleton if a weight cannot be found in the graph, and ExportError if there is no
+    graph at all.
+    """
+    is_image = is_pixels(rows)
+
+    def belongs(name: str) -> bool:
+        return (name.partition(".")[0] == _VISUAL) == is_image
+
+    # A copy of the tower alone: it shares the rest with the network.
+    parts = (network.named_children(), network.named_parameters(recurse=False), network.named_buffers(recurse=False))
+    shared = {id(part): part for some in parts for name, part in some if not belongs(name)}
+    clone = copy.deepcopy(network, shared)
+    if not is_image:
+        setattr(clone, _VISUAL, None)  # the exporter numbers its weights, too
+    set_generated(clone, _SEED, belongs)
+    weights = {
+        name: tensor.detach().numpy()
+        for name, tensor in clone.state_dict().items()
+        if belongs(name) and tensor.is_floating_point()
     }
-
-
-def record_image_graph(network: nn.Module, size: tuple[int, int], dimension: int, file: Path) -> Recorded:
-    """Return the graph of the image tower without its weights, and the place of each; ``network`` stays as it is.
-
-    ``size`` is (H, W) in pixels. ``file`` is overwritten. Raises NoSkeleton if a weight cannot be found, and
-    ExportError if there is no graph at all.
-    """
-    tower = network.get_submodule(_TOWER)
-    clone = copy.deepcopy(tower)
-    set_generated(clone, _SEED, prefix=f"{_TOWER}.")
-    weights = _floats(clone, f"{_TOWER}.")
-    mean, std = (generate(name, (3,), _SEED) for name in (skeleton.MEAN, skeleton.STD))
-    weights |= {skeleton.MEAN: mean, skeleton.STD: std}
-    prune_to_class_token(clone)
-    setattr(network, _TOWER, clone)
-    try:
-        model = export_image_graph(
-            network, size=size, mean=mean, std=std, dimension=dimension, fingerprint=_FINGERPRINT, file=file
-        )
-    finally:
-        setattr(network, _TOWER, tower)
-    return _emptied(model, weights)
-
-
-def record_text_graph(network: nn.Module, context_length: int, dimension: int, file: Path) -> Recorded:
-    """Return the graph of the text tower without its weights, and the place of each; ``network`` stays as it is.
-
-    ``file`` is overwritten. Raises NoSkeleton if a weight cannot be found, and ExportError if there is no graph at all.
-    """
-    tower = network.get_submodule(_TOWER)
-    setattr(network, _TOWER, None)
-    try:
-        clone = copy.deepcopy(network)
-    finally:
-        setattr(network, _TOWER, tower)
-    set_generated(clone, _SEED)
-    weights = _floats(clone, "")
-    model = export_text_graph(
-        clone, context_length=context_length, dimension=dimension, fingerprint=_FINGERPRINT, file=file
-    )
-    # The causal mask, for example.
-    constants = [buffer.numpy() for name, buffer in clone.named_buffers() if name not in weights]
-    return _emptied(model, weights, constants)
-
-
-def _floats(module: nn.Module, prefix: str) -> dict[str, Array]:
-    state = module.state_dict(prefix=prefix)
-    return {name: tensor.detach().numpy() for name, tensor in state.items() if tensor.is_floating_point()}
-
-
-def _emptied(model: onnx.ModelProto, weights: Mapping[str, Array], constants: Sequence[Array] = ()) -> Recorded:
-    """Take the ``weights`` out of ``model``; ``constants``, which no weights change, stay."""
+    normalization, constants = None, []
+    if is_image:
+        mean, std = normalization = generate(skeleton.MEAN, (3,), _SEED), generate(skeleton.STD, (3,), _SEED)
+        weights |= {skeleton.MEAN: mean, skeleton.STD: std}
+        prune_to_class_token(clone.get_submodule(_VISUAL))
+    else:
+        # The causal mask, for example: no weights change it.
+        buffers = clone.named_buffers()
+        constants = [buffer.numpy() for name, buffer in buffers if belongs(name) and name not in weights]
+    model = export_graph(clone, rows, normalization, dimension=dimension, fingerprint=_FINGERPRINT, file=file)
     fold_shapes(model)
     # The version of PyTorch must not be part of a file that is the same without it.
     model.producer_name, model.producer_version = "clip-triton", ""
@@ -126,7 +100,7 @@ def _emptied(model: onnx.ModelProto, weights: Mapping[str, Array], constants: Se
     for tensor in model.graph.initializer:
         if tensor.name in places:
             tensor.ClearField("raw_data")
-    return model.SerializeToString(deterministic=True), places
+    return Tower(graph=model.SerializeToString(deterministic=True), places=places, expected={})
 
 
 def record(source: ModelSource, network: nn.Module, file: Path) -> Skeleton:
@@ -137,15 +111,16 @@ def record(source: ModelSource, network: nn.Module, file: Path) -> Skeleton:
     config, text_config = preprocessing_of(network), text_config_of(source.model)
     kinds = {name: _kind(name, tensor) for name, tensor in network.state_dict().items()}
     set_generated(network, skeleton.CHECK_SEED, noise=skeleton.CHECK_NOISE)
-    sample = token_kinds(network, text_config.get("context_length", DEFAULT_CONTEXT_LENGTH))
-    expected, text_expected = _vectors(network, config, sample)
-    dimension = expected.shape[1]
-    graph, places = record_image_graph(network, config.size, dimension, file)
-    text_graph, text_places = record_text_graph(network, sample[0], dimension, file)
+    sample = token_kinds(network, text_config)
+    towers = []
+    for rows in (check_pixels(config), sample_tokens(*sample)):
+        expected = tower_vectors(network, config, rows)
+        tower = record_tower(network, rows, expected.shape[1], file)
+        towers.append(replace(tower, expected={skeleton.GENERATED: expected}))
     return Skeleton(
         model=source.model,
-        image=Tower(graph=graph, places=places, expected={skeleton.GENERATED: expected}),
-        text=Tower(graph=text_graph, places=text_places, expected={skeleton.GENERATED: text_expected}),
+        image=towers[0],
+        text=towers[1],
         tensors=kinds,
         preprocess=config,
         text_config=text_config,
@@ -171,17 +146,10 @@ def record_file(model: str, pretrained: str | None, file: Path) -> Skeleton:
         network = load_open_clip_model(source)
         config = preprocessing_of(network)
         key = skeleton.key_of(result.model, weights_sha256(numpy_state(network)), config)
-        for tower, vectors in zip(
-            (result.image, result.text), _vectors(network, config, result.token_kinds), strict=True
-        ):
-            tower.expected[key] = vectors
+        result.image.expected[key] = tower_vectors(network, config, check_pixels(config))
+        result.text.expected[key] = tower_vectors(network, config, sample_tokens(*result.token_kinds))
     file.write_bytes(result.to_bytes())
     return result
-
-
-def _vectors(network: nn.Module, config: PreprocessConfig, sample: tuple[int, int, int]) -> tuple[Vectors, Vectors]:
-    """PyTorch's vectors of both towers for what a skeleton is checked with."""
-    return image_vectors(network, config, check_pixels(config)), text_vectors(network, sample_tokens(*sample))
 
 
 def _kind(name: str, tensor: torch.Tensor) -> TensorKind:

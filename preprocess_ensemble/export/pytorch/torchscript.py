@@ -17,24 +17,16 @@ import torch
 from torch import nn
 
 from preprocess_ensemble.errors import first_line
-from preprocess_ensemble.export.model_source import (
-    TORCHSCRIPT_SUFFIX,
-    BuiltGraph,
-    ExportError,
-    GraphOptions,
-    ModelSource,
-    WrongChoice,
-)
+from preprocess_ensemble.export.exportable import BuiltGraph, ExportableModel, GraphOptions
+from preprocess_ensemble.export.model_source import TORCHSCRIPT_SUFFIX, ExportError, ModelSource, WrongChoice
+from preprocess_ensemble.export.onnx_file import fold_shapes, save
 from preprocess_ensemble.export.parity import check_pixels
-from preprocess_ensemble.export.pytorch.graph import export_image_graph, image_vectors
-from preprocess_ensemble.export.pytorch.model import save_graph
-from preprocess_ensemble.export.shape_folding import fold_shapes
+from preprocess_ensemble.export.pytorch.graph import export_graph, tower_vectors
 from preprocess_ensemble.imaging.transform import PreprocessConfig
 from preprocess_ensemble.model_repository.config import MODEL_FILE
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
+    from preprocess_ensemble.runtimes.agreement import Rows
     from preprocess_ensemble.text.tokenizer import Tokenizer
 
 _TRAINED: Final = ("disc_mixup", "disc_large", "disc_blur", "disc_advanced")
@@ -62,10 +54,8 @@ class _Descriptor(nn.Module):
         return nn.functional.normalize(vectors, dim=-1) if normalize else vectors
 
 
-class TorchScriptModel:
+class TorchScriptModel(ExportableModel):
     """One of SSCD's files in memory. Raises ExportError."""
-
-    text = None
 
     def __init__(self, file: Path) -> None:
         name = file.name.removesuffix(TORCHSCRIPT_SUFFIX)
@@ -80,39 +70,42 @@ class TorchScriptModel:
                 warnings.simplefilter("ignore")  # PyTorch calls TorchScript deprecated
                 script = torch.jit.load(str(file), map_location="cpu")  # type: ignore[no-untyped-call]
             self._network = _Descriptor(script)
-            self._expected = image_vectors(self._network, _SKEW_320, check_pixels(_SKEW_320))
+            self._expected = tower_vectors(self._network, _SKEW_320, check_pixels(_SKEW_320))
         except (OSError, RuntimeError, ValueError) as error:
             raise ExportError(f"The model file {file} cannot be used: {first_line(error)}.") from error
-        self.source = ModelSource(model=name, pretrained=f"file:{file.name}")
-        self.config = _SKEW_320
+        super().__init__(
+            source=ModelSource(model=name, pretrained=f"file:{file.name}"),
+            config=_SKEW_320,
+            text_config={},
+            state={},
+            image_bytes=len(content),
+            text_bytes=0,
+        )
         # Of the file: a frozen script has no state dict.
         self.weights_sha256 = hashlib.sha256(content).hexdigest()
-        self.weights_bytes = len(content)
 
-    def build(self, stage: Path, options: GraphOptions) -> BuiltGraph:
-        """Write the graph; see ``ExportableModel``."""
+    @property
+    def token_kinds(self) -> tuple[int, int, int]:
+        """There is no text tower."""
+        raise NotImplementedError
+
+    def check_tokenizer(self, tokenizer: Tokenizer, report: Callable[[str], None]) -> None:
+        """There is no text tower."""
+        raise NotImplementedError
+
+    def build(self, rows: Rows, stage: Path, options: GraphOptions) -> BuiltGraph:
+        """Write the graph; see :class:`ExportableModel`."""
         if options.precision == "fp16":
             raise WrongChoice("A TorchScript file cannot be exported in fp16: use --precision fp32.")
         options.report("writing the graph")
         file = stage / MODEL_FILE
-        model = export_image_graph(
+        model = export_graph(
             self._network,
-            size=self.config.size,
-            mean=np.array(self.config.mean, np.float32),
-            std=np.array(self.config.std, np.float32),
+            rows,
+            (np.array(self.config.mean, np.float32), np.array(self.config.std, np.float32)),
             dimension=self._expected.shape[1],
             fingerprint=options.fingerprint,
             file=file,
         )
         fold_shapes(model)
-        return BuiltGraph(
-            files=save_graph(model, file, options), rows=check_pixels(self.config), expected=self._expected
-        )
-
-    def check_tokenizer(self, tokenizer: Tokenizer, report: Callable[[str], None]) -> None:
-        """There is none."""
-        raise NotImplementedError
-
-    def build_text(self, stage: Path, options: GraphOptions, canary: npt.NDArray[np.int32]) -> BuiltGraph:
-        """There is none."""
-        raise NotImplementedError
+        return BuiltGraph(files=save(model, file), expected=self._expected)

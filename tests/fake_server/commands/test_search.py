@@ -7,7 +7,11 @@ import hashlib
 import io
 import json
 import os
+import select
 import shutil
+import subprocess
+import sys
+import termios
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -139,6 +143,25 @@ def test_each_output_has_the_same_pictures(
     assert page.read_text().count("<img") == 5
 
 
+def test_a_terminal_shows_a_table_and_small_pictures(server: FakeTriton, album: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "clip_client", "search", "red", str(album), "--top", "2", "--preview", "--copies"]
+    reader, writer = os.openpty()
+    printed = b""
+    for rows in (30, 0):  # as a serial line says it
+        termios.tcsetwinsize(writer, (rows, 250))
+        options = ["--url", server.url, "--store", str(tmp_path / "store")]
+        with subprocess.Popen([*command, *options], stdin=writer, stdout=writer, stderr=writer) as process:
+            while process.poll() is None or select.select([reader], [], [], 0.1)[0]:
+                if select.select([reader], [], [], 0.1)[0]:
+                    printed += os.read(reader, 65536)
+        assert process.returncode == 0, printed.decode()
+    text = printed.decode()
+    assert "red again.png" in text
+    assert text.count("+1 copy") == 2
+    assert "▀" in text
+    assert "Traceback" not in text
+
+
 def test_null_ends_each_path(search: Search, album: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     assert search("red", album, "--null", "--top", "2") == 0
     paths = capfdbinary.readouterr().out.split(b"\0")
@@ -146,15 +169,19 @@ def test_null_ends_each_path(search: Search, album: Path, capfdbinary: pytest.Ca
 
 
 def test_vectors_that_embed_wrote_are_searched_by_path(
-    server: FakeTriton, album: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    server: FakeTriton,
+    album: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    vectors = tmp_path / "vectors.parquet"
-    assert main(["embed", str(album), "--output", str(vectors), "--url", server.url]) == 0
+    monkeypatch.chdir(tmp_path)
+    assert main(["embed", str(album), "--output", "vectors.parquet", "--url", server.url]) == 0
     capsys.readouterr()
-    assert main(["search", "blue", str(vectors), "--top", "1", "--url", server.url]) == 0
+    assert main(["search", "blue", "vectors.parquet", "--top", "1", "--url", server.url]) == 0
     assert names(capsys.readouterr().out) == ["blue.png"]
-    assert main(["search", "blue", str(vectors), "--camera", "x", "--url", server.url]) == 1
-    assert "camera needs what a store knows" in capsys.readouterr().err
+    assert main(["search", "blue", "vectors.parquet", "--camera", "x", "--url", server.url]) == 1
+    assert "only in-folder can be asked of vectors alone" in capsys.readouterr().err
 
 
 def test_a_collection_of_qdrant_is_filled_and_searched(
@@ -169,6 +196,9 @@ def test_a_collection_of_qdrant_is_filled_and_searched(
     printed = capsys.readouterr()
     assert names(printed.out) == ["red again.png", "pink.png"]
     assert "5 photos compared" in printed.err
+    assert main(["similar", str(album / "pink.png"), "--in", address, "--top", "1", *options]) == 0
+    assert names(capsys.readouterr().out) == ["red again.png"]
+    assert main(["search", "red", "--in", address, "--strict", *options]) == 2
 
 
 def test_filters_that_leave_nothing_end_with_1(search: Search, album: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -180,12 +210,15 @@ def test_filters_that_leave_nothing_end_with_1(search: Search, album: Path, caps
     ("words", "code", "said"),
     [
         (["red", "./absent"], 1, "there is no file or folder ./absent"),
+        (["red", "absent.JPG"], 1, "there is no file or folder absent.JPG"),
         (["red", "--in", "absent"], 1, "there is no file or folder absent"),
         (["https://example.org/cat.jpg"], 2, "download it first"),
         (["red", "-"], 1, "ends with a sign"),
         ([" "], 1, "the query is empty"),
         (["red", "--near", "here"], 1, "near is latitude"),
         (["red"], 1, "holds no photos yet: name a folder"),
+        (["red", "absent.parquet"], 1, "there is no file or folder absent.parquet"),
+        (["red", "--in", "qdrant://host/photos", "--in", "."], 2, "is searched alone"),
     ],
 )
 def test_what_cannot_be_searched_is_one_sentence(
@@ -216,10 +249,13 @@ def test_a_model_without_a_text_tower_says_so_before_anything_is_embedded(
     assert not (tmp_path / "store" / "vectors").exists()
 
 
-def test_a_folder_that_is_called_like_a_word_is_no_place(
+def test_what_is_called_like_a_word_is_one(
     search: Search, album: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (album / "red").mkdir()
+    (album / "blue").touch()
     monkeypatch.chdir(album)
-    assert search("red", ".") == 0
-    assert "red is searched for as a word; to search in the folder, write ./red" in capsys.readouterr().err
+    assert search("blue", "red", ".") == 0
+    said = capsys.readouterr().err
+    assert "red is searched for as a word; write ./red for the folder of that name" in said
+    assert "blue is searched for as a word; write ./blue for the file of that name" in said

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import types
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ def repository(tmp_path: Path) -> Path:
     files.mkdir(parents=True)
     config, digests = write_tokenizer(files, {"context_length": 16})
     assert WITH_TEXT.text is not None
-    text = replace(WITH_TEXT.text, tokenizer=config.to_mapping(), tokenizer_sha256=digests)
+    text = replace(WITH_TEXT.text, tokenizer=asdict(config), tokenizer_sha256=digests)
     (tmp_path / "clip_encoder" / "1").mkdir(parents=True)
     (tmp_path / "clip_encoder" / "1" / "model.json").write_text(replace(PASSPORT, text=text).to_json())
     return tmp_path
@@ -132,6 +132,6 @@ def test_what_does_not_belong_to_the_model_is_refused(module: types.ModuleType, 
 
 def test_a_later_kind_of_tokenizer_is_refused(module: types.ModuleType, repository: Path) -> None:
     passport = repository / "clip_encoder" / "1" / "model.json"
-    kind = TokenizerConfig(kind="clip-bpe", clean="lower", context_length=16).to_mapping()
+    kind = asdict(TokenizerConfig(kind="clip-bpe", clean="lower", context_length=16))
     passport.write_text(passport.read_text().replace(json.dumps(kind["kind"]), '"bytes"'))
     assert "no tokenizer of the kind 'bytes'" in load_error(module, arguments(repository))

@@ -16,8 +16,8 @@ from benchmarks.gpu import command, run
 from benchmarks.gpu.offline_bundle import copy_tree, requirements, write_checksums
 from benchmarks.harness.meters import gpu_meter
 from preprocess_ensemble.contract import ENCODER
-from preprocess_ensemble.model_repository.config import DEFAULT_SHAPES, configs
 from preprocess_ensemble.serving.tensorrt import usable_gpus
+from tests.fixtures.models.configurations import configs
 from tests.paths import ROOT
 
 
@@ -76,7 +76,7 @@ def test_missing_libraries_of_a_cuda_provider_are_named() -> None:
 def test_a_setting_is_written_as_an_operator_would_write_it(device: str) -> None:
     setting = ServerSetting(device=device, tf32=True, graphs=True, max_batch_size=16, encoders=2, delay_us=500)
     assert setting.name == "tf32, graphs, batch 16, 2 x encoder, delay 500 us"
-    config = configs(DEFAULT_SHAPES)[ENCODER]
+    config = configs()[ENCODER]
     setting.change_encoder(config)
     assert (config.instance_group[0].count, config.instance_group[0].kind) == (2, 1 if device == "cuda" else 2)
     assert config.dynamic_batching.max_queue_delay_microseconds == 500

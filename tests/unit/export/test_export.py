@@ -1,16 +1,12 @@
-"""Export of a small seeded CLIP: what is written, what the parity check rejects, and what an interruption leaves."""
+"""Exports of a small seeded CLIP: what is written, and what belongs to whom in a repository."""
 
 from __future__ import annotations
 
 import io
 import json
-import os
-import resource
 import shutil
-import signal
-import subprocess
-import sys
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -18,151 +14,119 @@ import pytest
 from PIL import Image
 
 from benchmarks.fixtures.server import TINY_CLIP
-from preprocess_ensemble.errors import ReportedError
-from preprocess_ensemble.export import command as export_command
-from preprocess_ensemble.export import exporter, parity, towers
-from preprocess_ensemble.export.atomic_install import require_space
-from preprocess_ensemble.export.model_source import ExportError
-from preprocess_ensemble.imaging.transform import PreprocessConfig
-from preprocess_ensemble.model_repository.config import installed_passport
+from preprocess_ensemble.contract import DEFAULT_NAMES, ModelNames
+from preprocess_ensemble.export import exporter
+from preprocess_ensemble.export.model_source import ExportError, WrongChoice
+from preprocess_ensemble.model_repository.config import read_config, version_directory
 from preprocess_ensemble.runtimes.agreement import checked_vectors, sample_pixels
 from preprocess_ensemble.runtimes.onnx_session import open_session
-from tests.paths import ROOT
+from tests.fixtures.models.exports import contents, export, installed, text_of, text_vectors
+from tests.fixtures.models.text_towers import KINDS, open_clips_vectors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
-    from preprocess_ensemble.model_repository.passport import Passport
+TEXTS = ["a dog on the beach", "Ein HUND &amp; zwei Katzen!", "海边的狗", "x", "one word after another " * 40]
 
 
-def export_tiny(repository: Path, seed: int = 0, **options: Any) -> Passport:
-    return exporter.export_model(model=str(TINY_CLIP), pretrained=f"random:{seed}", repository=repository, **options)
+@pytest.mark.parametrize(("model", "takes"), [("clip_encoder", "pixels"), ("clip_text_encoder", "tokens")])
+def test_the_files_are_readable_for_the_oldest_server(model: str, takes: str, tiny_pair_repository: Path) -> None:
+    graph = onnx.load(str(version_directory(tiny_pair_repository, model) / "model.onnx"))
+    assert graph.ir_version == 8
+    assert [(opset.domain, opset.version) for opset in graph.opset_import] == [("", 17)]
+    assert [tensor.name for tensor in graph.graph.input] == [takes, "status"]
+    assert [tensor.name for tensor in graph.graph.output] == ["embedding", "fingerprint"]
 
 
-def contents(repository: Path) -> dict[str, bytes]:
-    files = (path for path in repository.rglob("*") if path.is_file())
-    return {str(path.relative_to(repository)): path.read_bytes() for path in files}
-
-
-@pytest.fixture(scope="module")
-def repository(tiny_pair_repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository with both towers of the small model, seed 0; tests here only add to it what they take away again."""
-    directory = tmp_path_factory.mktemp("export") / "models"
-    shutil.copytree(tiny_pair_repository, directory)
-    return directory
-
-
-@pytest.fixture
-def unchanged(repository: Path) -> Callable[[], None]:
-    before = contents(repository)
-
-    def check() -> None:
-        assert contents(repository) == before
-
-    return check
-
-
-def test_the_file_is_readable_for_the_oldest_server(repository: Path) -> None:
-    model = onnx.load(str(repository / "clip_encoder" / "1" / "model.onnx"))
-    assert model.ir_version == 8
-    assert [(opset.domain, opset.version) for opset in model.opset_import] == [("", 17)]
-    assert [tensor.name for tensor in model.graph.input] == ["pixels", "status"]
-    assert [tensor.name for tensor in model.graph.output] == ["embedding", "fingerprint"]
-
-
-def test_vectors_are_those_of_pytorch_at_any_batch_size(repository: Path) -> None:
+def test_image_vectors_are_those_of_pytorch_at_any_batch_size(tiny_pair_repository: Path) -> None:
     import torch
 
-    network = exporter.load_model(str(TINY_CLIP), "random:0")
-    passport = installed_passport(repository)
-    assert passport is not None
-    session = open_session(repository / "clip_encoder" / "1" / "model.onnx")
+    network: Any = exporter.load_model(str(TINY_CLIP), "random:0")
+    session = open_session(version_directory(tiny_pair_repository) / "model.onnx")
     pixels = np.random.default_rng(7).integers(0, 256, (5, 224, 224, 3), np.uint8)
-    mean, std = (torch.tensor(network.visual.preprocess_cfg[key]) for key in ("mean", "std"))  # type: ignore[union-attr, index]
+    mean, std = (torch.tensor(network.visual.preprocess_cfg[key]) for key in ("mean", "std"))
     with torch.inference_mode():
         images = ((torch.from_numpy(pixels) / 255 - mean) / std).permute(0, 3, 1, 2)
-        expected = network.encode_image(images, normalize=True).numpy()  # type: ignore[operator]
+        expected = network.encode_image(images, normalize=True).numpy()
     for count in (1, 2, 5):
-        vectors = checked_vectors(session, pixels[:count], passport.fingerprint)
+        vectors = checked_vectors(session, pixels[:count], installed(tiny_pair_repository).fingerprint)
         assert (vectors * expected[:count]).sum(axis=1).min() > 0.999999
 
 
-def test_a_failed_row_is_nan_and_touches_no_other(repository: Path) -> None:
-    session = open_session(repository / "clip_encoder" / "1" / "model.onnx")
-    pixels, status = sample_pixels(224, 224), np.zeros((8, 1), np.int32)
-    outputs = ["embedding", "fingerprint"]
-    good, fingerprints = session.run(outputs, {"pixels": pixels, "status": status})
-    status[[0, 5], 0] = 4, -1
-    vectors, _ = session.run(outputs, {"pixels": pixels, "status": status})
-    assert np.isnan(vectors[[0, 5]]).all()
-    kept = [1, 2, 3, 4, 6, 7]
-    np.testing.assert_array_equal(vectors[kept], good[kept])
-    passport = installed_passport(repository)
-    assert passport is not None
-    np.testing.assert_array_equal(fingerprints, [passport.fingerprint] * 8)
+@pytest.mark.parametrize("kind", ["clip", *KINDS])
+def test_text_vectors_of_every_kind_of_tower_are_those_of_open_clip(kind: str, tmp_path: Path) -> None:
+    (folder := tmp_path / kind).mkdir()
+    model = KINDS[kind](folder) if kind in KINDS else TINY_CLIP
+    text = text_of(export(tmp_path / "models", model))
+    expected = open_clips_vectors(model, TEXTS)
+    for count in (1, 2, 5):
+        vectors = text_vectors(tmp_path / "models", TEXTS[:count])
+        assert (vectors * expected[:count]).sum(axis=1).min() > 0.999999
+    assert (expected @ expected.T - np.eye(5)).max() < 0.999, "the texts have different vectors"
+    assert text.parity.min_cosine >= 0.999999
+    assert (text.logit_bias is None) == (kind != "sigmoid")
 
 
-def test_the_passport_tells_what_was_exported(repository: Path) -> None:
-    passport = installed_passport(repository)
-    assert passport is not None
-    assert (passport.model, passport.pretrained, passport.dimension) == ("tiny_clip", "random:0", 512)
-    assert passport.id == f"tiny_clip/random:0@{passport.weights_sha256[:8]}"
-    assert passport.preprocess_id == "shortest-bicubic-224x224"
-    assert passport.parity.min_cosine >= 0.999999
+def test_the_passport_tells_what_was_exported(tiny_pair_repository: Path, tiny_repository: Path) -> None:
+    pair = installed(tiny_pair_repository)
+    text = text_of(pair)
+    assert installed(tiny_repository) == replace(pair, text=None)
+    assert (pair.model, pair.pretrained, pair.dimension) == ("tiny_clip", "random:0", 512)
+    assert pair.id == f"tiny_clip/random:0@{pair.weights_sha256[:8]}"
+    assert (pair.preprocess_id, text.tokenizer["context_length"]) == ("shortest-bicubic-224x224", 77)
+    assert (pair.parity.images, text.parity.images) == (9, 5)
+    assert min(pair.parity.min_cosine, text.parity.min_cosine) >= 0.999999
+    assert text.fingerprint != pair.fingerprint
 
 
-def test_the_canary_is_open_clips_own_vector(repository: Path) -> None:
+def test_the_canaries_have_open_clips_own_vectors(tiny_pair_repository: Path) -> None:
     import open_clip
     import torch
 
-    passport = installed_passport(repository)
-    assert passport is not None
-    network = exporter.load_model(str(TINY_CLIP), "random:0")
-    transform = open_clip.transform.image_transform_v2(
+    passport = installed(tiny_pair_repository)
+    network: Any = exporter.load_model(str(TINY_CLIP), "random:0")
+    transform: Any = open_clip.transform.image_transform_v2(
         open_clip.transform.PreprocessCfg(**open_clip.get_model_preprocess_cfg(network)), is_train=False
     )
     with torch.inference_mode():
         image = transform(Image.open(io.BytesIO(passport.canary.image)))[None]
-        expected = network.encode_image(image, normalize=True)[0].numpy()  # type: ignore[operator]
+        expected = network.encode_image(image, normalize=True)[0].numpy()
     assert expected @ np.array(passport.canary.vector) > 0.999999
+    text = text_of(passport)
+    assert open_clips_vectors(TINY_CLIP, [text.canary])[0] @ np.array(text.canary_vector) > 0.999999
 
 
-def test_a_second_export_does_nothing_unless_forced(repository: Path, unchanged: Callable[[], None]) -> None:
-    model = repository / "clip_encoder" / "1" / "model.onnx"
+def test_a_second_export_does_nothing_unless_forced(tiny_pair_repository: Path, tmp_path: Path) -> None:
+    repository = shutil.copytree(tiny_pair_repository, tmp_path / "models")
+    before, said = contents(repository), list[str]()
+    model = version_directory(repository) / "model.onnx"
     inode = model.stat().st_ino
-    said: list[str] = []
-    export_tiny(repository, report=said.append)
+    export(repository, report=said.append)
     assert model.stat().st_ino == inode
     assert "installed already" in said[-1]
-    export_tiny(repository, force=True)
+    export(repository, force=True)
     assert model.stat().st_ino != inode
-    unchanged()
+    assert contents(repository) == before
 
 
-def test_the_same_weights_from_a_file_are_the_same_model(repository: Path, tmp_path: Path) -> None:
+def test_the_same_weights_from_a_file_are_the_same_model(tiny_pair_repository: Path, tmp_path: Path) -> None:
     import torch
 
     checkpoint = tmp_path / "weights.pt"
     torch.save(exporter.load_model(str(TINY_CLIP), "random:0").state_dict(), checkpoint)
-    passport = exporter.export_model(model=str(TINY_CLIP), pretrained=str(checkpoint), repository=tmp_path / "models")
-    random = installed_passport(repository)
-    assert random is not None
+    passport, random = export(tmp_path / "models", weights=checkpoint), installed(tiny_pair_repository)
     assert passport.pretrained == "file:weights.pt"
     assert (passport.fingerprint, passport.weights_sha256) == (random.fingerprint, random.weights_sha256)
-    assert export_tiny(tmp_path / "models", seed=1).fingerprint != random.fingerprint
+    assert export(tmp_path / "models", weights="random:1").fingerprint != random.fingerprint
 
 
 def test_another_size_changes_the_configuration(tmp_path: Path) -> None:
-    config = json.loads(TINY_CLIP.read_text())
-    config["embed_dim"] = 256
+    config = json.loads(TINY_CLIP.read_text()) | {"embed_dim": 256}
     config["vision_cfg"]["image_size"] = 256
-    model = tmp_path / "tiny_256.json"
-    model.write_text(json.dumps(config))
+    (model := tmp_path / "tiny_256.json").write_text(json.dumps(config))
     repository = tmp_path / "models"
-    export_tiny(repository)
-    passport = exporter.export_model(model=str(model), pretrained="random", repository=repository)
-    assert passport.preprocess["size"] == [256, 256]
+    export(repository, text=False)
+    assert export(repository, model, text=False).preprocess["size"] == [256, 256]
     encoder = (repository / "clip_encoder" / "config.pbtxt").read_text()
     assert "dims: [256, 256, 3]" in encoder
     assert "224" not in encoder
@@ -170,11 +134,11 @@ def test_another_size_changes_the_configuration(tmp_path: Path) -> None:
 
 
 def test_large_weights_go_to_a_file_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(towers, "_MAX_FILE_BYTES", 1_000_000)
-    directory = tmp_path / "clip_encoder" / "1"
-    export_tiny(tmp_path, seed=1)
+    monkeypatch.setattr(exporter, "_MAX_FILE_BYTES", 1_000_000)
+    directory = version_directory(tmp_path)
+    export(tmp_path, weights="random:1")
     old = {path.name for path in directory.iterdir()}
-    passport = export_tiny(tmp_path, seed=0)
+    passport = export(tmp_path)
     new = {path.name for path in directory.iterdir()}
     assert len(old) == len(new) == 3
     assert len(old & new) == 2, "the old weights are gone"
@@ -182,179 +146,89 @@ def test_large_weights_go_to_a_file_of_their_own(tmp_path: Path, monkeypatch: py
     checked_vectors(open_session(directory / "model.onnx"), sample_pixels(224, 224), passport.fingerprint)
 
 
-def change_output(model: onnx.ModelProto, name: str, *nodes: onnx.NodeProto) -> None:
-    """Let ``nodes`` compute output ``name`` from what the graph computes today, under the name "good"."""
-    for node in model.graph.node:
-        node.output[:] = ["good" if output == name else output for output in node.output]
-        node.input[:] = ["good" if given == name else given for given in node.input]
-    model.graph.node.extend(nodes)
-
-
-def add_constant(model: onnx.ModelProto, name: str, value: Any) -> None:
-    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(value), name))
-
-
-def swap_channels(model: onnx.ModelProto) -> None:
-    for node in model.graph.node:
-        node.input[:] = ["swapped" if given == "pixels" else given for given in node.input]
-    add_constant(model, "bgr", [2, 1, 0])
-    model.graph.node.insert(0, onnx.helper.make_node("Gather", ["pixels", "bgr"], ["swapped"], axis=3))
-
-
-def forget_the_norm(model: onnx.ModelProto) -> None:
-    add_constant(model, "length", np.float32(1.01))
-    change_output(model, "embedding", onnx.helper.make_node("Mul", ["good", "length"], ["embedding"]))
-
-
-def zero_instead_of_nan(model: onnx.ModelProto) -> None:
-    add_constant(model, "none", np.float32(0))
-    change_output(
-        model,
-        "embedding",
-        onnx.helper.make_node("IsNaN", ["good"], ["failed"]),
-        onnx.helper.make_node("Where", ["failed", "none", "good"], ["embedding"]),
-    )
-
-
-def leak_into_neighbours(model: onnx.ModelProto) -> None:
-    add_constant(model, "little", np.float32(1e-4))
-    change_output(
-        model,
-        "embedding",
-        onnx.helper.make_node("Cast", ["status"], ["numbers"], to=onnx.TensorProto.FLOAT),
-        onnx.helper.make_node("ReduceSum", ["numbers"], ["total"], keepdims=1),
-        onnx.helper.make_node("Mul", ["total", "little"], ["leak"]),
-        onnx.helper.make_node("Add", ["good", "leak"], ["embedding"]),
-    )
-
-
-def another_fingerprint(model: onnx.ModelProto) -> None:
-    add_constant(model, "one", np.int32(1))
-    change_output(model, "fingerprint", onnx.helper.make_node("Add", ["good", "one"], ["fingerprint"]))
-
-
-DEFECTS: Final[dict[Callable[[onnx.ModelProto], None], str]] = {
-    swap_channels: "cosine of 0",
-    forget_the_norm: "cosine of nan",
-    zero_instead_of_nan: "not all NaN",
-    leak_into_neighbours: "neighbours",
-    another_fingerprint: "fingerprint",
-}
-
-
-def test_a_graph_with_a_defect_fails_the_check(repository: Path) -> None:
-    passport = installed_passport(repository)
-    assert passport is not None
-    good = (repository / "clip_encoder" / "1" / "model.onnx").read_bytes()
-    pixels = parity.check_pixels(PreprocessConfig.from_mapping(passport.preprocess))
-    expected = checked_vectors(open_session(good), pixels, passport.fingerprint)
-    parity.check(open_session(good), pixels, expected, passport.fingerprint, "fp32")
-    for defect, message in DEFECTS.items():
-        model = onnx.load_from_string(good)
-        defect(model)
-        onnx.checker.check_model(model)
-        session = open_session(model.SerializeToString())
-        with pytest.raises(ExportError, match=message):
-            parity.check(session, pixels, expected, passport.fingerprint, "fp32")
-
-
-def test_a_model_that_fails_the_check_is_not_installed(
-    repository: Path, unchanged: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+def test_a_tokenizer_with_other_ids_than_open_clips_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def open_defective(file: Path, options: Any) -> Any:
-        model = onnx.load(str(file))
-        another_fingerprint(model)
-        return open_session(model.SerializeToString(), options)
+    import open_clip
 
-    monkeypatch.setattr(parity, "open_session", open_defective)
-    with pytest.raises(ExportError, match="fingerprint"):
-        export_tiny(repository, force=True)
-    unchanged()
+    said: list[str] = []
+    theirs = open_clip.get_tokenizer("ViT-B-32")
+    monkeypatch.setattr(open_clip, "get_tokenizer", lambda _: lambda texts: theirs([*texts[:-1], "another text"]))
+    with pytest.raises(ExportError, match=r"gives other token ids here than in open_clip .* for 'a crowded street"):
+        export(tmp_path)
+    assert not (tmp_path / "clip_text").exists()
 
+    def missing(_: str) -> None:
+        raise ImportError("No module named 'transformers'")
 
-def test_a_broken_configuration_is_found_before_anything_changes(repository: Path) -> None:
-    config = repository / "clip_image" / "config.pbtxt"
-    text = config.read_text()
-    config.write_text("no configuration")
-    before = contents(repository)
-    try:
-        with pytest.raises(ReportedError, match="is not a model configuration"):
-            export_tiny(repository, seed=1)
-        assert contents(repository) == before
-    finally:
-        config.write_text(text)
+    monkeypatch.setattr(open_clip, "get_tokenizer", missing)
+    export(tmp_path, report=said.append)
+    assert "the tokenizer was not compared with open_clip's, which cannot be loaded here (No module" in " ".join(said)
 
 
-def test_control_c_leaves_the_old_model(
-    repository: Path,
-    unchanged: Callable[[], None],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(parity, "check", lambda *_: signal.raise_signal(signal.SIGINT))
-    arguments = ["--model", str(TINY_CLIP), "--pretrained", "random:1", "--repository", str(repository)]
-    assert export_command.main(arguments) == 1
-    assert "Interrupted" in capsys.readouterr().err
-    unchanged()
+def test_a_transformer_that_is_not_there_is_named(tmp_path: Path) -> None:
+    model = tmp_path / "without_config.json"
+    text = {"text_cfg": {"hf_model_name": str(tmp_path), "hf_pooler_type": "mean_pooler"}}
+    model.write_text(json.dumps(json.loads(TINY_CLIP.read_text()) | text))
+    with pytest.raises(ExportError, match=r"has the configuration of .*hf_model_name in a copy"):
+        export(tmp_path / "models", model)
 
 
-KILLED = """
-import sys
-from pathlib import Path
-from preprocess_ensemble.export import exporter, parity
-
-def stop(*arguments):
-    print("at the check", flush=True)
-    sys.stdin.read()
-
-parity.check = stop
-exporter.export_model(model=sys.argv[1], pretrained="random:1", repository=Path(sys.argv[2]))
-"""
-
-
-def python(*arguments: str, **variables: str) -> subprocess.Popen[str]:
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen([sys.executable, *arguments], cwd=ROOT, env=os.environ | variables, text=True, **pipes)
+def test_adding_a_text_tower_changes_nothing_of_the_image_tower(tmp_path: Path) -> None:
+    before = export(tmp_path, text=False)
+    files = contents(tmp_path)
+    assert all(path.startswith(("clip_image", "clip_preprocess", "clip_encoder")) for path in files)
+    model = version_directory(tmp_path) / "model.onnx"
+    inode = model.stat().st_ino
+    after = export(tmp_path)
+    assert replace(after, text=None) == before
+    assert model.stat().st_ino == inode, "it was not even written again"
+    now = contents(tmp_path)
+    assert {name for name in files if now[name] != files[name]} == {"clip_encoder/1/model.json"}
+    (version_directory(tmp_path, DEFAULT_NAMES.tokenize) / "tokenizer.json").unlink()
+    assert export(tmp_path) == after, "a text tower that lost a file is written again"
+    assert contents(tmp_path) == now
 
 
-@pytest.mark.timeout(180)
-def test_a_killed_export_leaves_the_old_model_and_the_next_one_cleans_up(
-    repository: Path, unchanged: Callable[[], None]
-) -> None:
-    with python("-c", KILLED, str(TINY_CLIP), str(repository)) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "at the check\n"
-        with pytest.raises(ReportedError, match="Another export"):
-            export_tiny(repository, force=True)
-        process.kill()
-    left = [path.name for path in (repository / "clip_encoder").glob(".staging-*")]
-    assert len(left) == 1, "a killed process cannot clean up"
-    passport = installed_passport(repository)
-    assert passport is not None
-    session = open_session(repository / "clip_encoder" / "1" / "model.onnx")
-    checked_vectors(session, sample_pixels(224, 224), passport.fingerprint)
-    export_tiny(repository, force=True)
-    assert not list((repository / "clip_encoder").glob(".staging-*"))
-    unchanged()
+def test_a_text_tower_goes_with_its_image_tower(tmp_path: Path) -> None:
+    export(tmp_path)
+    assert export(tmp_path, text=False).text is not None, "it is the same model"
+    assert (tmp_path / "clip_text").exists()
+    assert export(tmp_path, weights="random:1", text=False).text is None
+    assert not list(tmp_path.glob("clip_t*"))
+    text_of(export(tmp_path, weights="random:1"))
+    assert export(tmp_path, weights="random:1", precision="int8", text=False).text is None
+    assert not list(tmp_path.glob("clip_t*"))
 
 
-def test_a_full_disk_leaves_the_old_model_and_is_one_sentence(
-    repository: Path, unchanged: Callable[[], None], capsys: pytest.CaptureFixture[str]
-) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, hard))
-    try:
-        arguments = ["--model", str(TINY_CLIP), "--pretrained", "random:1", "--repository", str(repository)]
-        assert export_command.main(arguments) == 1
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith("The export needs 66 MB in ")
-    assert "a limit stops it (File too large)" in last
-    unchanged()
+def test_a_model_of_the_user_with_such_a_name_is_not_removed(tmp_path: Path) -> None:
+    mine = tmp_path / "clip_tokenize" / "1" / "model.py"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("my own tokenizer")
+    export(tmp_path, text=False)
+    assert mine.read_text() == "my own tokenizer"
 
 
-def test_space_is_asked_for_before_work_begins(tmp_path: Path) -> None:
-    with pytest.raises(ReportedError, match=r"needs 1000000000 MB in .* and \d+ MB are free"):
-        require_space(tmp_path, 10**15)
-    require_space(tmp_path, 1)
+def test_two_models_share_a_repository(tmp_path: Path) -> None:
+    export(tmp_path)
+    files, names = contents(tmp_path), ModelNames("second")
+    export(tmp_path, weights="random:1", name="second")
+    models = {*names.of_images, *names.of_texts}
+    assert {path.name for path in tmp_path.iterdir()} == {*DEFAULT_NAMES.of_images, *DEFAULT_NAMES.of_texts, *models}
+    assert {name: data for name, data in contents(tmp_path).items() if name.startswith("clip_")} == files
+    for name in models:
+        config = read_config(tmp_path / name / "config.pbtxt")
+        assert config.name == name
+        assert {step.model_name for step in config.ensemble_scheduling.step} <= models
+        if name in (names.preprocess, names.tokenize):
+            assert config.parameters["passport"].string_value == "../second_encoder/1/model.json"
+    assert not np.allclose(text_vectors(tmp_path, TEXTS, names), text_vectors(tmp_path, TEXTS))
+    export(tmp_path, weights="random:2", name="second", text=False)
+    assert (tmp_path / "clip_text").exists()
+    assert not (tmp_path / "second_text").exists()
+
+
+def test_a_name_that_triton_models_cannot_have_is_misuse(tmp_path: Path) -> None:
+    with pytest.raises(WrongChoice, match="'my_model' is no name of a model"):
+        export(tmp_path / "models", name="my_model")
+    assert not (tmp_path / "models").exists()

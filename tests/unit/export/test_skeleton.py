@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,19 +13,15 @@ import pytest
 from benchmarks.fixtures.server import TINY_CLIP
 from preprocess_ensemble.export import command, exporter, parity
 from preprocess_ensemble.export.model_source import ExportError, WrongChoice, shipped_models
-from preprocess_ensemble.export.skeleton import GENERATED, Skeleton, Tower, find_skeleton
-from preprocess_ensemble.export.skeleton_model import SkeletonModel
+from preprocess_ensemble.export.skeleton import GENERATED, Skeleton, SkeletonModel, Tower, find_skeleton
 from preprocess_ensemble.export.state_dict import generate
-from preprocess_ensemble.model_repository.config import installed_passport
 from preprocess_ensemble.runtimes.agreement import sample_tokens
-from tests.paths import ROOT
+from tests.fixtures.models.exports import contents, export, installed, python, text_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import torch
-
-    from preprocess_ensemble.model_repository.passport import Passport
 
 WITHOUT_PYTORCH = """
 import sys
@@ -81,60 +74,36 @@ def weights(network: torch.nn.Module, tmp_path_factory: pytest.TempPathFactory) 
     return path
 
 
-def export(model: object, weights: object, repository: Path, **options: Any) -> Passport:
-    return exporter.export_model(model=str(model), pretrained=str(weights), repository=repository, **options)
-
-
-def without_pytorch(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", WITHOUT_PYTORCH, *map(str, arguments)],
-        cwd=ROOT,
-        env=os.environ | {"HF_HUB_OFFLINE": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-def onnx_file(repository: Path) -> Path:
-    return repository / "clip_encoder" / "1" / "model.onnx"
-
-
-def files(repository: Path) -> dict[str, bytes]:
-    """What an export writes but the passport, by its path in ``repository``."""
-    found = (path for path in repository.rglob("*") if path.is_file() and path.name != "model.json")
-    return {str(path.relative_to(repository)): path.read_bytes() for path in found}
+def without_passport(repository: Path) -> dict[str, bytes]:
+    return {path: data for path, data in contents(repository).items() if not path.endswith("model.json")}
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_the_file_is_the_same_with_and_without_pytorch(
     precision: str, skeleton: Path, weights: Path, tmp_path: Path
 ) -> None:
-    with_it = export(TINY_CLIP, weights, tmp_path / "with", precision=precision)
-    finished = without_pytorch(
-        "--model", skeleton, "--pretrained", weights, "--precision", precision, "--repository", tmp_path / "without"
-    )
-    assert finished.returncode == 0, finished.stderr
-    assert "clip_text_encoder/1/model.onnx" in files(tmp_path / "with")
-    assert files(tmp_path / "with") == files(tmp_path / "without")
-    without = installed_passport(tmp_path / "without")
-    assert without is not None
-    assert without.text is not None
-    assert with_it.text is not None
+    with_it = export(tmp_path / "with", TINY_CLIP, weights, precision=precision)
+    arguments = (skeleton, "--pretrained", weights, "--precision", precision, "--repository", tmp_path / "without")
+    with python("-c", WITHOUT_PYTORCH, "--model", *map(str, arguments), HF_HUB_OFFLINE="1") as process:
+        _, said = process.communicate()
+    assert process.returncode == 0, said
+    assert "clip_text_encoder/1/model.onnx" in contents(tmp_path / "with")
+    assert without_passport(tmp_path / "with") == without_passport(tmp_path / "without")
+    without = installed(tmp_path / "without")
     assert (without.id, without.fingerprint, without.canary) == (with_it.id, with_it.fingerprint, with_it.canary)
-    assert replace(without.text, parity=with_it.text.parity) == with_it.text
-    assert (with_it.text.parity.images, without.text.parity.images) == (5, 0)
-    assert (with_it.parity.images, without.parity.images) == (9, 0), "only one was compared with PyTorch itself"
-    assert ("cosine to PyTorch" in finished.stderr, "with other weights" in finished.stderr) == (False, True)
+    assert replace(text_of(without), parity=text_of(with_it).parity) == text_of(with_it)
+    compared = [(one.parity.images, text_of(one).parity.images) for one in (with_it, without)]
+    assert compared == [(9, 5), (0, 0)], "only one was compared with PyTorch itself"
+    assert ("cosine to PyTorch" in said, "with other weights" in said) == (False, True)
     assert without.parity.min_cosine >= 0.999 if precision == "int8" else 0.999999
 
 
 def test_random_weights_are_the_same_with_and_without_pytorch(skeleton: Path, tmp_path: Path) -> None:
     with_it, without = (
-        export(model, "random:5", tmp_path / str(name)) for name, model in enumerate((TINY_CLIP, skeleton))
+        export(tmp_path / name, model, "random:5") for name, model in (("0", TINY_CLIP), ("1", skeleton))
     )
     assert with_it.weights_sha256 == without.weights_sha256
-    assert files(tmp_path / "0") == files(tmp_path / "1")
+    assert without_passport(tmp_path / "0") == without_passport(tmp_path / "1")
 
 
 def test_generated_weights_never_change() -> None:
@@ -176,23 +145,13 @@ def changed(skeleton: Path, path: Path, tower: str, **changes: Any) -> Path:
 
 
 @TOWERS
-def test_a_machine_that_computes_something_else_is_found(tower: str, skeleton: Path, tmp_path: Path) -> None:
-    vectors = tower_of(skeleton, tower).expected[GENERATED]
-    other = changed(skeleton, tmp_path / "other.skeleton", tower, expected={GENERATED: np.roll(vectors, 1, axis=1)})
-    with pytest.raises(ExportError, match="cosine of"):
-        export(other, "random:0", tmp_path / "models")
-    assert not onnx_file(tmp_path / "models").exists()
-
-
-@TOWERS
-def test_a_place_that_is_filled_with_another_tensor_is_found(tower: str, skeleton: Path, tmp_path: Path) -> None:
+def test_a_graph_that_computes_something_else_is_found(tower: str, skeleton: Path, tmp_path: Path) -> None:
     places = dict(tower_of(skeleton, tower).places)
-    first, second = [name for name, place in places.items() if place.name.endswith(".bias") and ".ln_" in place.name][
-        :2
-    ]
-    places[first], places[second] = places[second], places[first]
+    norms = [name for name, place in places.items() if place.name.endswith(".bias") and ".ln_" in place.name]
+    places[norms[0]], places[norms[1]] = places[norms[1]], places[norms[0]]
     with pytest.raises(ExportError, match="cosine of"):
-        export(changed(skeleton, tmp_path / "other.skeleton", tower, places=places), "random:0", tmp_path / "models")
+        export(tmp_path / "models", changed(skeleton, tmp_path / "other.skeleton", tower, places=places))
+    assert not any(path.endswith(".onnx") for path in contents(tmp_path / "models"))
 
 
 @TOWERS
@@ -201,14 +160,13 @@ def test_trained_weights_can_have_vectors_of_their_own(
 ) -> None:
     found = tower_of(trained, tower)
     assert found.graph == tower_of(skeleton, tower).graph
-    passport = export(trained, weights, tmp_path / "models")
-    assert passport.text is not None
-    assert (passport.parity.images, passport.text.parity.images) == (9, 4)
+    passport = export(tmp_path / "models", trained, weights)
+    assert (passport.parity.images, text_of(passport).parity.images) == (9, 4)
     (key,) = found.expected.keys() - {GENERATED}
     wrong = {**found.expected, key: np.roll(found.expected[key], 1, axis=1)}
     other = changed(trained, tmp_path / "wrong.skeleton", tower, expected=wrong)
     with pytest.raises(ExportError, match="cosine of"):
-        export(other, weights, tmp_path / "models", force=True)
+        export(tmp_path / "models", other, weights, force=True)
 
 
 def test_a_model_whose_weights_are_combined_has_no_skeleton(tmp_path: Path) -> None:
@@ -222,20 +180,7 @@ def test_a_model_whose_weights_are_combined_has_no_skeleton(tmp_path: Path) -> N
     with pytest.raises(NoSkeleton, match="there is no skeleton"):
         record_file(str(model), None, tmp_path / "resnet.skeleton")
     assert not list(tmp_path.glob("*resnet.skeleton*"))
-    assert export(model, "random:0", tmp_path / "models").parity.min_cosine >= 0.9999
-
-
-def test_recording_leaves_the_network_as_it_is(network: torch.nn.Module, tmp_path: Path) -> None:
-    import torch
-
-    from preprocess_ensemble.export.pytorch.recording import record_image_graph, record_text_graph
-
-    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
-    record_image_graph(network, (224, 224), 512, tmp_path / "model.onnx")
-    record_text_graph(network, 77, 512, tmp_path / "model.onnx")
-    after = network.state_dict()
-    assert before.keys() == after.keys()
-    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert export(tmp_path / "models", model).parity.min_cosine >= 0.9999
 
 
 @pytest.mark.parametrize(
@@ -258,16 +203,16 @@ def test_weights_of_another_model_are_refused(
     change(state)
     save_file(state, tmp_path / "other.safetensors")
     with pytest.raises(ExportError, match=f"do not fit the model tiny_clip: .*{message}"):
-        export(skeleton, tmp_path / "other.safetensors", tmp_path / "models")
+        export(tmp_path / "models", skeleton, tmp_path / "other.safetensors")
 
 
 def test_a_file_that_is_no_checkpoint_is_refused(skeleton: Path, tmp_path: Path) -> None:
     (tmp_path / "weights.pt").write_bytes(b"pickle")
     (tmp_path / "weights.safetensors").write_bytes(b"nothing of the kind")
     with pytest.raises(ExportError, match=r"Reading weights\.pt needs PyTorch: .*export"):
-        export(skeleton, tmp_path / "weights.pt", tmp_path / "models")
+        export(tmp_path / "models", skeleton, tmp_path / "weights.pt")
     with pytest.raises(ExportError, match=r"weights\.safetensors cannot be read"):
-        export(skeleton, tmp_path / "weights.safetensors", tmp_path / "models")
+        export(tmp_path / "models", skeleton, tmp_path / "weights.safetensors")
 
 
 @pytest.mark.parametrize("data", [b"", b"no archive"])
@@ -281,7 +226,7 @@ def test_a_file_that_is_no_skeleton_is_misuse(data: bytes, tmp_path: Path) -> No
 
 def test_what_needs_pytorch_says_so(skeleton: Path, tmp_path: Path) -> None:
     with pytest.raises(WrongChoice, match=r"fp16 needs PyTorch: pip install 'clip-triton\[export\]'"):
-        export(skeleton, "random:0", tmp_path / "models", precision="fp16")
+        export(tmp_path / "models", skeleton, precision="fp16")
     with pytest.raises(WrongChoice, match=r"Exporting ViT-H-14 needs PyTorch.*did you mean .*ViT-B-32"):
         find_skeleton("ViT-H-14")
 

@@ -13,6 +13,7 @@ from tritonclient.grpc import model_config_pb2
 from preprocess_ensemble import contract
 from preprocess_ensemble.backends.preprocess.settings import PreprocessSettings
 from preprocess_ensemble.model_repository import config as repository
+from tests.fixtures.models.configurations import DEFAULT
 from tests.paths import ROOT
 
 TRITON_MODELS = ROOT / "triton_models"
@@ -73,9 +74,9 @@ def test_the_ensemble_joins_tensors_of_one_type_and_shape() -> None:
 
 
 def test_tracked_files_are_what_an_export_of_the_default_model_writes(tmp_path: Path) -> None:
-    for path, text in repository.pending_files(tmp_path, repository.DEFAULT_SHAPES).items():
+    for path, text in repository.pending_files(tmp_path, DEFAULT).items():
         assert (TRITON_MODELS / path.relative_to(tmp_path)).read_text() == text
-    assert repository.pending_files(TRITON_MODELS, repository.DEFAULT_SHAPES) == {}
+    assert repository.pending_files(TRITON_MODELS, DEFAULT) == {}
 
 
 def test_the_tracked_parameters_are_the_defaults() -> None:

@@ -9,22 +9,22 @@ from tritonclient.grpc import model_config_pb2
 
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.model_repository.config import (
-    DEFAULT_SHAPES,
-    Shapes,
-    configs,
     installed_passport,
     pending_files,
 )
+from tests.fixtures.models.configurations import DEFAULT, configs
 from tests.fixtures.models.passports import PASSPORT
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-LARGER = Shapes(height=256, width=320, dimension=1024)
+    from preprocess_ensemble.model_repository.passport import Passport
+
+LARGER = replace(DEFAULT, preprocess={"size": [256, 320]}, dimension=1024)
 
 
-def lay_out(repository: Path, shapes: Shapes) -> set[str]:
-    pending = pending_files(repository, shapes)
+def lay_out(repository: Path, passport: Passport) -> set[str]:
+    pending = pending_files(repository, passport)
     for path, text in pending.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
@@ -36,20 +36,20 @@ def parse(repository: Path, name: str) -> Any:
 
 
 def test_an_empty_directory_gets_a_whole_repository_once(tmp_path: Path) -> None:
-    assert lay_out(tmp_path, DEFAULT_SHAPES) == {
+    assert lay_out(tmp_path, DEFAULT) == {
         "clip_encoder/config.pbtxt",
         "clip_image/1/.gitkeep",
         "clip_image/config.pbtxt",
         "clip_preprocess/1/model.py",
         "clip_preprocess/config.pbtxt",
     }
-    for name, config in configs(DEFAULT_SHAPES).items():
+    for name, config in configs().items():
         assert parse(tmp_path, name) == config
-    assert lay_out(tmp_path, DEFAULT_SHAPES) == set()
+    assert lay_out(tmp_path, DEFAULT) == set()
 
 
 def test_another_model_changes_shapes_and_nothing_else(tmp_path: Path) -> None:
-    lay_out(tmp_path, DEFAULT_SHAPES)
+    lay_out(tmp_path, DEFAULT)
     assert lay_out(tmp_path, LARGER) == {f"{name}/config.pbtxt" for name in configs(LARGER)}
     for name, config in configs(LARGER).items():
         assert parse(tmp_path, name) == config
@@ -59,7 +59,7 @@ def test_another_model_changes_shapes_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_an_operators_settings_and_comment_outlive_another_model(tmp_path: Path) -> None:
-    lay_out(tmp_path, DEFAULT_SHAPES)
+    lay_out(tmp_path, DEFAULT)
     path = tmp_path / "clip_encoder" / "config.pbtxt"
     mine = parse(tmp_path, "clip_encoder")
     mine.max_batch_size = 128
@@ -68,7 +68,7 @@ def test_an_operators_settings_and_comment_outlive_another_model(tmp_path: Path)
     path.write_text(f"# Tuned for the L40S.\n\n{text_format.MessageToString(mine)}")
 
     text = path.read_text()
-    assert lay_out(tmp_path, DEFAULT_SHAPES) == set()
+    assert lay_out(tmp_path, DEFAULT) == set()
     assert path.read_text() == text
 
     lay_out(tmp_path, LARGER)
@@ -81,23 +81,23 @@ def test_an_operators_settings_and_comment_outlive_another_model(tmp_path: Path)
 
 
 def test_the_graph_level_of_an_fp16_model_goes_with_it(tmp_path: Path) -> None:
-    lay_out(tmp_path, replace(DEFAULT_SHAPES, half=True))
+    lay_out(tmp_path, replace(DEFAULT, precision="fp16"))
     assert parse(tmp_path, "clip_encoder").optimization.graph.level == 1
-    lay_out(tmp_path, DEFAULT_SHAPES)
-    assert parse(tmp_path, "clip_encoder") == configs(DEFAULT_SHAPES)["clip_encoder"]
+    lay_out(tmp_path, DEFAULT)
+    assert parse(tmp_path, "clip_encoder") == configs()["clip_encoder"]
 
 
 def test_an_operators_graph_level_stays(tmp_path: Path) -> None:
-    lay_out(tmp_path, DEFAULT_SHAPES)
+    lay_out(tmp_path, DEFAULT)
     path = tmp_path / "clip_encoder" / "config.pbtxt"
     path.write_text(path.read_text() + "optimization { graph { level: -1 } }\n")
-    for half in (True, False):
-        lay_out(tmp_path, replace(DEFAULT_SHAPES, half=half))
+    for precision in ("fp16", "fp32"):
+        lay_out(tmp_path, replace(DEFAULT, precision=precision))
         assert parse(tmp_path, "clip_encoder").optimization.graph.level == -1
 
 
 def test_a_file_that_is_no_configuration_is_named(tmp_path: Path) -> None:
-    lay_out(tmp_path, DEFAULT_SHAPES)
+    lay_out(tmp_path, DEFAULT)
     path = tmp_path / "clip_image" / "config.pbtxt"
     path.write_text("max_batch_size: many")
     with pytest.raises(ReportedError, match=r"clip_image/config\.pbtxt is not a model configuration"):

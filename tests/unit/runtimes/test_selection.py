@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor, TimeoutError
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,7 +91,7 @@ def test_the_fastest_is_taken_and_of_equals_the_most_exact(
 def test_the_text_tower_is_checked_with_texts(machine: Machine, tmp_path: Path) -> None:
     config, digests = write_tokenizer(tmp_path, {"context_length": 16})
     assert WITH_TEXT.text is not None
-    text = replace(WITH_TEXT.text, tokenizer=config.to_mapping(), tokenizer_sha256=digests)
+    text = replace(WITH_TEXT.text, tokenizer=asdict(config), tokenizer_sha256=digests)
     tower: dict[str, Any] = {
         "passport": replace(CLIP, text=text),
         "tokenizer": tmp_path,

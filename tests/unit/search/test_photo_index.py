@@ -56,11 +56,11 @@ def test_an_index_can_grow_and_shrink_and_is_the_same_after_it_was_saved(
 ) -> None:
     monkeypatch.setattr(photo_index, "MOST_IN_SEGMENT", 64)
     vectors = unit(300, 8)
-    index = PhotoIndex.from_arrays(names(200), vectors[:200], vector_id="m|p|t", model_id="m")
+    index = PhotoIndex.from_arrays(names(200), vectors[:200], vector_id="m|p|t")
     index.save(tmp_path)
     folders = {path.name for path in tmp_path.iterdir()}
     index = PhotoIndex.open(tmp_path)
-    assert (index.vector_id, index.model_id, len(index)) == ("m|p|t", "m", 200)
+    assert (index.vector_id, len(index)) == ("m|p|t", 200)
     index.add(names(300)[190:], vectors[190:])
     assert index.remove(["/photos/3.jpg", "/photos/299.jpg", "/absent"]) == 2
     expected = [name for name in names(300) if name not in ("/photos/3.jpg", "/photos/299.jpg")]

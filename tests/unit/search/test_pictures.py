@@ -50,8 +50,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 def found(store: Store, *, top: int = 20, **wanted: Any) -> list[str]:
     place = Place(index=store_index(store, VECTOR_ID), store=store)
-    fits = Filter(**wanted)
-    result = place.find(QUERY, place.rows(fits), top=top, in_folder=fits.in_folder)
+    result = place.find(QUERY, Filter.of(**wanted), top=top)
     return [os.path.basename(picture.path) for picture in result.pictures]
 
 
@@ -106,19 +105,22 @@ def test_a_folder_is_not_another_whose_name_begins_the_same(store: Store, tmp_pa
         ({"until": "last year"}, "until is a year"),
         ({"near": "91,0,5"}, "near is latitude"),
         ({"min_pixels": "many"}, "min-pixels is a number"),
+        ({"min_pixels": "nan"}, "min-pixels is a number"),
+        ({"min_pixels": "-1M"}, "min-pixels is a number"),
         ({"format": "docx"}, "format is one of RAW file, .*HEIC"),
     ],
 )
 def test_a_filter_that_cannot_be_read_is_named(wanted: dict[str, str], message: str) -> None:
     with pytest.raises(QueryError, match=message):
-        Filter(**wanted).demands()
+        Filter.of(**wanted)
 
 
 def test_vectors_alone_know_paths_and_nothing_else() -> None:
     place = Place(index=PhotoIndex.from_arrays(["/a/b.jpg", "/ab/c.jpg"], np.ones((2, 2))))
-    assert [one.path for one in place.find(QUERY, place.rows(Filter(in_folder="/a"))).pictures] == ["/a/b.jpg"]
-    with pytest.raises(QueryError, match="since needs what a store knows"):
-        place.rows(Filter(since="2020"))
+    assert [one.path for one in place.find(QUERY, Filter.of(in_folder="/a")).pictures] == ["/a/b.jpg"]
+    with pytest.raises(QueryError, match="only in-folder can be asked of vectors alone"):
+        place.find(QUERY, Filter.of(since="2020"))
+    assert Place(index=PhotoIndex(2)).find(QUERY, Filter.of(since="2020")).pictures == ()
 
 
 def test_proven_copies_are_one_picture_until_a_person_says_otherwise(store: Store, tmp_path: Path) -> None:
@@ -136,12 +138,15 @@ def test_proven_copies_are_one_picture_until_a_person_says_otherwise(store: Stor
     store.copies.record([group])
     assert found(store) == ["peak.jpg", "edited.png", "copy 1 of wave.jpg", "box.jpg"]
     # The best copy does not fit, so the nearest that does is shown, and the best one is among its copies.
-    place = Place(index=store_index(store, VECTOR_ID), store=store)
-    (small,) = place.find(QUERY, place.index.holding([content_of("Alps/small.jpg")])).pictures
+    index = store_index(store, VECTOR_ID)
+    place = Place(index=index, store=store, inside=index.holding([content_of("Alps/small.jpg")]))
+    (small,) = place.find(QUERY).pictures
     assert [os.path.basename(path) for path in (small.path, *small.copies)] == ["small.jpg", "peak.jpg"]
 
     store.decisions.add("different", [content_of("Alps/peak.jpg"), content_of("Alps/small.jpg")])
     assert found(store)[:2] == ["peak.jpg", "small.jpg"]
+    peak = Place(index=index, store=store).find(QUERY).pictures[0]
+    assert peak.copies == ()
     store.copies.record([members.group(member("Alps/edited.png", EXACT), member("Sea/shore.heic", SIMILAR))])
     assert "shore.heic" in found(store)
 
@@ -152,6 +157,12 @@ def test_pictures_whose_files_are_gone_are_counted_and_the_list_is_still_full(st
     result = place.find(QUERY, top=2)
     assert [os.path.basename(picture.path) for picture in result.pictures] == ["small.jpg", "edited.png"]
     assert (result.gone, result.compared) == (1, 6)
+
+
+def test_a_query_without_a_direction_is_refused(store: Store) -> None:
+    place = Place(index=store_index(store, VECTOR_ID), store=store)
+    with pytest.raises(ValueError, match="no embedding"):
+        place.find(np.array([np.inf, 1], np.float32))
 
 
 def test_the_index_follows_the_store(store: Store, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from clip_client.dedup import Store
 from clip_client.dedup.types import EXACT, RE_ENCODED
 from clip_client.search.filters import Filter
 from clip_client.search.pictures import Place
-from clip_client.search.qdrant import QdrantAddress, QdrantCollection, QdrantError
+from clip_client.search.qdrant import QdrantCollection, QdrantError
 from clip_client.search.store_index import store_index
 from tests.fixtures import members
 from tests.fixtures.search_store import VECTOR_ID, content_of, plant
@@ -40,7 +40,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 @pytest.fixture
 def collection(place: Place, tmp_path: Path) -> Iterator[QdrantCollection]:
-    with QdrantCollection(QdrantAddress.of(f"qdrant://{tmp_path}/qdrant/photos")) as collection:
+    with QdrantCollection(f"qdrant://{tmp_path}/qdrant/photos") as collection:
         for _ in range(2):  # what is there already is replaced
             assert collection.fill(place, lambda what, done, total: None) == len(PHOTOS)
         yield collection
@@ -64,10 +64,10 @@ def test_a_collection_finds_what_the_index_finds(
 ) -> None:
     if "in_folder" in wanted:
         wanted = {"in_folder": str(tmp_path / wanted["in_folder"])}
-    fits = Filter(**wanted)
-    ours = place.find(QUERY, place.rows(fits), in_folder=fits.in_folder)
+    fits = Filter.of(**wanted)
+    ours = place.find(QUERY, fits)
     theirs = collection.find(QUERY, VECTOR_ID, fits, top=20)
-    assert [one.path for one in theirs.pictures] == [one.path for one in ours.pictures]
+    assert [(one.path, one.copies) for one in theirs.pictures] == [(one.path, one.copies) for one in ours.pictures]
     assert theirs.compared == ours.compared
     np.testing.assert_allclose([one.score for one in theirs.pictures], [one.score for one in ours.pictures], atol=1e-5)
     assert [os.path.basename(one.path) for one in collection.find(QUERY, VECTOR_ID, fits, top=1).pictures] == [
@@ -81,10 +81,10 @@ def test_vectors_of_another_model_are_refused(collection: QdrantCollection) -> N
 
 
 def test_what_cannot_be_reached_is_one_sentence(tmp_path: Path) -> None:
-    with QdrantCollection(QdrantAddress.of(f"qdrant://{tmp_path}/qdrant/absent")) as collection:
+    with QdrantCollection(f"qdrant://{tmp_path}/qdrant/absent") as collection:
         with pytest.raises(QdrantError, match="absent"):
             collection.find(QUERY, VECTOR_ID, Filter(), top=1)
-    with QdrantCollection(QdrantAddress.of("qdrant://127.0.0.1:9/photos")) as collection:
+    with QdrantCollection("qdrant://127.0.0.1:9/photos") as collection:
         with pytest.raises(QdrantError, match="photos"):
             collection.find(QUERY, VECTOR_ID, Filter(), top=1)
 
@@ -92,4 +92,4 @@ def test_what_cannot_be_reached_is_one_sentence(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["qdrant://", "qdrant://host", "http://host/photos", "qdrant:///photos"])
 def test_an_incomplete_address_is_refused(text: str) -> None:
     with pytest.raises(QdrantError, match="write qdrant://HOST:6333/COLLECTION"):
-        QdrantAddress.of(text)
+        QdrantCollection(text)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         ([".5: a cat"], [(0.5, "a cat")]),
         (["-", "snow", "+", "house"], [(-1, "snow"), (1, "house")]),
         (["black-and-white", "1+1"], [(1, "black-and-white 1+1")]),
+        (["2:", "cat"], [(2, "cat")]),
     ],
 )
 def test_words_signs_and_weights_are_read_as_in_rclip(parts: list[str], expected: list[tuple[float, str]]) -> None:
@@ -33,12 +34,27 @@ def test_words_signs_and_weights_are_read_as_in_rclip(parts: list[str], expected
 def test_files_are_photos(tmp_path: Path) -> None:
     photo = tmp_path / "a cat.jpg"
     photo.touch()
-    terms = terms_of(["night", f"{photo}", "city", "-", f"2:{photo}"])
-    assert terms == [Term(text="night"), Term(photo=str(photo)), Term(text="city"), Term(weight=-2, photo=str(photo))]
+    terms = terms_of(["-", "night", f"{photo}", "city", "-", f"2:{photo}", "sea"])
+    assert [(term.weight, term.text or term.photo) for term in terms] == [
+        (-1, "night"), (1, str(photo)), (1, "city"), (-2, str(photo)), (1, "sea")
+    ]  # fmt: skip
     assert terms_in(f"{photo} - snow") == [Term(text=str(photo)), Term(weight=-1, text="snow")]
 
 
-@pytest.mark.parametrize("parts", [[], ["", " "], ["+"], ["dog", "-"], ["dog", "+", "-", "cat"]])
+def test_a_file_that_is_called_like_a_word_is_a_photo_only_by_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("beach", "cat.jpg"):
+        (tmp_path / name).touch()
+    assert terms_of(["beach"]) == [Term(text="beach")]
+    assert terms_of(["./beach", "cat.jpg"]) == [Term(photo="./beach"), Term(photo="cat.jpg")]
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [[], ["", " "], ["+"], ["dog", "-"], ["dog", "+", "-", "cat"], ["2:"], ["dog", "+", "2:"], ["9" * 400 + ":cat"]],
+)
 def test_an_incomplete_query_is_refused(parts: list[str]) -> None:
     with pytest.raises(QueryError):
         terms_of(parts)

@@ -54,8 +54,9 @@ async def test_a_query_that_scores_like_meaningless_texts_is_unclear(share: floa
 
 async def test_the_neutral_texts_are_embedded_once(tmp_path: Path) -> None:
     index = PhotoIndex.from_arrays(["a"], np.ones((1, 4)), vector_id=VECTOR_ID)
+    index.save(tmp_path)
     clip = Words({"unused": [0.0] * 4})
-    first = await NeutralTexts.of(clip, index, tmp_path)
-    again = await NeutralTexts.of(clip, index, tmp_path)
+    first = await NeutralTexts.of(clip, index)
+    again = await NeutralTexts.of(clip, PhotoIndex.open(tmp_path))
     assert len(clip.embedded) == len(NEUTRAL)
     np.testing.assert_array_equal(first.vectors, again.vectors)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from preprocess_ensemble.errors import ReportedError
-from preprocess_ensemble.model_repository.config import encoder_directory
+from preprocess_ensemble.model_repository.config import version_directory
 from preprocess_ensemble.serving import first_export
 from preprocess_ensemble.serving.config import ServeConfig
 from preprocess_ensemble.serving.first_export import Stopped, export_if_missing
@@ -30,7 +30,7 @@ def never(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _install(repository: Path, *, model: str, pretrained: str) -> None:
-    directory = encoder_directory(repository)
+    directory = version_directory(repository)
     directory.mkdir(parents=True)
     passport = replace(PASSPORT, model=model, pretrained=pretrained)
     (directory / "model.json").write_text(passport.to_json(), encoding="ascii")

@@ -11,14 +11,13 @@ from google.protobuf import json_format
 from preprocess_ensemble.backends.onnxruntime.session_plan import plan_session
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.model_repository.config import (
-    DEFAULT_SHAPES,
     config_text,
-    configs,
     installed_passport,
     read_config,
 )
 from preprocess_ensemble.serving import tensorrt
 from preprocess_ensemble.serving.tensorrt import TensorrtMissing, check_tensorrt, on_tensorrt, stage_repository
+from tests.fixtures.models.configurations import configs
 from tests.fixtures.models.passports import PASSPORT
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
     directory = tmp_path / "triton_models"
-    for name, config in configs(DEFAULT_SHAPES).items():
+    for name, config in configs().items():
         (directory / name / "1").mkdir(parents=True)
         (directory / name / "config.pbtxt").write_text(config_text(config))
     (directory / "clip_encoder" / "1" / "model.onnx").write_bytes(b"weights")
@@ -49,8 +48,8 @@ def test_the_names_stay_and_only_the_encoder_changes(repository: Path) -> None:
     before = {path: path.read_bytes() for path in repository.rglob("*") if path.is_file()}
     stage(repository)
     staged = repository.parent / "staged"
-    assert {model.name for model in staged.iterdir()} == set(configs(DEFAULT_SHAPES))
-    for name, original in configs(DEFAULT_SHAPES).items():
+    assert {model.name for model in staged.iterdir()} == set(configs())
+    for name, original in configs().items():
         config = read_config(staged / name / "config.pbtxt")
         assert config.name == name
         assert (config == original) == (name != "clip_encoder")

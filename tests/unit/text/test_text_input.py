@@ -58,6 +58,7 @@ def test_bad_rows_do_not_change_their_neighbours(tokenizer: Tokenizer) -> None:
     assert np.array_equal(tokens[::2], alone)
     assert np.array_equal(tokens[1::2], np.tile(tokenizer.empty, (3, 1)))
     assert [row.status.name for row in outcomes[1::2]] == ["EMPTY", "NOT_UTF8", "TOO_LARGE"]
+    assert tokenize_rows(tokenizer, [])[0].shape == (0, 77)
 
 
 def test_a_defect_fails_its_row_only(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,9 +86,3 @@ def test_a_request_that_spent_its_time_gets_no_more_long_texts(
     monkeypatch.setattr(time, "thread_time", lambda: next(spent_s))
     _, outcomes = tokenize_rows(tokenizer, [b"x" * 5000, b"x" * 5000, b"x" * 4000])
     assert [row.status.name for row in outcomes] == ["OK", "LIMIT", "OK"]
-
-
-def test_no_rows(tokenizer: Tokenizer) -> None:
-    tokens, outcomes = tokenize_rows(tokenizer, [])
-    assert tokens.shape == (0, 77)
-    assert outcomes == []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -106,19 +106,10 @@ def test_token_ids_of_one_text_are_those_of_open_clip(pair: Pair, text: str) -> 
     assert np.array_equal(pair.ours.encode([text])[0], pair.theirs([text]).numpy())
 
 
-def test_texts_follow_from_seed_and_number() -> None:
-    assert fuzzed_text(3, 41) == fuzzed_text(3, 41)
-    assert fuzzed_text(3, 41) != fuzzed_text(4, 41)
-
-
-def test_no_texts_give_no_rows(pair: Pair) -> None:
+def test_no_texts_give_no_rows_and_the_configuration_survives_the_passport(pair: Pair) -> None:
     ids, truncated = pair.ours.encode([])
-    assert ids.shape == (0, pair.ours.config.context_length)
-    assert truncated.shape == (0,)
-
-
-def test_configuration_survives_the_passport(pair: Pair) -> None:
-    assert TokenizerConfig.from_mapping(pair.ours.config.to_mapping()) == pair.ours.config
+    assert (ids.shape, truncated.shape) == ((0, pair.ours.config.context_length), (0,))
+    assert TokenizerConfig.from_mapping(asdict(pair.ours.config)) == pair.ours.config
 
 
 def test_a_file_of_another_export_is_refused(tmp_path: Path) -> None:
@@ -132,7 +123,7 @@ def test_a_file_of_another_export_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_tokenizer_of_a_later_version_is_refused() -> None:
-    mapping = TokenizerConfig(kind="clip-bpe", clean="lower", context_length=77).to_mapping()
+    mapping = asdict(TokenizerConfig(kind="clip-bpe", clean="lower", context_length=77))
     for changed in ({"kind": "bytes"}, {"clean": "upper"}):
         with pytest.raises(TokenizerError, match="knows no tokenizer of the kind"):
             TokenizerConfig.from_mapping({**mapping, **changed})

@@ -26,9 +26,9 @@ FILE = "open_clip_model.safetensors"
 DOWNLOAD = f"""
 import sys
 from preprocess_ensemble.errors import ReportedError
-from preprocess_ensemble.export.weights_download import download
+from preprocess_ensemble.export.hub import download_weights
 try:
-    print(download("ViT-B-32", "laion2b_s34b_b79k", {REPOSITORY!r}, {FILE!r}))
+    print(download_weights("ViT-B-32", "laion2b_s34b_b79k", {REPOSITORY!r}, {FILE!r}))
 except ReportedError as error:
     sys.exit(str(error))
 """

@@ -1,0 +1,97 @@
+"""A model that is ready to be exported, and what the two ways to write its graphs have in common."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from preprocess_ensemble.export.state_dict import StateDict, weights_sha256
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from preprocess_ensemble.export.model_source import ModelSource
+    from preprocess_ensemble.imaging.transform import PreprocessConfig
+    from preprocess_ensemble.runtimes.agreement import Rows
+    from preprocess_ensemble.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphOptions:
+    """How to write a graph."""
+
+    fingerprint: tuple[int, int]
+    precision: str
+    has_data_file: bool
+    """Whether its weights are in a file of their own."""
+    report: Callable[[str], None]
+    """Receives one line before each step that takes time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuiltGraph:
+    """A graph that has been written, and what its vectors are compared with."""
+
+    files: list[Path]
+    """The weights' own file if they have one, then the model."""
+    expected: npt.NDArray[np.float32] | None
+    """Unit vectors (M, D) for the first M rows, None if there are none; PyTorch's own of these weights if
+    ``other_weights`` is None."""
+    other_weights: float | None = None
+    """The least cosine to PyTorch that the same graph reached with other weights."""
+
+
+class ExportableModel(ABC):
+    """A model with weights, ready to be written as graphs: through PyTorch, or from a skeleton.
+
+    ``text_config`` is the section ``text_cfg`` of open_clip's configuration of the model, empty for one without a text
+    tower. The sizes of the two towers are those in fp32.
+    """
+
+    def __init__(
+        self,
+        *,
+        source: ModelSource,
+        config: PreprocessConfig,
+        text_config: Mapping[str, Any],
+        state: StateDict,
+        image_bytes: int,
+        text_bytes: int,
+    ) -> None:
+        self.source = source
+        self.config = config
+        self.text_config = text_config
+        self.image_bytes = image_bytes
+        self.text_bytes = text_bytes
+        self.weights_sha256 = weights_sha256(state)
+        self.has_text = bool(text_config)
+        # Both are a single number, or a vector of one. See TextTower of the passport.
+        self.logit_scale = math.exp(state["logit_scale"].item()) if self.has_text else 1.0
+        self.logit_bias: float | None = state["logit_bias"].item() if "logit_bias" in state else None
+
+    @property
+    @abstractmethod
+    def token_kinds(self) -> tuple[int, int, int]:
+        """Length of the context, size of the vocabulary, id of the padding: what ``sample_tokens`` needs."""
+
+    @abstractmethod
+    def build(self, rows: Rows, stage: Path, options: GraphOptions) -> BuiltGraph:
+        """Write the graph of a tower into the directory ``stage``: of the one that takes ``rows``, images or texts.
+
+        ``rows`` are what it will be checked with: samples and, last, the canary. Build the image tower first. Raises
+        ExportError.
+        """
+
+    @abstractmethod
+    def check_tokenizer(self, tokenizer: Tokenizer, report: Callable[[str], None]) -> None:
+        """Raise ExportError if open_clip, where it is installed, has other token ids than ``tokenizer``."""
+
+
+def is_pixels(rows: Rows) -> bool:
+    """Whether rows are pixels, (N, H, W, 3), and not token ids, (N, L)."""
+    return rows.ndim == 4

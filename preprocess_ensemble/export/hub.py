@@ -1,0 +1,163 @@
+"""The Hugging Face hub: weights and tokenizers come from it, into the cache that open_clip uses as well."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from preprocess_ensemble.errors import first_line
+from preprocess_ensemble.export.model_source import ExportError
+
+_HUB: Final = "https://huggingface.co"
+_TIMEOUT_S: Final = 10.0
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
+
+
+def do_not_wait(report: Callable[[str], None]) -> None:
+    """Tell huggingface_hub to use only its cache if the hub cannot be reached.
+
+    Otherwise it tries each file six times with growing pauses, most of a minute in all, before it fails. It reads the
+    variable when it is imported, so this must run before open_clip is imported.
+    """
+    endpoint = os.environ.get("HF_ENDPOINT", _HUB)
+    try:
+        urllib.request.urlopen(urllib.request.Request(endpoint, method="HEAD"), timeout=_TIMEOUT_S).close()
+    except urllib.error.HTTPError:
+        return  # the hub answers
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        if isinstance(reason, ssl.SSLError):
+            return  # a server answers; huggingface_hub may have other certificates
+        report(f"{endpoint} does not answer ({reason}); looking for the weights in the local cache only")
+        os.environ["HF_HUB_OFFLINE"] = "1"
+
+
+def download_weights(model: str, tag: str, repository: str, file: str) -> Path:
+    """Return the path of ``file`` of the hub's ``repository``, from the cache or downloaded with a progress bar.
+
+    A download that broke off or was killed is continued. Raises ExportError if that fails, or if the file is
+    damaged.
+    """
+    try:
+        import huggingface_hub
+    except ModuleNotFoundError:
+        raise ExportError(
+            "Downloading weights needs huggingface_hub: pip install 'clip-triton[local]', or use a checkpoint file: "
+            f"clip-export --model {model} --pretrained FILE.safetensors"
+        ) from None
+    try:
+        if not isinstance(huggingface_hub.try_to_load_from_cache(repository, file), str):
+            _fetch(repository, file)
+        path = Path(huggingface_hub.hf_hub_download(repository, file))
+    except Exception as error:  # its own errors, those of its HTTP library, or of the file system
+        raise weights_unavailable(model, tag, tried=repository, error=error) from error
+    _verify(path)
+    return path
+
+
+def _fetch(repository: str, file: str) -> None:
+    """Download a file into its place in the hub's cache, where ``hf_hub_download`` finds it.
+
+    Since huggingface_hub 1.18, ``hf_hub_download`` itself starts again after a kill. Its place is named after its
+    SHA-256, so what is there was part of the same file. Raises what huggingface_hub raises.
+    """
+    from filelock import FileLock
+    from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
+    from huggingface_hub.errors import OfflineModeIsEnabled
+    from huggingface_hub.file_download import http_get, repo_folder_name
+    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # documented, but loaded lazily
+
+    url = hf_hub_url(repository, file)
+    try:
+        about = get_hf_file_metadata(url)
+    except OfflineModeIsEnabled:
+        return
+    if about.etag is None or not _SHA256.fullmatch(about.etag):
+        return
+    blob = Path(constants.HF_HUB_CACHE, repo_folder_name(repo_id=repository, repo_type="model"), "blobs", about.etag)
+    blob.parent.mkdir(parents=True, exist_ok=True)
+    partial = blob.with_suffix(".partial")
+    with FileLock(blob.with_suffix(".lock")):
+        if blob.exists():
+            return
+        with partial.open("ab") as target:
+            if about.size is not None and target.tell() > about.size:
+                target.truncate(0)
+            done = target.seek(0, os.SEEK_END)
+            http_get(
+                url,
+                target,
+                resume_size=done,
+                headers=build_hf_headers(),
+                expected_size=about.size,
+                displayed_filename=file,
+            )
+        partial.rename(blob)
+
+
+def _verify(path: Path) -> None:
+    """Compare the file with its SHA-256, which is the name of the cached file that ``path`` links to."""
+    cached = path.resolve()
+    if not _SHA256.fullmatch(cached.name):
+        return
+    with cached.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != cached.name:
+        cached.unlink()
+        raise ExportError(
+            f"The downloaded weights {path.name} are damaged (SHA-256 {found[:8]} instead of {cached.name[:8]}) and "
+            "have been deleted; run the command again."
+        )
+
+
+def download_folder(repository: str, needed: str, optional: str) -> Path:
+    """Return the folder of two files of the hub's ``repository``, of which it may lack the second one.
+
+    Raises what huggingface_hub raises.
+    """
+    import huggingface_hub
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+    # First the one that must be there: without the hub, each takes half a minute to fail.
+    folder = Path(huggingface_hub.hf_hub_download(repository, needed)).parent
+    try:
+        huggingface_hub.hf_hub_download(repository, optional)
+    except LocalEntryNotFoundError:  # the hub may have it
+        raise
+    except EntryNotFoundError:
+        pass
+    return folder
+
+
+def weights_unavailable(model: str, tag: str, *, tried: str, error: BaseException) -> ExportError:
+    """Return the error for pretrained weights that cannot be downloaded, with what can be done instead."""
+    return ExportError(
+        f"The weights {tag!r} of {model} are not in the cache and cannot be downloaded.\n"
+        f"  tried: {tried}\n"
+        f"  got:   {failure(error)}\n"
+        "You can use:\n"
+        f"  a checkpoint file:   clip-export --model {model} --pretrained FILE.safetensors\n"
+        f"  a mirror of the hub: HF_ENDPOINT=https://MIRROR clip-export --model {model} --pretrained {tag}\n"
+        f"  untrained weights:   clip-export --model {model} --pretrained random "
+        "(enough to try everything out, not to judge similarity)"
+    )
+
+
+def failure(error: BaseException) -> str:
+    """Return why a download failed, in one line."""
+    from huggingface_hub.errors import OfflineModeIsEnabled
+
+    root = error
+    while deeper := root.__cause__ or root.__context__:
+        root = deeper
+    if isinstance(root, OfflineModeIsEnabled):
+        # Its own text tells the user to unset a variable that clip-export may have set itself.
+        return "only the cache was searched, because the hub does not answer or HF_HUB_OFFLINE is set"
+    return first_line(root)
