@@ -8,7 +8,12 @@
          error   (N, 1) BYTES        empty, or one sentence for people
          model   (N, 1) BYTES        the passport, the same in each row; made only on request
 
-An image that fails never fails its request, and a malformed request never fails another one in the same batch.
+An image that fails never fails its request, and a malformed request never fails another one in the same batch. Its
+metrics are::
+
+    clip_preprocess_images_total{status}          images by their status: OK, TRUNCATED, ...
+    clip_preprocess_decoded_total{route,decoder}  good images by decode path, and by decoder
+    clip_preprocess_requests_total{rows}          requests by their number of images: 1, 2-4, 5-8, 9-16, ...
 """
 
 from __future__ import annotations
@@ -16,15 +21,25 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 
-from preprocess_ensemble.backends.counters import Counters
-from preprocess_ensemble.backends.preprocess.metrics import PREPROCESS_METRICS, count_images
-from preprocess_ensemble.backends.preprocess.settings import PreprocessSettings
-from preprocess_ensemble.backends.rows import RowsRequest, check_dims, parse, read_passport, text_column
+from preprocess_ensemble.backends.preprocess_settings import PreprocessSettings
+from preprocess_ensemble.backends.rows import (
+    Counters,
+    Increments,
+    RowsRequest,
+    check_dims,
+    log_defects,
+    parse,
+    read_passport,
+    respond,
+    size_class,
+    text_column,
+)
 from preprocess_ensemble.backends.shared_memory import restrict_own_regions
 from preprocess_ensemble.contract import ERROR, IMAGE, PASSPORT, PIXELS, STATUS
 from preprocess_ensemble.imaging import turbojpeg_decoder
@@ -33,10 +48,16 @@ from preprocess_ensemble.imaging.preprocessor import Preprocessed, Preprocessor
 from preprocess_ensemble.imaging.transform import PreprocessConfig
 from preprocess_ensemble.model_repository.passport import Passport
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
 _DECODED_OUTPUTS: Final = frozenset({PIXELS, STATUS, ERROR})
+
+_IMAGES: Final = "clip_preprocess_images_total"
+_DECODED: Final = "clip_preprocess_decoded_total"
+_REQUESTS: Final = "clip_preprocess_requests_total"
+_METRICS: Final = {
+    _IMAGES: "Images by their status",
+    _DECODED: "Good images by how they were decoded: scaled, or else the reason why not",
+    _REQUESTS: "Requests by their number of images",
+}
 
 
 class TritonPythonModel:
@@ -57,7 +78,7 @@ class TritonPythonModel:
             check_dims(config, PIXELS, [*preprocess.size, 3])
         except ValueError as error:
             raise pb_utils.TritonModelException(f"{name}: {error}") from None
-        self._metrics = Counters(pb_utils, PREPROCESS_METRICS, model=name)
+        self._counters = Counters(name, _METRICS)
         # The rows are spread over the cores already; a decoder's own threads would only compete with them.
         limit_decoder_threads()
         at_least = preprocess.decode_at_least if settings.fast_decode else None
@@ -72,52 +93,45 @@ class TritonPythonModel:
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Return a response for each request, in order; the rows of all requests share the threads."""
-        parsed = [
-            parse(request, IMAGE, pb_utils.get_input_tensor_by_name(request, IMAGE), "image file")
-            for request in requests
-        ]
-        decoded = [request.rows if _decodes(request) else () for request in parsed]
-        pixels, rows = self._preprocessor.run(decoded)
-        outcomes, responses = [], []
-        end = 0
-        for request, files in zip(parsed, decoded, strict=True):
-            start, end = end, end + len(files)
-            outcomes.append(rows[start:end])
-            responses.append(self._respond(request, rows[start:end], pixels[start:end]))
-        counted = (images for request, images in zip(parsed, outcomes, strict=True) if _decodes(request))
-        self._metrics.add(count_images(counted))
+        parsed = [parse(request, IMAGE, "image file") for request in requests]
+        pixels, rows = self._preprocessor.run([request.rows if _decodes(request) else () for request in parsed])
+        increments = Increments()
+        responses = []
+        start = 0
+        for request in parsed:
+            outputs: dict[str, npt.NDArray[Any]] = {}
+            if _decodes(request):
+                end = start + len(request.rows)
+                outputs = _decoded(request, rows[start:end], increments) | {PIXELS: pixels[start:end]}
+                start = end
+            if PASSPORT in request.requested:
+                outputs[PASSPORT] = text_column([self._passport_text] * len(request.rows))
+            responses.append(respond(request, outputs))
+        self._counters.add(increments)
         return responses
 
     def finalize(self) -> None:
         """Stop the threads."""
         self._preprocessor.close()
-        self._metrics.close()
-
-    def _respond(self, request: RowsRequest, rows: Sequence[Preprocessed], pixels: npt.NDArray[np.uint8]) -> Any:
-        if request.problem:
-            error = pb_utils.TritonError(request.problem, pb_utils.TritonError.INVALID_ARG)
-            return pb_utils.InferenceResponse(error=error)
-        outputs: dict[str, npt.NDArray[Any]] = {}
-        if _decodes(request):
-            for number, row in enumerate(rows):
-                if row.log:
-                    pb_utils.Logger.log_error(
-                        f"Image {number} of request {request.id} failed with an internal error.\n{row.log}"
-                    )
-            outputs = {
-                PIXELS: pixels,
-                STATUS: np.array([[row.status] for row in rows], dtype=np.int32),
-                ERROR: text_column([row.message for row in rows]),
-            }
-        if PASSPORT in request.requested:
-            outputs[PASSPORT] = text_column([self._passport_text] * len(request.rows))
-        return pb_utils.InferenceResponse(
-            output_tensors=[
-                pb_utils.Tensor(name, array) for name, array in outputs.items() if name in request.requested
-            ]
-        )
+        self._counters.close()
 
 
 def _decodes(request: RowsRequest) -> bool:
     """Whether it asks for anything that needs decoding."""
     return not request.requested.isdisjoint(_DECODED_OUTPUTS)
+
+
+def _decoded(
+    request: RowsRequest, images: Sequence[Preprocessed], increments: Increments
+) -> dict[str, npt.NDArray[Any]]:
+    """Return status and error of the images of one request, which are counted, and logged if they are defects."""
+    increments[_REQUESTS, (("rows", size_class(len(images))),)] += 1
+    for image in images:
+        increments[_IMAGES, (("status", image.status.name),)] += 1
+        if image.decode_path is not None and image.decoder is not None:
+            increments[_DECODED, (("route", image.decode_path.value), ("decoder", image.decoder.value))] += 1
+    log_defects(request, "Image", [image.log for image in images])
+    return {
+        STATUS: np.array([[image.status] for image in images], dtype=np.int32),
+        ERROR: text_column([image.message for image in images]),
+    }

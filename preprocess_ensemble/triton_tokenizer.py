@@ -19,25 +19,30 @@ metrics are::
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from preprocess_ensemble.backends.counters import Counters, Labels, size_class
-from preprocess_ensemble.backends.rows import RowsRequest, check_dims, parse, read_passport, text_column
+from preprocess_ensemble.backends.rows import (
+    Counters,
+    Increments,
+    check_dims,
+    log_defects,
+    parse,
+    read_passport,
+    respond,
+    size_class,
+    text_column,
+)
 from preprocess_ensemble.backends.shared_memory import restrict_own_regions
 from preprocess_ensemble.contract import ERROR, STATUS, TEXT, TOKENS, TRUNCATED
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.model_repository.passport import Passport, PassportError
-from preprocess_ensemble.text.text_input import TokenizedText, tokenize_rows
+from preprocess_ensemble.text.text_input import tokenize_rows
 from preprocess_ensemble.text.tokenizer import Tokenizer, TokenizerConfig
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 _TEXTS: Final = "clip_tokenize_texts_total"
 _LONG: Final = "clip_tokenize_truncated_total"
@@ -67,47 +72,31 @@ class TritonPythonModel:
             self._tokenizer = Tokenizer.load(folder / args["model_version"], tokenizer_config, digests)
         except (ReportedError, ValueError) as error:
             raise pb_utils.TritonModelException(f"{name}: {error}") from None
-        self._metrics = Counters(pb_utils, _METRICS, model=name)
+        self._counters = Counters(name, _METRICS)
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Return a response for each request, in order."""
-        parsed = [
-            parse(request, TEXT, pb_utils.get_input_tensor_by_name(request, TEXT), "text") for request in requests
-        ]
-        increments: Counter[tuple[str, Labels]] = Counter()
+        increments = Increments()
         responses = []
-        for request in parsed:
+        for request in (parse(request, TEXT, "text") for request in requests):
             tokens, texts = tokenize_rows(self._tokenizer, request.rows)
-            responses.append(_response(request, tokens, texts))
             if not request.problem:
                 increments[_REQUESTS, (("rows", size_class(len(texts))),)] += 1
             for text in texts:
                 increments[_TEXTS, (("status", text.status.name),)] += 1
                 if text.truncated:
                     increments[_LONG, ()] += 1
-        self._metrics.add(increments)
+            log_defects(request, "Text", [text.log for text in texts])
+            outputs = {
+                TOKENS: tokens,
+                STATUS: np.array([[text.status] for text in texts], dtype=np.int32),
+                ERROR: text_column([text.message for text in texts]),
+                TRUNCATED: np.array([[text.truncated] for text in texts], dtype=np.bool_),
+            }
+            responses.append(respond(request, outputs))
+        self._counters.add(increments)
         return responses
 
     def finalize(self) -> None:
         """Release the metrics."""
-        self._metrics.close()
-
-
-def _response(request: RowsRequest, tokens: npt.NDArray[np.int32], texts: Sequence[TokenizedText]) -> Any:
-    if request.problem:
-        error = pb_utils.TritonError(request.problem, pb_utils.TritonError.INVALID_ARG)
-        return pb_utils.InferenceResponse(error=error)
-    for number, text in enumerate(texts):
-        if text.log:
-            pb_utils.Logger.log_error(
-                f"Text {number} of request {request.id} failed with an internal error.\n{text.log}"
-            )
-    outputs: dict[str, npt.NDArray[Any]] = {
-        TOKENS: tokens,
-        STATUS: np.array([[text.status] for text in texts], dtype=np.int32),
-        ERROR: text_column([text.message for text in texts]),
-        TRUNCATED: np.array([[text.truncated] for text in texts], dtype=np.bool_),
-    }
-    return pb_utils.InferenceResponse(
-        output_tensors=[pb_utils.Tensor(name, array) for name, array in outputs.items() if name in request.requested]
-    )
+        self._counters.close()

@@ -171,9 +171,16 @@ class LocalTransport(Transport):
         """
         import onnxruntime
 
-        from preprocess_ensemble.runtimes.candidates import coreml, openvino_candidates
         from preprocess_ensemble.runtimes.model import LoadFailed
-        from preprocess_ensemble.runtimes.onnx_session import CPU, CUDA, open_model, open_session, session_options
+        from preprocess_ensemble.runtimes.onnx_session import (
+            CPU,
+            CUDA,
+            coreml,
+            open_model,
+            open_session,
+            session_options,
+        )
+        from preprocess_ensemble.runtimes.openvino_model import openvino_candidates
         from preprocess_ensemble.runtimes.precision import precision_of_environment
         from preprocess_ensemble.runtimes.selection import select
 

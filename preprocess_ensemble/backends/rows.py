@@ -1,17 +1,17 @@
-"""What the two models that Python runs have in common: requests of one file or text per row, and the passport."""
+"""What the models that Python runs have in common: a file or text per row, their answers, metrics and passport."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
+import triton_python_backend_utils as pb_utils
 
 from preprocess_ensemble.model_repository.passport import PassportError
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 
 class RowsRequest(NamedTuple):
@@ -25,8 +25,9 @@ class RowsRequest(NamedTuple):
     """What is wrong with a malformed request, in one sentence for the client."""
 
 
-def parse(request: Any, name: str, tensor: Any, what: str) -> RowsRequest:
-    """Read Triton's ``request``, whose input ``name`` is ``tensor``, None if it has none. ``what`` a row is: "text"."""
+def parse(request: Any, name: str, what: str) -> RowsRequest:
+    """Read the input ``name`` of Triton's ``request``; ``what`` a row is, such as "text"."""
+    tensor = pb_utils.get_input_tensor_by_name(request, name)
     if tensor is None:
         problem = f"The request lacks the input {name}: a BYTES tensor of shape [N, 1], one {what} per row."
         return RowsRequest(request.request_id(), problem=problem)
@@ -38,6 +39,22 @@ def parse(request: Any, name: str, tensor: Any, what: str) -> RowsRequest:
         )
         return RowsRequest(request.request_id(), problem=problem)
     return RowsRequest(request.request_id(), frozenset(request.requested_output_names()), rows[:, 0].tolist())
+
+
+def respond(request: RowsRequest, outputs: Mapping[str, npt.NDArray[Any]]) -> Any:
+    """Return Triton's response: those of ``outputs`` that are requested, or the problem of a malformed request."""
+    if request.problem:
+        return pb_utils.InferenceResponse(error=pb_utils.TritonError(request.problem, pb_utils.TritonError.INVALID_ARG))
+    return pb_utils.InferenceResponse(
+        output_tensors=[pb_utils.Tensor(name, array) for name, array in outputs.items() if name in request.requested]
+    )
+
+
+def log_defects(request: RowsRequest, what: str, logs: Sequence[str]) -> None:
+    """Log the internal errors of rows, each the text at its row's place or empty; ``what`` a row is."""
+    for number, text in enumerate(logs):
+        if text:
+            pb_utils.Logger.log_error(f"{what} {number} of request {request.id} failed with an internal error.\n{text}")
 
 
 def text_column(texts: Sequence[str]) -> npt.NDArray[np.object_]:
@@ -68,3 +85,49 @@ def check_dims(config: Mapping[str, Any], name: str, expected: Sequence[int]) ->
                 f"config.pbtxt says dims {dims} for the output {name} and the exported model needs {[*expected]}; "
                 "run clip-export with this repository again to update it"
             )
+
+
+Increments = Counter[tuple[str, tuple[tuple[str, str], ...]]]
+"""What a batch adds to each counter: its name, and the names and values of its labels."""
+
+
+class Counters:
+    """The metrics of one model instance, in Prometheus' text on the server's metrics port beside Triton's.
+
+    ``descriptions`` has a text for each name. If Triton refuses them, the model ``name`` runs without and logs that.
+    """
+
+    def __init__(self, name: str, descriptions: Mapping[str, str]) -> None:
+        self._families: dict[str, Any] = {}
+        self._metrics: dict[tuple[str, tuple[tuple[str, str], ...]], Any] = {}
+        family = pb_utils.MetricFamily
+        try:
+            self._families = {
+                metric: family(name=metric, description=description, kind=family.COUNTER)
+                for metric, description in descriptions.items()
+            }
+        except pb_utils.TritonModelException as error:
+            pb_utils.Logger.log_warn(f"{name}: running without its own metrics, because Triton refused them: {error}")
+
+    def add(self, increments: Increments) -> None:
+        """Add to the counters: each is a message to the server's process, so count a whole batch first."""
+        for key, count in increments.items() if self._families else ():
+            metric = self._metrics.get(key)
+            if metric is None:
+                name, labels = key
+                metric = self._metrics[key] = self._families[name].Metric(labels=dict(labels))
+            metric.increment(count)
+
+    def close(self) -> None:
+        """Release the metrics, which belong to the server's process, while the server still listens."""
+        self._metrics.clear()
+        self._families = {}
+
+
+def size_class(rows: int) -> str:
+    """Return the range that a number of rows is counted in: 1, 2-4, 5-8, 9-16, ..."""
+    if rows <= 1:
+        return str(rows)
+    most = max(4, 1 << (rows - 1).bit_length())
+    least = 2 if most == 4 else most // 2 + 1
+    return f"{least}-{most}"

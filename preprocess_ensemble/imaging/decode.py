@@ -10,9 +10,6 @@ palette, 1 bit                   to RGB, L: the reference would resize them by n
 YCbCr                            unchanged: the reference resizes it as it is
 float, 32-bit grey, Lab          refused as UNSUPPORTED_FORMAT: nothing in the file says which value is white
 ===============================  =================================================================================
-
-:class:`DecodeError` and :class:`DecodeLimits` are defined in :mod:`~preprocess_ensemble.imaging.limits`, and
-:class:`ImageStatus` in :mod:`preprocess_ensemble.contract`.
 """
 
 from __future__ import annotations
@@ -29,34 +26,18 @@ from PIL import Image
 
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging import turbojpeg_decoder
-from preprocess_ensemble.imaging.formats import identify
+from preprocess_ensemble.imaging.formats import ImageFormat, identify
 from preprocess_ensemble.imaging.jpeg_header import JpegHeader, read_header, scans_within_limit
-from preprocess_ensemble.imaging.limits import DecodeError, DecodeLimits
-from preprocess_ensemble.imaging.orientation import SCALE_INFO, ScaleInfo, apply_transpose, swaps_sides
-from preprocess_ensemble.imaging.pillow_decoder import PillowFile, large_image_lock
+from preprocess_ensemble.imaging.limits import DecodeError as DecodeError
+from preprocess_ensemble.imaging.limits import DecodeLimits as DecodeLimits
+from preprocess_ensemble.imaging.orientation import SCALE_INFO as SCALE_INFO
+from preprocess_ensemble.imaging.orientation import ScaleInfo, apply_transpose, swaps_sides
+from preprocess_ensemble.imaging.pillow_decoder import PillowFile
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from preprocess_ensemble.imaging.formats import ImageFormat
-    from preprocess_ensemble.imaging.turbojpeg_decoder import TurboJpeg
-
-__all__ = (
-    "SCALE_INFO",
-    "DecodeError",
-    "DecodeLimits",
-    "DecodePath",
-    "Decoded",
-    "Decoder",
-    "ImageStatus",
-    "ScaleInfo",
-    "decode",
-    "decode_image",
-    "identify",
-    "quiet_libraries",
-    "suffices_for",
-)
 
 _DEFAULT_LIMITS: Final = DecodeLimits()
 
@@ -189,11 +170,16 @@ def _decode(
     transpose = opened.transpose if opened is not None else None
     decode_path, scale = _plan(header, transpose, at_least)
     turbojpeg = turbojpeg_decoder.installed()
-    if header is not None and turbojpeg is not None and _suits(turbojpeg, data, header, limits, scale=scale):
+    if (
+        header is not None
+        and turbojpeg is not None
+        and (scale > 1 or turbojpeg.is_exact(header))
+        and _is_within(limits, header, data)
+    ):
         if scale == 1 and transpose is None and out is not None and out.shape == (header.height, header.width, 3):
             if turbojpeg.decode_into(data, out):
                 return Decoded(image=None, decode_path=decode_path, decoder=Decoder.TURBOJPEG)
-        elif (image := _decode_with(turbojpeg, data, header, scale, luma)) is not None:
+        elif (image := turbojpeg.decode(data, header, scale, luma=luma)) is not None:
             image = apply_transpose(image, transpose)
             return Decoded(image=image, decode_path=decode_path, decoder=Decoder.TURBOJPEG)
     file = opened or PillowFile(data, image_format, limits)
@@ -223,8 +209,8 @@ def _plan(
     return DecodePath.SMALL, 1
 
 
-def _suits(turbojpeg: TurboJpeg, data: bytes, header: JpegHeader, limits: DecodeLimits, *, scale: int) -> bool:
-    """Whether the library may decode the file; Pillow gets a file that breaks a limit, and names the limit."""
+def _is_within(limits: DecodeLimits, header: JpegHeader, data: bytes) -> bool:
+    """Whether a file keeps the limits; Pillow gets the others, and names the limit."""
     pixels = header.width * header.height
     ratio = max(header.width, header.height) / min(header.width, header.height)
     return (
@@ -232,24 +218,7 @@ def _suits(turbojpeg: TurboJpeg, data: bytes, header: JpegHeader, limits: Decode
         and pixels <= limits.max_pixels
         and ratio <= limits.max_side_ratio
         and (not header.is_progressive or scans_within_limit(data, pixels))
-        and (scale > 1 or turbojpeg.is_exact(header))
     )
-
-
-def _decode_with(turbojpeg: TurboJpeg, data: bytes, header: JpegHeader, scale: int, luma: bool) -> Image.Image | None:
-    # A progressive file is held in memory as a whole, at any scale.
-    size = header.width * header.height // (1 if header.is_progressive else scale**2)
-    with large_image_lock(size):
-        pixels = turbojpeg.decode(data, header, scale, luma=luma)
-    if pixels is None:
-        return None
-    height, width, channels = pixels.shape
-    mode = "L" if channels == 1 else "RGB"
-    image = Image.frombuffer(mode, (width, height), pixels, "raw", mode, 0, 1)
-    if scale > 1:
-        box = (0, 0, header.width / scale, header.height / scale)
-        image.info[SCALE_INFO] = ScaleInfo((header.width, header.height), box)
-    return image
 
 
 _quiet_lock: Final = threading.Lock()

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib.util import find_spec
 from io import BytesIO
-from typing import IO, TYPE_CHECKING, Final, NamedTuple
+from typing import IO, Final, NamedTuple
 
 from PIL import (
     AvifImagePlugin,
@@ -33,8 +32,7 @@ from PIL import (
 
 from preprocess_ensemble.imaging.jpeg_xl import JxlFile
 
-if TYPE_CHECKING:
-    _Opener = Callable[[IO[bytes]], ImageFile.ImageFile]
+_Opener = Callable[[IO[bytes]], ImageFile.ImageFile]
 
 _HEAD_BYTES: Final = 512
 
@@ -56,8 +54,7 @@ _PILLOW_HEIF: Final = Plugin("pillow_heif", "pillow-heif")
 _PILLOW_JXL: Final = Plugin("pillow_jxl", "pillow-jxl-plugin")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ImageFormat:
+class ImageFormat(NamedTuple):
     """One format; ``opener`` is None if the format is recognised but not read."""
 
     name: str
@@ -91,7 +88,7 @@ class ImageFormat:
 def _format(
     name: str, signature: bytes, opener: _Opener | None = None, needs: str | Plugin | None = None
 ) -> ImageFormat:
-    return ImageFormat(name=name, signature=re.compile(signature, re.DOTALL), opener=opener, needs=needs)
+    return ImageFormat(name, re.compile(signature, re.DOTALL), opener, needs)
 
 
 def _open_heif(source: IO[bytes]) -> ImageFile.ImageFile:

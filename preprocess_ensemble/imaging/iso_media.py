@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from preprocess_ensemble.contract import ImageStatus
-from preprocess_ensemble.imaging.limits import DecodeError
+from preprocess_ensemble.imaging.limits import check_count
 
 _MOST_BOXES: Final = 10_000
 """A photo of 48 megapixels has about 200: most are its tiles."""
@@ -214,12 +213,12 @@ class _Reader:
     def _counted(self, found: Iterator[Box]) -> Iterator[Box]:
         for box in found:
             self._boxes += 1
-            _check(self._boxes, _MOST_BOXES, "boxes")
+            check_count(self._boxes, _MOST_BOXES, "image file", "boxes")
             yield box
 
     def _count_references(self, count: int) -> None:
         self._references += count
-        _check(self._references, _MOST_REFERENCES, "references")
+        check_count(self._references, _MOST_REFERENCES, "image file", "references")
 
     def _number(self, position: int, size: int) -> int:
         return _number(self._data, position, size)
@@ -227,8 +226,3 @@ class _Reader:
 
 def _number(data: bytes, position: int, size: int) -> int:
     return int.from_bytes(data[position : position + size], "big")
-
-
-def _check(count: int, limit: int, parts: str) -> None:
-    if count > limit:
-        raise DecodeError(ImageStatus.LIMIT, f"The image file has more than {limit:,} {parts}, which is the limit.")

@@ -16,7 +16,7 @@ from PIL import ExifTags, Image, ImageFile, JpegImagePlugin
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging.iso_media import Box, file_boxes
 from preprocess_ensemble.imaging.jpeg_header import count_scans, scans_within_limit
-from preprocess_ensemble.imaging.limits import DecodeError, unsupported_variant
+from preprocess_ensemble.imaging.limits import DecodeError, check_count, unsupported_variant
 
 CONTAINER: Final = b"\0\0\0\x0cJXL \r\n\x87\n"
 """How a JPEG XL file begins that has boxes; all others are a bare codestream."""
@@ -146,10 +146,8 @@ def _decode(data: bytes) -> tuple[Any, ...]:
 
 def _boxes(data: bytes) -> Iterator[Box]:
     """Yield the boxes of a container. Raises :class:`DecodeError` (LIMIT) for too many."""
-    for number, box in enumerate(file_boxes(data) if data.startswith(CONTAINER) else ()):
-        if number == _MOST_BOXES:
-            message = f"The JPEG XL file has more than {_MOST_BOXES:,} boxes, which is the limit."
-            raise DecodeError(ImageStatus.LIMIT, message)
+    for number, box in enumerate(file_boxes(data) if data.startswith(CONTAINER) else (), start=1):
+        check_count(number, _MOST_BOXES, "JPEG XL file", "boxes")
         yield box
 
 

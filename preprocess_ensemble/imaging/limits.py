@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Final
 
 from preprocess_ensemble.contract import ImageStatus
+
+_LARGE_PIXELS: Final = 32_000_000
+"""More than most cameras make; 0.4 GB with alpha, which is the most that each thread holds at a time."""
+_large_image_lock: Final = threading.Lock()
 
 
 class DecodeError(ValueError):
@@ -14,6 +23,12 @@ class DecodeError(ValueError):
         super().__init__(message)
         self.status = status
         self.message = message
+
+
+def check_count(count: int, limit: int, whole: str, parts: str) -> None:
+    """Raise :class:`DecodeError` (LIMIT) if ``whole``, such as "PNG file", has more ``parts`` than ``limit``."""
+    if count > limit:
+        raise DecodeError(ImageStatus.LIMIT, f"The {whole} has more than {limit:,} {parts}, which is the limit.")
 
 
 def unsupported_variant(format_name: str) -> DecodeError:
@@ -61,3 +76,30 @@ class DecodeLimits:
                 raise ValueError(f"{name} must be at least 1, not {value}.")
         if not self.max_decode_s > 0:
             raise ValueError(f"max_decode_s must be above 0, not {self.max_decode_s}.")
+
+
+class _Waited(threading.local):
+    seconds = 0.0
+
+
+_waited: Final = _Waited()
+
+
+@contextmanager
+def large_image_lock(pixels: int) -> Iterator[None]:
+    """Hold a lock while an image of ``pixels`` is decoded, so that large ones are decoded one at a time.
+
+    A batch of large images then needs the memory of one. For smaller images this does nothing.
+    """
+    if pixels <= _LARGE_PIXELS:
+        yield
+        return
+    start = time.monotonic()
+    with _large_image_lock:
+        _waited.seconds += time.monotonic() - start
+        yield
+
+
+def time_without_lock() -> float:
+    """Return a time in seconds that passes as on a clock, except while the calling thread waits for that lock."""
+    return time.monotonic() - _waited.seconds

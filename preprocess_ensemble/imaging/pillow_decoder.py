@@ -6,11 +6,7 @@ import io
 import re
 import struct
 import sys
-import threading
-import time
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -20,7 +16,13 @@ from PIL import ExifTags, Image, ImageFile, TiffImagePlugin
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging.iso_media import read_iso_media
 from preprocess_ensemble.imaging.jpeg_header import count_scans, scans_within_limit
-from preprocess_ensemble.imaging.limits import DecodeError, unsupported_variant
+from preprocess_ensemble.imaging.limits import (
+    DecodeError,
+    DecodeLimits,
+    check_count,
+    large_image_lock,
+    unsupported_variant,
+)
 from preprocess_ensemble.imaging.orientation import SCALE_INFO, ScaleInfo, apply_transpose, transpose_for
 from preprocess_ensemble.imaging.structure_limits import (
     check_parts,
@@ -32,7 +34,6 @@ from preprocess_ensemble.imaging.structure_limits import (
 
 if TYPE_CHECKING:
     from preprocess_ensemble.imaging.formats import ImageFormat
-    from preprocess_ensemble.imaging.limits import DecodeLimits
 
 _JPEG_END: Final = b"\xff\xd9"
 
@@ -71,42 +72,11 @@ _YCBCR_SUBSAMPLING: Final = 530
 
 patch_pillow_tags()
 
-_LARGE_PIXELS: Final = 32_000_000
-"""More than most cameras make; 0.4 GB with alpha, which is the most that each thread holds at a time."""
-_large_image_lock: Final = threading.Lock()
-
 # Pillow has no exception class of its own for a variant that it cannot read.
 _UNSUPPORTED_VARIANT: Final = re.compile(
     r"unsupported|not supported|unknown pixel mode|unknown data organization|cannot handle|unrecogni[sz]ed image mode",
     re.IGNORECASE,
 )
-
-
-@contextmanager
-def large_image_lock(pixels: int) -> Iterator[None]:
-    """Hold a lock while an image of ``pixels`` is decoded, so that large ones are decoded one at a time.
-
-    A batch of large images then needs the memory of one. For smaller images this does nothing.
-    """
-    if pixels <= _LARGE_PIXELS:
-        yield
-        return
-    start = time.monotonic()
-    with _large_image_lock:
-        _waited.seconds += time.monotonic() - start
-        yield
-
-
-def time_without_lock() -> float:
-    """Return a time in seconds that passes as on a clock, except while the calling thread waits for that lock."""
-    return time.monotonic() - _waited.seconds
-
-
-class _Waited(threading.local):
-    seconds = 0.0
-
-
-_waited: Final = _Waited()
 
 
 class PillowFile:
@@ -199,9 +169,7 @@ class PillowFile:
                 f"the limit is {limits.max_side_ratio:g}."
             )
             raise DecodeError(ImageStatus.LIMIT, message)
-        if count_frames(image, data, limits.max_frames) > limits.max_frames:
-            message = f"The image has more than {limits.max_frames:,} frames, which is the limit."
-            raise DecodeError(ImageStatus.LIMIT, message)
+        check_count(count_frames(image, data, limits.max_frames), limits.max_frames, "image", "frames")
         metadata_bytes = sum(len(value) for value in image.info.values() if isinstance(value, bytes | str))
         if metadata_bytes > limits.max_metadata_bytes:
             message = (
@@ -261,7 +229,7 @@ class PillowFile:
         """Whether the file is shorter than its reader asked for, or than its own structure claims."""
         # Some readers take the whole file at once, so only the structure can tell.
         data = self._source.getvalue()
-        return self._source.ran_out or structure_end(self._format, image, data) > len(data)
+        return self._source.ran_out or structure_end(self._format.name, image, data) > len(data)
 
 
 class _Source(io.BytesIO):

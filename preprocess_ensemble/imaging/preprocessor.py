@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.cores import usable_cores
-from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, decode_image, identify, quiet_libraries
+from preprocess_ensemble.imaging.decode import DecodePath, Decoder, decode_image, quiet_libraries
+from preprocess_ensemble.imaging.formats import identify
+from preprocess_ensemble.imaging.limits import DecodeError, DecodeLimits
 from preprocess_ensemble.imaging.time_budget import DecodeTimeBudget
-from preprocess_ensemble.imaging.transform import preprocess
-from preprocess_ensemble.imaging.worker_pool import WorkerPool
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from preprocess_ensemble.imaging.decode import DecodePath, Decoder
-    from preprocess_ensemble.imaging.transform import PreprocessConfig
+from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
 
 _INTERNAL_MESSAGE: Final = "The image could not be processed because of an internal error; the log has the details."
 
@@ -41,8 +38,8 @@ class Preprocessed(NamedTuple):
 class Preprocessor:
     """Decodes, resizes and crops images in threads. An image that fails does not affect any other.
 
-    ``threads`` is their number; None means one for each core that this process may use. ``fast_decode`` decodes large
-    JPEG files at reduced size, as far as the model's input allows.
+    ``threads`` is their number, the one that calls :meth:`run` included; None means one for each core that this process
+    may use. ``fast_decode`` decodes large JPEG files at reduced size, as far as the model's input allows.
     """
 
     def __init__(
@@ -56,7 +53,8 @@ class Preprocessor:
         self._config = config
         self._limits = limits or DecodeLimits()
         self._at_least = config.decode_at_least if fast_decode else None
-        self._pool = WorkerPool(threads or usable_cores(), "clip decode")
+        self._threads = threads or usable_cores()
+        self._helpers = ThreadPoolExecutor(max(1, self._threads - 1), thread_name_prefix="clip decode")
 
     def run(self, requests: Sequence[Sequence[bytes]]) -> tuple[npt.NDArray[np.uint8], list[Preprocessed]]:
         """Preprocess the files of several requests, which share the threads but not the time to decode.
@@ -70,15 +68,29 @@ class Preprocessor:
             images += [(file, budget) for file in request]
         # One array for all requests: one for each took a twentieth more processor time per image.
         pixels = np.empty((len(images), *self._config.size, 3), dtype=np.uint8)
+        outcomes = [Preprocessed(ImageStatus.INTERNAL)] * len(images)
+        # `next` is one step under Python's lock, so no two threads get the same place.
+        places = iter(range(len(images)))
+
+        def work() -> None:
+            for place in places:
+                outcomes[place] = self._preprocess(*images[place], pixels[place])
+
+        # `ThreadPoolExecutor.map` wakes threads for each item, which cost a quarter of the rate with two threads on two
+        # cores and 1.6 ms per image. Here each is woken once, and none for a single image.
         with quiet_libraries():
-            return pixels, self._pool.map(self._preprocess, list(zip(images, pixels, strict=True)))
+            helpers = [self._helpers.submit(work) for _ in range(min(self._threads, len(images)) - 1)]
+            try:
+                work()
+            finally:
+                wait(helpers)
+        return pixels, outcomes
 
     def close(self, *, wait: bool = True) -> None:
         """Stop the threads; without ``wait``, return while they finish the images in progress."""
-        self._pool.close(wait=wait)
+        self._helpers.shutdown(wait=wait)
 
-    def _preprocess(self, task: tuple[tuple[bytes, DecodeTimeBudget], npt.NDArray[np.uint8]]) -> Preprocessed:
-        (file, budget), pixels = task
+    def _preprocess(self, file: bytes, budget: DecodeTimeBudget, pixels: npt.NDArray[np.uint8]) -> Preprocessed:
         try:
             image_format = identify(file)
             with budget.limits_for(file, image_format) as limits:

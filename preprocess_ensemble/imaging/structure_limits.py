@@ -10,20 +10,15 @@ from __future__ import annotations
 import io
 import struct
 from collections.abc import Iterator
-from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
+from typing import IO, Any, Final, NamedTuple
 
 import PIL
-from PIL import GifImagePlugin, TiffImagePlugin
+from PIL import GifImagePlugin, ImageFile, TiffImagePlugin
 
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging.iso_media import read_iso_media
 from preprocess_ensemble.imaging.jpeg_xl import CONTAINER
-from preprocess_ensemble.imaging.limits import DecodeError
-
-if TYPE_CHECKING:
-    from PIL import ImageFile
-
-    from preprocess_ensemble.imaging.formats import ImageFormat
+from preprocess_ensemble.imaging.limits import DecodeError, check_count
 
 _MAX_READS: Final = 10_000
 """For a header. A camera's takes a few hundred; a GIF with 400 KB of XMP, in blocks of 85 bytes, takes 10,000."""
@@ -60,19 +55,19 @@ def check_parts(name: str, data: bytes, max_pixels: int) -> None:
     """
     if name == "PNG":
         pixel_chunks, others = _count_chunks(data)
-        _check_count(pixel_chunks, _MAX_PIXEL_CHUNKS, "PNG file", "chunks of pixels")
-        _check_count(others, _MAX_CHUNKS, "PNG file", "chunks besides its pixels")
+        check_count(pixel_chunks, _MAX_PIXEL_CHUNKS, "PNG file", "chunks of pixels")
+        check_count(others, _MAX_CHUNKS, "PNG file", "chunks besides its pixels")
     elif name == "TIFF":
-        _check_count(_tiles(data), _MAX_TILES, "TIFF file", "strips or tiles")
+        check_count(_tiles(data), _MAX_TILES, "TIFF file", "strips or tiles")
     elif name == "PPM" and data.startswith(_PLAIN_PPM):
-        _check_count(data.count(b"#"), _MAX_COMMENTS, "PPM file", "comments")
+        check_count(data.count(b"#"), _MAX_COMMENTS, "PPM file", "comments")
     elif name in _ISO_MEDIA:
         media = read_iso_media(data)
         names = {box.name for box in media.top_level}
         if b"moov" in names and b"meta" not in names:
             message = f"The {name} file is an image sequence without a still picture, which cannot be read here."
             raise DecodeError(ImageStatus.UNSUPPORTED_FORMAT, message)
-        _check_count(media.stored_bytes, _STORED_SHARE * len(data), f"{name} file", "bytes in its parts together")
+        check_count(media.stored_bytes, _STORED_SHARE * len(data), f"{name} file", "bytes in its parts together")
         most = _DECODED_SHARE * max_pixels
         if (pixels := media.decoded_pixels(data, most)) > most:
             total = f"{pixels / 1e6:,.1f} megapixels in all"
@@ -82,13 +77,8 @@ def check_parts(name: str, data: bytes, max_pixels: int) -> None:
 
 def check_reads(reads: int, read_bytes: int, max_bytes: int) -> None:
     """Raise :class:`DecodeError` (LIMIT) for a header that took too many reads, or more bytes than ``max_bytes``."""
-    _check_count(reads, _MAX_READS, "image's header", "parts")
-    _check_count(read_bytes, max_bytes, "image's header", "bytes")
-
-
-def _check_count(count: int, limit: int, whole: str, parts: str) -> None:
-    if count > limit:
-        raise DecodeError(ImageStatus.LIMIT, f"The {whole} has more than {limit:,} {parts}, which is the limit.")
+    check_count(reads, _MAX_READS, "image's header", "parts")
+    check_count(read_bytes, max_bytes, "image's header", "bytes")
 
 
 def _count_chunks(data: bytes) -> tuple[int, int]:
@@ -190,14 +180,14 @@ def _count_gif_frames(data: bytes, at_most: int) -> int:
     return max(1, frames)
 
 
-def structure_end(image_format: ImageFormat, image: ImageFile.ImageFile | None, data: bytes) -> int:
+def structure_end(name: str, image: ImageFile.ImageFile | None, data: bytes) -> int:
     """Return the length in bytes that the file's own structure claims, or 0 for formats without such a claim.
 
-    ``image`` is the opened file, or None if it could not be opened.
+    ``name`` is its format's, and ``image`` the opened file, or None if it could not be opened.
     """
-    if image_format.name == "WebP":
+    if name == "WebP":
         return 8 + int.from_bytes(data[4:8], "little")
-    if image_format.name in _ISO_MEDIA or data.startswith(CONTAINER):
+    if name in _ISO_MEDIA or data.startswith(CONTAINER):
         return _iso_boxes_end(data)
     if isinstance(image, TiffImagePlugin.TiffImageFile):
         return _tiff_pixels_end(image)
@@ -261,7 +251,7 @@ def patch_pillow_tags() -> None:
 
     Without this limit, 1 MB of TIFF, or of EXIF in any format, took up to 64 GB: all tags may point at the same bytes,
     and each gets a copy. Some formats read their EXIF while the file is opened, so the limit cannot be set anywhere
-    else. Pillow 13 needs Python 3.11, and Triton 24.10 has 3.10.
+    else.
     """
     if int(PIL.__version__.partition(".")[0]) >= 13:
         return

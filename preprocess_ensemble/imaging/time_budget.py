@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from preprocess_ensemble.contract import ImageStatus
-from preprocess_ensemble.imaging.limits import DecodeError, DecodeLimits
-from preprocess_ensemble.imaging.pillow_decoder import time_without_lock
+from preprocess_ensemble.imaging.limits import DecodeError, DecodeLimits, time_without_lock
 
 if TYPE_CHECKING:
     from preprocess_ensemble.imaging.formats import ImageFormat
@@ -23,27 +22,20 @@ _OVERDRAFT_S: Final = 50.0
 class DecodeTimeBudget:
     """Processor time that one request may still spend on large images. Each request has its own.
 
-    Several threads may use it at once. ``clock`` returns the processor time of the calling thread in seconds, and
-    ``elapsed`` the time that passes, for decoders that compute in threads of their own: the one of HEIC always does.
+    Several threads may use it at once.
     """
 
-    def __init__(
-        self,
-        limits: DecodeLimits,
-        *,
-        clock: Callable[[], float] = time.thread_time,
-        elapsed: Callable[[], float] = time_without_lock,
-    ) -> None:
+    def __init__(self, limits: DecodeLimits) -> None:
         self._limits = limits
         self._left_s = limits.max_decode_s
-        self._clock, self._elapsed = clock, elapsed
         self._lock = threading.Lock()
 
     @contextmanager
     def limits_for(self, file: bytes, image_format: ImageFormat | None) -> Iterator[DecodeLimits]:
         """Return limits for the image in ``file``, and charge what the calling thread computes in the block.
 
-        Waiting for the images of other requests is free. Raises :class:`DecodeError` (LIMIT) for an image over
+        For a decoder that computes in threads of its own, as that of HEIC does, it is the time that passes. Waiting for
+        the images of other requests is free. Raises :class:`DecodeError` (LIMIT) for an image over
         ``always_pixels`` once the budget is spent, and for every image once it is overdrawn by 50 s. Images in
         progress are finished, so a request may decode one image more in each thread.
         """
@@ -57,7 +49,7 @@ class DecodeTimeBudget:
             raise DecodeError(ImageStatus.LIMIT, message)
         if is_spent:
             limits = replace(limits, max_pixels=min(limits.max_pixels, limits.always_pixels))
-        clock = self._elapsed if image_format is not None and image_format.has_own_threads else self._clock
+        clock = time_without_lock if image_format is not None and image_format.has_own_threads else time.thread_time
         start = clock()
         try:
             yield limits

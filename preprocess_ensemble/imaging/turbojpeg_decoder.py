@@ -16,17 +16,15 @@ from __future__ import annotations
 import ctypes
 import io
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image
 
-from preprocess_ensemble.imaging.jpeg_header import Sampling, read_header
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from preprocess_ensemble.imaging.jpeg_header import JpegHeader
+from preprocess_ensemble.imaging.jpeg_header import JpegHeader, Sampling, read_header
+from preprocess_ensemble.imaging.limits import large_image_lock
+from preprocess_ensemble.imaging.orientation import SCALE_INFO, ScaleInfo
 
 _PIXEL_FORMATS: Final = {3: 0, 1: 6}
 """Channels -> TJPF_RGB or TJPF_GRAY of turbojpeg.h."""
@@ -69,16 +67,24 @@ class TurboJpeg:
         """Whether a decode at full size gives the very pixels of Pillow."""
         return header.sampling in self._exact_samplings
 
-    def decode(
-        self, data: bytes, header: JpegHeader, scale: int = 1, *, luma: bool = False
-    ) -> npt.NDArray[np.uint8] | None:
-        """Decode a plain file to grey or RGB at 1/``scale`` (1, 2, 4 or 8); with ``luma`` to grey in any case.
+    def decode(self, data: bytes, header: JpegHeader, scale: int = 1, *, luma: bool = False) -> Image.Image | None:
+        """Decode a plain file to L or RGB at 1/``scale`` (1, 2, 4 or 8); with ``luma`` to L in any case.
 
-        Returns uint8 (ceil(H / scale), ceil(W / scale), 1 or 3), or None if the file should be left to Pillow.
+        Returns an image of ceil(W / scale) x ceil(H / scale) pixels as they are stored, with its :class:`ScaleInfo` if
+        it is scaled, or None if the file should be left to Pillow.
         """
-        channels = 1 if luma else len(header.sampling)
-        pixels = np.empty((-(-header.height // scale), -(-header.width // scale), channels), np.uint8)
-        return pixels if self.decode_into(data, pixels) else None
+        width, height = -(-header.width // scale), -(-header.height // scale)
+        mode = "L" if luma or len(header.sampling) == 1 else "RGB"
+        pixels = np.empty((height, width, len(mode)), np.uint8)
+        # A progressive file is held in memory as a whole, at any scale.
+        with large_image_lock(header.width * header.height // (1 if header.is_progressive else scale**2)):
+            if not self.decode_into(data, pixels):
+                return None
+        image = Image.frombuffer(mode, (width, height), pixels, "raw", mode, 0, 1)
+        if scale > 1:
+            box = (0, 0, header.width / scale, header.height / scale)
+            image.info[SCALE_INFO] = ScaleInfo((header.width, header.height), box)
+        return image
 
     def decode_into(self, data: bytes, out: npt.NDArray[np.uint8]) -> bool:
         """Decode to ``out``, C-contiguous uint8 (H, W, 1 or 3), at the largest scale at which the picture fits.
@@ -105,9 +111,9 @@ class TurboJpeg:
         Image.fromarray(noise).convert(mode).save(buffer, "JPEG", quality=80, **options)
         header = read_header(buffer.getvalue())
         assert header is not None
-        pixels = self.decode(buffer.getvalue(), header)
+        decoded = self.decode(buffer.getvalue(), header)
         with Image.open(buffer) as expected:
-            return pixels is not None and np.array_equal(pixels.squeeze(), np.asarray(expected))
+            return decoded is not None and decoded.tobytes() == expected.tobytes()
 
 
 @cache

@@ -1,8 +1,8 @@
-"""An open model, whichever runtime runs it."""
+"""An open model, and what may run it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -24,9 +24,12 @@ class Session(Protocol):
     """Runs a model; ``onnxruntime.InferenceSession`` is one. Call it from one thread at a time."""
 
     def run(
-        self, output_names: Sequence[str], input_feed: Mapping[str, npt.NDArray[Any]], /
+        self, output_names: Sequence[str], input_feed: Mapping[str, npt.NDArray[Any]], run_options: Any = None, /
     ) -> Sequence[npt.NDArray[Any]]:
-        """Return the outputs of these names, in their order. Raises what the runtime raises."""
+        """Return the outputs of these names, in their order. Raises what the runtime raises.
+
+        ``run_options`` are an ``onnxruntime.RunOptions``, which other runtimes ignore.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,3 +46,21 @@ class OpenModel:
 
     def __str__(self) -> str:
         return ", ".join(filter(None, (self.runtime, self.precision)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A runtime that may run a model in place of ONNX Runtime on the CPU."""
+
+    runtime: str
+    precision: str
+    """``"fp32"`` or ``"bf16"``; empty if the runtime decides."""
+    version: str = ""
+    """Of the installed runtime; empty if it is that of ONNX Runtime, or if none is installed."""
+    open: Callable[[], OpenModel]
+    """Raises RuntimeUnusable if it cannot be used here."""
+
+    @property
+    def name(self) -> str:
+        """Such as ``"OpenVINO bf16"``."""
+        return f"{self.runtime} {self.precision}".strip()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from preprocess_ensemble.cores import model_threads, usable_cores
 from preprocess_ensemble.errors import first_line
-from preprocess_ensemble.runtimes.model import LoadFailed, OpenModel
+from preprocess_ensemble.runtimes.model import Candidate, LoadFailed, OpenModel, RuntimeUnusable
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, SessionOptions
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 CPU: Final = "CPUExecutionProvider"
 CUDA: Final = "CUDAExecutionProvider"
+
+_COREML: Final = "CoreMLExecutionProvider"
+_COREML_PROVIDERS: Final = ((_COREML, {"ModelFormat": "MLProgram"}), CPU)
+"""The CPU runs what CoreML does not take. MLProgram keeps fp32 where the older format rounds to fp16."""
 
 
 def session_options(threads: int | None = None) -> SessionOptions:
@@ -66,3 +70,17 @@ def open_model(session: InferenceSession, passport: Passport | None) -> OpenMode
         settings=f"{usable_cores()} cores, {threads} threads, {options.graph_optimization_level.name}, "
         f"{options.execution_mode.name}",
     )
+
+
+def coreml(file: Path) -> Candidate:
+    """Return CoreML, the neural engine of Macs, for the model ``file``. Not tested on a Mac: the check decides."""
+
+    def open_coreml() -> OpenModel:
+        import onnxruntime
+
+        if _COREML not in onnxruntime.get_available_providers():
+            raise RuntimeUnusable("the installed ONNX Runtime does not have it")
+        session = open_session(file, providers=_COREML_PROVIDERS)
+        return OpenModel(session=session, runtime=f"ONNX Runtime {onnxruntime.__version__} with CoreML", precision="")
+
+    return Candidate(runtime="CoreML", precision="", open=open_coreml)

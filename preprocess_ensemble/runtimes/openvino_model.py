@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from preprocess_ensemble.errors import first_line
-from preprocess_ensemble.runtimes.model import LoadFailed, OpenModel, RuntimeUnusable
+from preprocess_ensemble.runtimes.model import Candidate, LoadFailed, OpenModel, RuntimeUnusable
+from preprocess_ensemble.runtimes.processor import has_bf16
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -23,7 +26,9 @@ class OpenVinoSession:
     def __init__(self, compiled: Any) -> None:
         self._compiled = compiled
 
-    def run(self, output_names: Sequence[str], input_feed: Mapping[str, npt.NDArray[Any]], /) -> list[npt.NDArray[Any]]:
+    def run(
+        self, output_names: Sequence[str], input_feed: Mapping[str, npt.NDArray[Any]], run_options: Any = None, /
+    ) -> list[npt.NDArray[Any]]:
         """Return the outputs of these names, in their order. Raises what OpenVINO raises."""
         results = self._compiled(dict(input_feed))
         return [results[name] for name in output_names]
@@ -57,3 +62,21 @@ def open_openvino(file: Path, *, precision: str, threads: int = 0) -> OpenModel:
         raise RuntimeUnusable(f"OpenVINO computes in {computes_in} on this processor, not in {_HINTS[precision]}")
     version = str(openvino.__version__).partition("-")[0]
     return OpenModel(session=OpenVinoSession(compiled), runtime=f"OpenVINO {version}", precision=precision)
+
+
+def openvino_candidates(file: Path, *, threads: int) -> tuple[Candidate, Candidate]:
+    """Return OpenVINO in bf16 and in fp32 for the model ``file``; ``threads`` as in :func:`open_openvino`."""
+    version = ""
+    with suppress(metadata.PackageNotFoundError):
+        version = metadata.version("openvino")
+
+    def candidate(precision: str) -> Candidate:
+        def open_model() -> OpenModel:
+            # First, because importing OpenVINO takes half a second.
+            if precision == "bf16" and not has_bf16():
+                raise RuntimeUnusable("this processor has neither avx512_bf16 nor amx_bf16")
+            return open_openvino(file, precision=precision, threads=threads)
+
+        return Candidate(runtime="OpenVINO", precision=precision, version=version, open=open_model)
+
+    return candidate("bf16"), candidate("fp32")

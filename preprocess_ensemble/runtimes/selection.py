@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Final
 from preprocess_ensemble.errors import ReportedError, first_line
 from preprocess_ensemble.runtimes.agreement import AgreementCheck, Disagreement
 from preprocess_ensemble.runtimes.choices import Choice, Choices
-from preprocess_ensemble.runtimes.model import LoadFailed, OpenModel, RuntimeUnusable
+from preprocess_ensemble.runtimes.model import Candidate, LoadFailed, OpenModel, RuntimeUnusable
 from preprocess_ensemble.runtimes.timing import CONTENDED, Timer, Timing, time_against
 
 if TYPE_CHECKING:
     from preprocess_ensemble.model_repository.passport import Passport
-    from preprocess_ensemble.runtimes.candidates import Candidate
     from preprocess_ensemble.runtimes.precision import Precision
 
 _TIE: Final = 1.03
@@ -72,10 +71,12 @@ def select(
         return Selection(model=reference, reason=reason)
     if precision == "fp32":
         return Selection(model=reference, reason="fp32 was asked for")
-    search = _Search(reference, passport, tokenizer, candidates, choices or Choices(), timer or Timer())
+    search = _Search(reference, passport, tokenizer, {candidate.name: candidate for candidate in candidates})
     if precision == "bf16":
         return search.demanded(precision)
-    return search.fastest() if candidates else Selection(model=reference, reason=_NOTHING_ELSE)
+    if not candidates:
+        return Selection(model=reference, reason=_NOTHING_ELSE)
+    return search.fastest(choices or Choices(), timer or Timer())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,63 +93,53 @@ class _Opened:
         return f"cosine to fp32 on this processor at least {self.cosine:.6f}"
 
 
+@dataclass(frozen=True)
 class _Search:
     """Opens candidates, compares them with the reference, and keeps why some cannot be used."""
 
-    def __init__(
-        self,
-        reference: OpenModel,
-        passport: Passport,
-        tokenizer: Path | None,
-        candidates: Sequence[Candidate],
-        choices: Choices,
-        timer: Timer,
-    ) -> None:
-        self._reference = reference
-        self._passport = passport
-        self._tokenizer = tokenizer
-        self._candidates = {candidate.name: candidate for candidate in candidates}
-        self._choices = choices
-        self._timer = timer
-        self._refused: dict[str, Exception] = {}
-        self._about = {
-            "model": passport.id if tokenizer is None else f"the text tower of {passport.id}",
-            "reference": str(reference),
-            "settings": reference.settings,
-            **{candidate.name: candidate.version for candidate in candidates if candidate.version},
-        }
+    reference: OpenModel
+    passport: Passport
+    tokenizer: Path | None
+    candidates: Mapping[str, Candidate]
+    refused: dict[str, Exception] = field(default_factory=dict)
 
     @cached_property
-    def _check(self) -> AgreementCheck:
-        return AgreementCheck(self._reference.session, self._passport, self._tokenizer)
+    def check(self) -> AgreementCheck:
+        return AgreementCheck(self.reference.session, self.passport, self.tokenizer)
 
     def demanded(self, precision: Precision) -> Selection:
         """Return the first candidate in ``precision`` that agrees. Raises RuntimeUnusable if none does."""
-        for candidate in self._candidates.values():
+        for candidate in self.candidates.values():
             if candidate.precision == precision and (opened := self._open(candidate)):
                 return Selection(model=opened.model, reason=opened.agreement)
         reasons = "; ".join(f"{name}: {reason}" for name, reason in self._reasons().items())
         raise RuntimeUnusable(f"the model cannot run in {precision} ({reasons or _NOTHING_ELSE})")
 
-    def fastest(self) -> Selection:
+    def fastest(self, choices: Choices, timer: Timer) -> Selection:
         """Return the remembered choice, or measure which is the fastest."""
-        if selection := self._remembered():
+        about = {
+            "model": self.passport.id if self.tokenizer is None else f"the text tower of {self.passport.id}",
+            "reference": str(self.reference),
+            "settings": self.reference.settings,
+            **{name: candidate.version for name, candidate in self.candidates.items() if candidate.version},
+        }
+        if selection := self._remembered(choices.get(about)):
             return selection
-        with self._choices.measuring():
+        with choices.measuring():
             # Another process may have measured while this one waited.
-            return self._remembered() or self._measured()
+            return self._remembered(choices.get(about)) or self._measured(choices, about, timer)
 
-    def _open(self, candidate: Candidate, *, timed: bool = False) -> _Opened | None:
-        """Open ``candidate``, check that it agrees, and time it if asked to; None if it cannot be used."""
-        self._refused.pop(candidate.name, None)
+    def _open(self, candidate: Candidate, timer: Timer | None = None) -> _Opened | None:
+        """Open ``candidate``, check that it agrees, and time it with ``timer``; None if it cannot be used."""
+        self.refused.pop(candidate.name, None)
         timing = None
         try:
             model = candidate.open()
-            cosine = self._check.lowest_cosine(model.session)
-            if timed:
-                timing = time_against(model.session, self._reference.session, self._check.sample, self._timer)
+            cosine = self.check.lowest_cosine(model.session)
+            if timer is not None:
+                timing = time_against(model.session, self.reference.session, self.check.sample, timer)
         except Exception as error:  # The runtimes' exceptions share no base class.
-            self._refused[candidate.name] = error.with_traceback(None)  # whose frames would keep the model open
+            self.refused[candidate.name] = error.with_traceback(None)  # whose frames would keep the model open
             return None
         return _Opened(model=model, cosine=cosine, timing=timing)
 
@@ -156,27 +147,26 @@ class _Search:
         """Candidate -> why it cannot be used, as a clause."""
         return {
             name: str(error) if isinstance(error, ReportedError) else f"it cannot run the model ({first_line(error)})"
-            for name, error in self._refused.items()
+            for name, error in self.refused.items()
         }
 
-    def _remembered(self) -> Selection | None:
-        """Return the remembered choice; None without one, or if it cannot be used any more."""
-        choice = self._choices.get(self._about)
+    def _remembered(self, choice: Choice | None) -> Selection | None:
+        """Return what a remembered choice means; None without one, or if it cannot be used any more."""
         if choice is None:
             return None
         if not choice.name:
             return self._selection(None, choice)
-        candidate = self._candidates.get(choice.name)
+        candidate = self.candidates.get(choice.name)
         opened = self._open(candidate) if candidate else None
         return self._selection(opened, choice) if opened else None
 
-    def _measured(self) -> Selection:
+    def _measured(self, choices: Choices, about: Mapping[str, str], timer: Timer) -> Selection:
         speeds: dict[str, float] = {}
         waiting = 0.0
         last, opened = "", None
-        for name, candidate in self._candidates.items():
+        for name, candidate in self.candidates.items():
             opened = None  # Closes the one before, so that memory holds two models at most.
-            last, opened = name, self._open(candidate, timed=True)
+            last, opened = name, self._open(candidate, timer)
             if opened and opened.timing:
                 speeds[name] = opened.timing.speed
                 waiting = max(waiting, opened.timing.waiting)
@@ -185,16 +175,16 @@ class _Search:
         name = self._most_exact_of_the_fastest(speeds)
         if name != last:
             opened = None
-            opened = self._open(self._candidates[name]) if name else None
+            opened = self._open(self.candidates[name]) if name else None
         choice = Choice(
             name=name if opened else "",
             speeds=speeds,
             refused=self._reasons(),
             # A runtime that should work here computed other vectors, or failed to.
-            disagrees=any(not isinstance(error, RuntimeUnusable) for error in self._refused.values()),
+            disagrees=any(not isinstance(error, RuntimeUnusable) for error in self.refused.values()),
             day=datetime.now(UTC).date().isoformat(),
         )
-        return self._selection(opened, choice, self._keep(choice, waiting) if speeds else "")
+        return self._selection(opened, choice, self._keep(choices, about, choice, waiting) if speeds else "")
 
     def _most_exact_of_the_fastest(self, speeds: Mapping[str, float]) -> str:
         """Return the name of the candidate to take, empty for the reference."""
@@ -202,26 +192,26 @@ class _Search:
         if fastest < _TIE:
             return ""
         near = [name for name, speed in speeds.items() if speed * _TIE >= fastest]
-        return min(near, key=lambda name: (self._candidates[name].precision != "fp32", -speeds[name]))
+        return min(near, key=lambda name: (self.candidates[name].precision != "fp32", -speeds[name]))
 
-    def _keep(self, choice: Choice, waiting: float) -> str:
+    def _keep(self, choices: Choices, about: Mapping[str, str], choice: Choice, waiting: float) -> str:
         """Remember ``choice``; return why that is not possible, or an empty text."""
         if waiting > CONTENDED:
             return f"timed again at the next load, because other work held the cores for {waiting:.0%} of the time"
         # These last; any other error, and a load that failed, may not occur the next time.
         lasting = (RuntimeUnusable, Disagreement)
-        if any(isinstance(error, LoadFailed) or not isinstance(error, lasting) for error in self._refused.values()):
+        if any(isinstance(error, LoadFailed) or not isinstance(error, lasting) for error in self.refused.values()):
             return "timed again at the next load, because one of them failed"
         try:
-            self._choices.keep(self._about, choice)
+            choices.keep(about, choice)
         except OSError as error:
-            return f"timed at each load, because {self._choices.folder} cannot be written ({error.strerror or error})"
+            return f"timed at each load, because {choices.folder} cannot be written ({error.strerror or error})"
         return ""
 
     def _selection(self, chosen: _Opened | None, choice: Choice, *more: str) -> Selection:
         clauses = (str(choice), chosen.agreement if chosen else "", *more)
         return Selection(
-            model=chosen.model if chosen else self._reference,
+            model=chosen.model if chosen else self.reference,
             reason="; ".join(filter(None, clauses)),
             disagrees=choice.disagrees,
         )

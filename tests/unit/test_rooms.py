@@ -295,6 +295,7 @@ def test_other_tests_import_only_the_fixtures_that_benchmarks_share() -> None:
             {
                 "preprocess_ensemble.triton_model",
                 "preprocess_ensemble.triton_tokenizer",
+                "preprocess_ensemble.backends.rows",
                 "preprocess_ensemble.backends.onnxruntime.model",
             },
         ),

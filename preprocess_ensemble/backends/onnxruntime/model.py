@@ -9,7 +9,7 @@ from typing import Any
 import onnxruntime
 import triton_python_backend_utils as pb_utils
 
-from preprocess_ensemble.backends.onnxruntime.batch import DirectRunner, Runner, split
+from preprocess_ensemble.backends.onnxruntime.batch import Runner, runner_for, split
 from preprocess_ensemble.backends.onnxruntime.model_config import ModelConfig, ModelLoadError
 from preprocess_ensemble.backends.onnxruntime.session import model_file, open_session, select_model
 from preprocess_ensemble.backends.onnxruntime.session_plan import SessionPlan, plan_session
@@ -35,12 +35,8 @@ class TritonPythonModel:
             signature = read_signature(session)
             check_signature(config, signature)
             selection = select_model(session, file, plan)
-            self._runner: Runner | DirectRunner
-            if selection.model.session is session:
-                self._runner = Runner(session, signature, plan)
-                self._runner.prepare()
-            else:
-                self._runner = DirectRunner(selection.model.session)
+            runs_itself = selection.model.session is session
+            self._runner = runner_for(session, signature, plan) if runs_itself else Runner(selection.model.session, {})
         except ModelLoadError as error:
             raise pb_utils.TritonModelException(str(error)) from None
         self._inputs = [tensor.name for tensor in signature.inputs]
@@ -48,7 +44,7 @@ class TritonPythonModel:
         instance = args["model_instance_name"]
         log = pb_utils.Logger.log_warn if selection.disagrees else pb_utils.Logger.log_info
         log(f"{instance}: runs on {selection}")
-        if selection.model.session is session:
+        if runs_itself:
             self._log_session(instance, session, plan)
 
     def execute(self, requests: list[Any]) -> list[Any]:

@@ -14,6 +14,7 @@ from preprocess_ensemble.backends.onnxruntime.model_config import (
     int32,
     integer,
     one_of,
+    thread_count,
 )
 from preprocess_ensemble.runtimes.onnx_session import CUDA
 
@@ -26,7 +27,7 @@ _TENSORRT_NAMES: Final = {
 }
 """Triton's key for the TensorRT accelerator -> ONNX Runtime's, if they differ."""
 
-_TENSORRT_CHECKS: Final[Mapping[Callable[[str], str], str]] = {
+_TENSORRT_CHECKS: Final[Mapping[Callable[[str], object], str]] = {
     boolean: """
         int8_use_native_calibration_table trt_build_heuristics_enable trt_context_memory_sharing_enable
         trt_cuda_graph_enable trt_detailed_build_log trt_dla_enable trt_dump_ep_context_model trt_dump_subgraphs
@@ -53,7 +54,7 @@ _PRECISIONS: Final = {"FP32": {}, "FP16": {"trt_fp16_enable": "1"}, "INT8": {"tr
 _OPENVINO_PRECISIONS: Final = ("FP32", "BF16")
 """BF16 is only for CPUs with avx512_bf16 or amx_bf16."""
 
-_CUDA_PARAMETERS: Final[Mapping[str, Callable[[str], str]]] = {
+_CUDA_PARAMETERS: Final[Mapping[str, Callable[[str], object]]] = {
     "cudnn_conv_algo_search": one_of("EXHAUSTIVE", "HEURISTIC", "DEFAULT"),
     "gpu_mem_limit": integer,
     "arena_extend_strategy": one_of("kNextPowerOfTwo", "kSameAsRequested"),
@@ -82,7 +83,7 @@ def gpu_providers(config: ModelConfig, parameters: Mapping[str, str], device_id:
     Raises ``ModelLoadError`` for an accelerator, key or value that the C++ backend refuses.
     """
     device = {"device_id": str(device_id)}
-    cuda = {key: checked(parameters, key, check, "") for key, check in _CUDA_PARAMETERS.items() if key in parameters}
+    cuda = {key: str(checked(parameters, key, read, "")) for key, read in _CUDA_PARAMETERS.items() if key in parameters}
     cuda_required = False
     tensorrt: list[Provider] = []
     for accelerator in _accelerators(config, "gpu"):
@@ -107,7 +108,7 @@ def _tensorrt_options(keys: Mapping[str, str]) -> dict[str, str]:
                 raise ModelLoadError(f"The TensorRT precision_mode {text!r} is unknown: use FP32, FP16 or INT8.")
             options.update(_PRECISIONS[text])
         elif key in _TENSORRT_KEYS:
-            options[_TENSORRT_NAMES.get(key, key)] = checked(keys, key, _TENSORRT_KEYS[key], "")
+            options[_TENSORRT_NAMES.get(key, key)] = str(checked(keys, key, _TENSORRT_KEYS[key], ""))
         else:
             raise ModelLoadError(f"The TensorRT accelerator has no parameter {key!r}.")
     return options
@@ -144,6 +145,5 @@ def openvino_accelerator(config: ModelConfig) -> OpenVinoAccelerator | None:
         precision = keys.get("precision", _OPENVINO_PRECISIONS[0])
         if precision not in _OPENVINO_PRECISIONS:
             raise ModelLoadError(f"The OpenVINO precision {precision!r} is unknown: use FP32 or BF16.")
-        threads = max(0, int(checked(keys, "num_threads", int32, "0")))
-        found = OpenVinoAccelerator(precision=precision.lower(), threads=threads)
+        found = OpenVinoAccelerator(precision=precision.lower(), threads=thread_count(keys, "num_threads"))
     return found

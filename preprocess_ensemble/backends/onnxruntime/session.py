@@ -14,10 +14,10 @@ from preprocess_ensemble.backends.onnxruntime.model_config import ModelConfig, M
 from preprocess_ensemble.backends.onnxruntime.providers import TENSORRT
 from preprocess_ensemble.contract import DEFAULT_NAMES, ModelNames
 from preprocess_ensemble.model_repository.passport import Passport
-from preprocess_ensemble.runtimes import candidates, onnx_session
+from preprocess_ensemble.runtimes import onnx_session
 from preprocess_ensemble.runtimes.model import LoadFailed, RuntimeUnusable
 from preprocess_ensemble.runtimes.onnx_session import CUDA
-from preprocess_ensemble.runtimes.openvino_model import open_openvino
+from preprocess_ensemble.runtimes.openvino_model import open_openvino, openvino_candidates
 from preprocess_ensemble.runtimes.selection import Selection, select
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def select_model(session: onnxruntime.InferenceSession, file: Path, plan: Sessio
             opened = open_openvino(file, precision=wanted.precision, threads=wanted.threads or threads)
             return Selection(model=opened, reason="the configuration asks for it")
         # Fixed sizes of batches are a setting for ONNX Runtime.
-        others = () if plan.buckets else candidates.openvino_candidates(file, threads=threads)
+        others = () if plan.buckets else openvino_candidates(file, threads=threads)
         reference = onnx_session.open_model(session, passport)
         return select(reference, passport, plan.precision, others, tokenizer=tokenizer)
     except RuntimeUnusable as error:

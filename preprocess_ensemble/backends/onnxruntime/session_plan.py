@@ -8,7 +8,7 @@ accelerator fails the load.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import onnxruntime
@@ -17,9 +17,9 @@ from preprocess_ensemble.backends.onnxruntime.model_config import (
     ModelConfig,
     ModelLoadError,
     checked,
-    int32,
     one_of,
     switch,
+    thread_count,
 )
 from preprocess_ensemble.backends.onnxruntime.providers import (
     TENSORRT,
@@ -43,9 +43,9 @@ _GRAPH_LEVELS: Final = {
     2: onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,
 }
 _EXECUTION_MODES: Final = ("ORT_SEQUENTIAL", "ORT_PARALLEL")
+_GRAPH_KEYS: Final = {CUDA: "enable_cuda_graph", TENSORRT: "trt_cuda_graph_enable"}
 _SHRINKAGE: Final = "memory.enable_memory_arena_shrinkage"
 _BUCKETS: Final = "batch_buckets"
-_PRECISION: Final = "precision"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,17 +55,12 @@ class SessionPlan:
     options: onnxruntime.SessionOptions
     providers: tuple[Provider, ...]
     run_entries: Mapping[str, str]
-    buckets: tuple[int, ...] = ()
+    buckets: tuple[int, ...]
     """The only numbers of rows to run, ascending; empty if any number may be run."""
-    precision: Precision = "auto"
-    openvino: OpenVinoAccelerator | None = None
-
-    @property
-    def graphs(self) -> bool:
-        """Whether the configuration asks for CUDA graphs, which need fixed shapes and addresses."""
-        keys = {CUDA: "enable_cuda_graph", TENSORRT: "trt_cuda_graph_enable"}
-        asked = (provider.options.get(keys.get(provider.name, ""), "0") for provider in self.providers)
-        return any(text.lower() in ("1", "true") for text in asked)  # as ONNX Runtime reads them
+    precision: Precision
+    openvino: OpenVinoAccelerator | None
+    graphs: bool
+    """Whether the configuration asks for CUDA graphs, which need fixed shapes and addresses."""
 
     @property
     def device(self) -> str:
@@ -80,35 +75,38 @@ def plan_session(config: ModelConfig, *, kind: str, device_id: int) -> SessionPl
     one process can share.
     """
     parameters = {key: value["string_value"] for key, value in config.get("parameters", {}).items()}
-    options = session_options(max(0, int(checked(parameters, "intra_op_thread_count", int32, "0"))))
+    options = session_options(thread_count(parameters, "intra_op_thread_count"))
     level = int(config.get("optimization", {}).get("graph", {}).get("level", 0))
     options.graph_optimization_level = _GRAPH_LEVELS.get(level, onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL)
     mode = checked(parameters, "execution_mode", one_of(*_EXECUTION_MODES), _EXECUTION_MODES[0])
     options.execution_mode = getattr(onnxruntime.ExecutionMode, mode)
-    options.inter_op_num_threads = max(0, int(checked(parameters, "inter_op_thread_count", int32, "0")))
-    options.enable_cpu_mem_arena = checked(parameters, "enable_mem_arena", switch, "1") == "1"
-    options.enable_mem_pattern = checked(parameters, "enable_mem_pattern", switch, "1") == "1"
+    options.inter_op_num_threads = thread_count(parameters, "inter_op_thread_count")
+    options.enable_cpu_mem_arena = checked(parameters, "enable_mem_arena", switch, True)
+    options.enable_mem_pattern = checked(parameters, "enable_mem_pattern", switch, True)
     for library in config.get("model_operations", {}).get("op_library_filename", ()):
         try:
             options.register_custom_ops_library(library)
         except Exception as error:  # ONNX Runtime's exceptions share no public base class.
             raise ModelLoadError(f"The operator library {library} cannot be loaded: {first_line(error)}.") from error
 
-    run_entries = {_SHRINKAGE: parameters[_SHRINKAGE]} if _SHRINKAGE in parameters else {}
-    gpu = gpu_providers(config, parameters, device_id) if kind == "GPU" else ()
-    plan = SessionPlan(
-        options=options,
-        providers=(*gpu, Provider(name=CPU)),
-        run_entries=run_entries,
-        precision=_precision(parameters),
-        openvino=openvino_accelerator(config),
-    )
-    if plan.openvino is not None and plan.precision != "auto":
+    precision, openvino = _precision(parameters), openvino_accelerator(config)
+    if openvino is not None and precision != "auto":
         raise ModelLoadError(
-            f"The configuration asks for the accelerator openvino, and also for the precision {plan.precision}: "
+            f"The configuration asks for the accelerator openvino, and also for the precision {precision}: "
             "take one of the two out of config.pbtxt, or give the precision to the accelerator."
         )
-    return replace(plan, buckets=_buckets(parameters, int(config.get("max_batch_size", 0)), graphs=plan.graphs))
+    gpu = gpu_providers(config, parameters, device_id) if kind == "GPU" else ()
+    asked = (provider.options.get(_GRAPH_KEYS[provider.name], "0") for provider in gpu)
+    graphs = any(text.lower() in ("1", "true") for text in asked)  # as ONNX Runtime reads them
+    return SessionPlan(
+        options=options,
+        providers=(*gpu, Provider(name=CPU)),
+        run_entries={_SHRINKAGE: parameters[_SHRINKAGE]} if _SHRINKAGE in parameters else {},
+        buckets=_buckets(parameters, int(config.get("max_batch_size", 0)), graphs=graphs),
+        precision=precision,
+        openvino=openvino,
+        graphs=graphs,
+    )
 
 
 def _precision(parameters: Mapping[str, str]) -> Precision:
@@ -119,7 +117,7 @@ def _precision(parameters: Mapping[str, str]) -> Precision:
         raise ModelLoadError(str(error)) from None
     if demanded is not None:
         return demanded
-    return parse_precision(checked(parameters, _PRECISION, parse_precision, "auto"))
+    return checked(parameters, "precision", parse_precision, "auto")
 
 
 def _buckets(parameters: Mapping[str, str], most: int, *, graphs: bool) -> tuple[int, ...]:

@@ -18,9 +18,8 @@ from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging import preprocessor
 from preprocess_ensemble.imaging.decode import decode
 from preprocess_ensemble.imaging.preprocessor import Preprocessed, Preprocessor
-from preprocess_ensemble.runtimes import candidates
-from preprocess_ensemble.runtimes.candidates import Candidate
-from preprocess_ensemble.runtimes.model import OpenModel
+from preprocess_ensemble.runtimes import openvino_model
+from preprocess_ensemble.runtimes.model import Candidate, OpenModel
 from preprocess_ensemble.runtimes.openvino_model import open_openvino
 from tests.fixtures.images import image_files, phone_files
 
@@ -219,7 +218,7 @@ async def test_a_command_says_which_embeds(
 
 def replace_openvino(monkeypatch: pytest.MonkeyPatch, *others: Candidate) -> None:
     """Let no other runtimes but these take the place of ONNX Runtime."""
-    monkeypatch.setattr(candidates, "openvino_candidates", lambda *_, **__: others)
+    monkeypatch.setattr(openvino_model, "openvino_candidates", lambda *_, **__: others)
 
 
 async def test_a_runtime_that_agrees_with_fp32_embeds_and_is_named(

@@ -13,9 +13,9 @@ from clip_client.cli.main import main
 from preprocess_ensemble.backends.onnxruntime.session import open_session
 from preprocess_ensemble.backends.onnxruntime.session_plan import plan_session
 from preprocess_ensemble.model_repository.passport import Passport
-from preprocess_ensemble.runtimes.candidates import openvino_candidates
 from preprocess_ensemble.runtimes.choices import Choices
 from preprocess_ensemble.runtimes.onnx_session import open_model
+from preprocess_ensemble.runtimes.openvino_model import openvino_candidates
 from preprocess_ensemble.runtimes.precision import PRECISION_VARIABLE
 from preprocess_ensemble.runtimes.selection import Selection, select
 from preprocess_ensemble.runtimes.timing import Timer

@@ -11,7 +11,7 @@ import onnx
 import onnxruntime
 import pytest
 
-from preprocess_ensemble.backends.onnxruntime.batch import Runner
+from preprocess_ensemble.backends.onnxruntime.batch import runner_for
 from preprocess_ensemble.backends.onnxruntime.model_config import ModelLoadError
 from preprocess_ensemble.backends.onnxruntime.providers import Provider
 from preprocess_ensemble.backends.onnxruntime.session import model_file, open_session
@@ -125,7 +125,7 @@ def test_arena_shrinkage_reaches_every_run(affine: Path) -> None:
     def run(devices: str) -> None:
         plan = plan_session(parameters(**{"memory.enable_memory_arena_shrinkage": devices}), kind="CPU", device_id=0)
         session = open_session(affine, plan)
-        runner = Runner(session, read_signature(session), plan)
+        runner = runner_for(session, read_signature(session), plan)
         runner.run([{"x": np.zeros((1, 4), np.float32)}], ["y"])
 
     run("cpu:0")

@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from benchmarks.fixtures.server import TINY_CLIP
-from preprocess_ensemble.backends.onnxruntime.batch import DirectRunner
+from preprocess_ensemble.backends.onnxruntime.batch import Runner
 from preprocess_ensemble.backends.onnxruntime.model_config import ModelLoadError
 from preprocess_ensemble.backends.onnxruntime.providers import OpenVinoAccelerator
 from preprocess_ensemble.backends.onnxruntime.session import open_session, select_model
@@ -22,7 +22,7 @@ from preprocess_ensemble.export import parity
 from preprocess_ensemble.export.exporter import export_model
 from preprocess_ensemble.export.model_source import ExportError
 from preprocess_ensemble.model_repository.config import installed_passport
-from preprocess_ensemble.runtimes import candidates
+from preprocess_ensemble.runtimes import openvino_model
 from preprocess_ensemble.runtimes.openvino_model import open_openvino
 from preprocess_ensemble.runtimes.precision import PRECISION_VARIABLE
 from tests.fixtures.models import tiny_onnx
@@ -128,9 +128,9 @@ def planned(**config: Any) -> SessionPlan:
 @pytest.fixture(autouse=True)
 def any_processor_has_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
     """OpenVINO in fp32, under the name of bf16."""
-    monkeypatch.setattr(candidates, "has_bf16", lambda: True)
+    monkeypatch.setattr(openvino_model, "has_bf16", lambda: True)
     monkeypatch.setattr(
-        candidates, "open_openvino", lambda file, *, precision, threads: open_openvino(file, precision="fp32")
+        openvino_model, "open_openvino", lambda file, *, precision, threads: open_openvino(file, precision="fp32")
     )
 
 
@@ -190,7 +190,7 @@ def test_another_runtime_takes_the_place_of_the_session(model: Path) -> None:
     selection = selected(model, plan)
     assert selection.model.runtime.startswith("OpenVINO")
     # Rows of several requests run together, and each request gets its own.
-    runner = DirectRunner(selection.model.session)
+    runner = Runner(selection.model.session, {})
     signature = read_signature(open_session(model, plan))
     (pixels,) = (tensor for tensor in signature.inputs if tensor.name == PIXELS)
     requests: list[dict[str, Any]] = [

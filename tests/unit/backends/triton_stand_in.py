@@ -104,6 +104,7 @@ def get_input_tensor_by_name(request: Request, name: str) -> Tensor | None:
 @contextmanager
 def imported_beside(monkeypatch: pytest.MonkeyPatch, name: str) -> Iterator[types.ModuleType]:
     """Import the adapter ``name`` with the stand-in in place of Triton's module, with nothing logged or counted."""
+    names = (name, "preprocess_ensemble.backends.rows")
     stand_in = types.ModuleType("triton_python_backend_utils")
     for item in (
         TritonModelException,
@@ -119,6 +120,8 @@ def imported_beside(monkeypatch: pytest.MonkeyPatch, name: str) -> Iterator[type
     monkeypatch.setattr(Logger, "errors", [])
     monkeypatch.setattr(Logger, "infos", [])
     monkeypatch.setattr(MetricFamily, "counts", Counter())
-    sys.modules.pop(name, None)
+    for imported in names:
+        sys.modules.pop(imported, None)
     yield importlib.import_module(name)
-    sys.modules.pop(name, None)
+    for imported in names:
+        sys.modules.pop(imported, None)

@@ -25,7 +25,7 @@ from PIL import Image
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, decode
 from preprocess_ensemble.imaging.formats import identify
-from preprocess_ensemble.imaging.pillow_decoder import large_image_lock
+from preprocess_ensemble.imaging.limits import large_image_lock
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
 from tests.fixtures.images import image_files
 from tests.fixtures.images.damaged_files import Inputs, seeds

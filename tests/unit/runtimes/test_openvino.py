@@ -13,7 +13,7 @@ import pytest
 
 from preprocess_ensemble.contract import EMBEDDING, FINGERPRINT, PIXELS, STATUS
 from preprocess_ensemble.model_repository.passport import Passport
-from preprocess_ensemble.runtimes import candidates
+from preprocess_ensemble.runtimes import onnx_session, openvino_model
 from preprocess_ensemble.runtimes.agreement import REQUIRED_COSINE, AgreementCheck, Disagreement, sample_pixels
 from preprocess_ensemble.runtimes.model import LoadFailed, RuntimeUnusable
 from preprocess_ensemble.runtimes.openvino_model import open_openvino
@@ -105,8 +105,8 @@ print(sys.modules["openvino_telemetry"], threading.active_count())
 
 
 def test_a_processor_without_bf16_does_not_try_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(candidates, "has_bf16", lambda: False)
-    bf16, fp32 = candidates.openvino_candidates(tmp_path / "model.onnx", threads=0)
+    monkeypatch.setattr(openvino_model, "has_bf16", lambda: False)
+    bf16, fp32 = openvino_model.openvino_candidates(tmp_path / "model.onnx", threads=0)
     with pytest.raises(RuntimeUnusable, match="neither avx512_bf16 nor amx_bf16"):
         bf16.open()
     assert (bf16.name, fp32.name) == ("OpenVINO bf16", "OpenVINO fp32")
@@ -116,10 +116,10 @@ def test_a_processor_without_bf16_does_not_try_it(tmp_path: Path, monkeypatch: p
 def test_coreml_is_opened_where_onnx_runtime_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("onnxruntime.get_available_providers", lambda: ["CPUExecutionProvider"])
     with pytest.raises(RuntimeUnusable, match="does not have it"):
-        candidates.coreml(Path("model.onnx")).open()
+        onnx_session.coreml(Path("model.onnx")).open()
     monkeypatch.setattr("onnxruntime.get_available_providers", lambda: ["CoreMLExecutionProvider"])
-    monkeypatch.setattr(candidates, "open_session", lambda *_, **__: Scripted())
-    assert str(candidates.coreml(Path("model.onnx")).open()).endswith(" with CoreML")
+    monkeypatch.setattr(onnx_session, "open_session", lambda *_, **__: Scripted())
+    assert str(onnx_session.coreml(Path("model.onnx")).open()).endswith(" with CoreML")
 
 
 def test_the_cosine_that_is_required_is_the_limit() -> None:

@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 
 from preprocess_ensemble.export.tokenizer_files import write_tokenizer
-from preprocess_ensemble.runtimes.candidates import Candidate
 from preprocess_ensemble.runtimes.choices import Choice, Choices
-from preprocess_ensemble.runtimes.model import LoadFailed, OpenModel, RuntimeUnusable
+from preprocess_ensemble.runtimes.model import Candidate, LoadFailed, OpenModel, RuntimeUnusable
 from preprocess_ensemble.runtimes.precision import Precision, parse_precision
 from preprocess_ensemble.runtimes.selection import Selection, select
 from tests.fixtures.models.passports import WITH_TEXT

@@ -1,1 +1,0 @@
-"""The metrics and settings of ``clip_preprocess``. Nothing here may decode an image."""
