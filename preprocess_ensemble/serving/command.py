@@ -38,6 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if triton := options.pop("triton"):
         os.environ[TRITON_VARIABLE] = str(triton)  # for the launcher, too
     tls = ServerTls(**{field.name: options.pop(field.name) for field in fields(ServerTls)})
+    options["only"] = tuple(options["only"])
     config = ServeConfig(**options, tls=tls if tls.certificate else None)
     if mistake := _mistake(config, tls):
         parser.error(mistake)
@@ -54,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             check_tensorrt()
         with append_output_to(config.log_file) if config.log_file else contextlib.nullcontext():
             export_if_missing(config)
-            check_repository(config.repository)
+            check_repository(config.repository, config.only)
             asyncio.run(_serve(config))
     except Stopped:
         sys.stderr.write("clip-serve: stopped before the model was complete; the next start continues\n")
@@ -89,6 +90,8 @@ def _parser() -> argparse.ArgumentParser:
     model = "export this model with clip-export first, unless the repository has it; the weights are downloaded"
     add("--model", metavar="M", help=model)
     add("--pretrained", metavar="TAG|PATH|random[:SEED]", help="weights of --model (default: those of clip-export)")
+    only = "serve only the model that was exported with this --name; may be given several times (default: all)"
+    add("--only", action="append", default=[], metavar="NAME", help=only)
     triton = f"an unpacked /opt/tritonserver of NVIDIA to run (default: {TRITON_VARIABLE}, else an installed one)"
     add("--triton", type=Path, metavar="DIR", help=triton)
     host = "address to listen on (default: %(default)s, which is this machine only)"
@@ -191,7 +194,7 @@ async def _serve(config: ServeConfig) -> None:
     def reload() -> None:
         """Reload if the repository and the certificates are usable; otherwise the present model keeps serving."""
         try:
-            check_repository(config.repository)
+            check_repository(config.repository, config.only)
             if config.tls is not None:
                 config.tls.check()
         except (ReportedError, OSError) as error:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from preprocess_ensemble.contract import SERVER_ID
+from preprocess_ensemble.contract import DEFAULT_NAME, SERVER_ID, ModelNames
 from preprocess_ensemble.model_repository.location import model_names
 from preprocess_ensemble.serving.tensorrt import default_cache
 
@@ -28,6 +28,8 @@ class ServeConfig:
     """What to serve, where, and how to watch it. ``clip-serve --help`` explains the options; times are in seconds."""
 
     repository: Path
+    only: tuple[str, ...] = ()
+    """Names of the exported models to serve; empty for all."""
     model: str | None = None
     pretrained: str | None = None
     host: str = "127.0.0.1"
@@ -57,6 +59,11 @@ class ServeConfig:
     """Value of the header that Triton requires for ``_ADMIN_PROTOCOLS``. clip-serve itself does not use them."""
 
     @property
+    def names(self) -> list[ModelNames]:
+        """The exported models to serve; the default one if the repository has none yet."""
+        return list(map(ModelNames, self.only or model_names(self.repository) or [DEFAULT_NAME]))
+
+    @property
     def client_host(self) -> str:
         """The host name under which this machine reaches the server."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
@@ -84,10 +91,11 @@ class ServeConfig:
             address = _libevent_address(self.http_host)
             http = [f"--http-address={address}", f"--http-port={self.http_port}", f"--http-restricted-api={admin}"]
         return (
-            f"--id={SERVER_ID}{','.join(model_names(self.repository))}",
+            f"--id={SERVER_ID}{','.join(names.name for names in self.names)}",
             f"--model-repository={self.repository}",
             "--model-control-mode=explicit",
-            "--load-model=*",
+            # An ensemble brings the models that it consists of.
+            *(f"--load-model={one}" for one in (self._ensembles if self.only else "*")),
             # The configurations are complete. Otherwise Triton starts an additional process for each model to ask for
             # the rest, and every load takes more than a second longer.
             "--disable-auto-complete-config",
@@ -103,6 +111,11 @@ class ServeConfig:
             *(self.tls.arguments if self.tls is not None else ()),
             *self.extra,
         )
+
+    @property
+    def _ensembles(self) -> list[str]:
+        both = [one for names in self.names for one in (names.image, names.text)]
+        return [one for one in both if (self.repository / one).is_dir()]
 
 
 def _libevent_address(host: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -14,14 +14,23 @@ from preprocess_ensemble.model_repository.config import MODEL_FILE, installed_pa
 from preprocess_ensemble.model_repository.location import model_names
 
 
-def check_repository(repository: Path) -> None:
-    """Raise ReportedError unless ``repository`` has an exported model, and all that belongs to each one it has."""
+def check_repository(repository: Path, only: Sequence[str] = ()) -> None:
+    """Raise ReportedError unless ``repository`` has an exported model, and all that belongs to each one it has.
+
+    ``only`` names the models to check, by default all.
+    """
     if not repository.is_dir():
         raise ReportedError(
             f"There is no model repository {repository}: name one with --repository DIR, or start with "
             "--model ViT-B-32."
         )
-    for name in model_names(repository) or [DEFAULT_NAME]:
+    known = model_names(repository)
+    if unknown := [name for name in only if name not in known]:
+        raise ReportedError(
+            f"{repository} has no model named {unknown[0]!r}: name another with --only ({', '.join(known) or 'none'}), "
+            "or export it with clip-export --name."
+        )
+    for name in only or known or [DEFAULT_NAME]:
         names = ModelNames(name)
         export = f"clip-export --repository {repository}" + ("" if names == DEFAULT_NAMES else f" --name {name}")
         _check_image_tower(repository, names, export)

@@ -17,9 +17,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
-from preprocess_ensemble.contract import DEFAULT_NAME, ENSEMBLE, ModelNames
+from preprocess_ensemble.contract import ENSEMBLE, ModelNames
 from preprocess_ensemble.imaging.transform import PreprocessConfig
-from preprocess_ensemble.model_repository.location import model_names
 from preprocess_ensemble.serving.cleanup import free_bytes, region_prefix
 from preprocess_ensemble.serving.tensorrt import stage_repository
 from preprocess_ensemble.serving.triton_process import TritonProcess
@@ -129,10 +128,10 @@ class TritonBackend:
         await self._close_transports()
         self._full_batch_fits = False
         # Not a ClipClient, which would retry, and wait while it limits itself.
-        for name in model_names(self._config.repository) or [DEFAULT_NAME]:
-            named = replace(config, model=name)
+        for names in self._config.names:
+            named = replace(config, model=names.name)
             transport = transport_factory(named)(named.endpoints[0], None)
-            self._models.append(_ServedModel(names=ModelNames(name), transport=transport))
+            self._models.append(_ServedModel(names=names, transport=transport))
 
     async def probe(self) -> Probe:
         """Embed each canary once, with one request, and ask whether all models are ready.

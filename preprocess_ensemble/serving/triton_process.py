@@ -37,7 +37,10 @@ _OPENED: Final = "Started GRPCInferenceService"
 _NO_STUB: Final = re.compile(
     r"\w\d{4} [\d:.]+ \d+ pb_stub\.cc:\d+\] +\"?Failed to preinitialize Python stub: (?P<why>.*)"
 )
-"""A stub logs this before it ends because it cannot run its model. Triton then waits for it without limit."""
+"""A stub logs this before it ends because it cannot run its model. Triton then waits for it without limit.
+
+It may follow a line of the server's, because both write to one pipe, and each its line break afterwards.
+"""
 
 _IDLE: Final = "All models are stopped"
 """Triton logs this during its shutdown, after the last request is answered."""
@@ -183,7 +186,7 @@ class TritonProcess:
             if not self.opened:
                 # Afterwards no stub is started, and a client may have text of its own logged.
                 self.opened = _OPENED in text
-                if (no_stub := _NO_STUB.match(text)) is not None:
+                if (no_stub := _NO_STUB.search(text)) is not None:
                     self._first_error = self._first_error or no_stub["why"]
                     with contextlib.suppress(ProcessLookupError):
                         self._process.kill()

@@ -251,6 +251,12 @@ def test_a_named_model_is_checked_by_its_name(tmp_path: Path) -> None:
         (tmp_path / f"other_{name}").parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / f"other_{name}").touch()
     check_repository(tmp_path)
+    for only, loaded in ((), ["*"]), (("other",), ["other_image"]):
+        arguments = ServeConfig(repository=tmp_path, only=only).arguments
+        assert [one.partition("=")[2] for one in arguments if one.startswith("--load-model")] == loaded
+        assert "--id=clip-serve:other" in arguments
+    with pytest.raises(ReportedError, match=r"no model named 'clip': name another with --only \(other\), or export it"):
+        check_repository(tmp_path, ["clip"])
     (tmp_path / "other_preprocess" / "1" / "model.py").unlink()
     with pytest.raises(ReportedError, match=r"other_preprocess has no model\.py: run `clip-export .* --name other`"):
         check_repository(tmp_path)
