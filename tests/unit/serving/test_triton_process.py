@@ -111,7 +111,9 @@ async def test_a_server_that_has_answered_everything_and_does_not_end_is_killed(
 @pytest.mark.parametrize("before", ["", "I1123 17:32:04.137100 12600 model_lifecycle.cc:473] loading: clip_encoder:1"])
 async def test_a_stub_that_cannot_start_ends_the_server_with_the_reason(before: str, tmp_path: Path) -> None:
     """Triton (24.10) would wait for it without limit. The server may write to the same line."""
-    line = f"{before}I1123 17:32:04.137233 12613 pb_stub.cc:2105]  Failed to preinitialize Python stub: no file model.py"
+    line = (
+        f"{before}I1123 17:32:04.137233 12613 pb_stub.cc:2105]  Failed to preinitialize Python stub: no file model.py"
+    )
     process = await start(f"echo '{line}'; sleep 600", tmp_path)
     with anyio.fail_after(30):
         assert await process.ended() == -9
