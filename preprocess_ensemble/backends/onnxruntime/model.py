@@ -11,7 +11,7 @@ import triton_python_backend_utils as pb_utils
 
 from preprocess_ensemble.backends.onnxruntime.batch import Runner, runner_for, split
 from preprocess_ensemble.backends.onnxruntime.model_config import ModelConfig, ModelLoadError
-from preprocess_ensemble.backends.onnxruntime.session import model_file, open_session, select_model
+from preprocess_ensemble.backends.onnxruntime.session import model_file, open_planned_session, select_model
 from preprocess_ensemble.backends.onnxruntime.session_plan import SessionPlan, plan_session
 from preprocess_ensemble.backends.onnxruntime.signature import check_signature, read_signature
 from preprocess_ensemble.backends.shared_memory import restrict_own_regions
@@ -31,7 +31,7 @@ class TritonPythonModel:
                 config, kind=args["model_instance_kind"], device_id=int(args["model_instance_device_id"])
             )
             file = model_file(config, model_directory=Path(args["model_repository"]), version=args["model_version"])
-            session = open_session(file, plan)
+            session = open_planned_session(file, plan)
             signature = read_signature(session)
             check_signature(config, signature)
             selection = select_model(session, file, plan)

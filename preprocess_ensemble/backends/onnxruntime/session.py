@@ -33,7 +33,7 @@ def model_file(config: ModelConfig, *, model_directory: Path, version: str) -> P
     return file / "model.onnx" if file.is_dir() else file
 
 
-def open_session(file: Path, plan: SessionPlan) -> onnxruntime.InferenceSession:
+def open_planned_session(file: Path, plan: SessionPlan) -> onnxruntime.InferenceSession:
     """Load the ONNX file as the plan says.
 
     A GPU may be missing if the configuration does not name its provider: KIND_AUTO means the GPU *if* it can be used.

@@ -1,8 +1,8 @@
 """Triton's model configuration, translated into a plan for an ONNX Runtime session.
 
 The keys are those of NVIDIA's C++ ONNX Runtime backend (r24.10), and so are the refusals, so that one ``config.pbtxt``
-serves both. Both ignore free ``parameters`` that the C++ backend does not know; in both, an unknown key of an execution
-accelerator fails the load.
+serves both. ``precision`` and ``batch_buckets`` are parameters of this backend alone. Both backends ignore parameters
+that they do not know; in both, an unknown key of an execution accelerator fails the load.
 """
 
 from __future__ import annotations
