@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from benchmarks.fixtures.server import QUIET, serving
 from clip_client import ClientConfig, SyncClipClient
 from clip_client.cli.main import main
-from preprocess_ensemble.backends.onnxruntime.session import open_session
+from preprocess_ensemble.backends.onnxruntime.session import open_planned_session
 from preprocess_ensemble.backends.onnxruntime.session_plan import plan_session
 from preprocess_ensemble.model_repository.passport import Passport
 from preprocess_ensemble.runtimes.choices import Choices
@@ -32,7 +32,7 @@ def timed_here(repository: Path) -> Selection:
     passport = Passport.from_json(file.with_name("model.json").read_bytes())
     plan = plan_session({}, kind="CPU", device_id=0)
     return select(
-        open_model(open_session(file, plan), passport),
+        open_model(open_planned_session(file, plan), passport),
         passport,
         "auto",
         openvino_candidates(file, threads=plan.options.intra_op_num_threads),

@@ -64,7 +64,7 @@ class Option:
     def open(self, cache: Path, **changed: str) -> Any:
         """Open a session as the server's backend does; ``changed`` replaces keys, ``CACHE`` stands for ``cache``."""
         keys = {key: text.replace("CACHE", str(cache)) for key, text in {**self.keys, **changed}.items()}
-        from preprocess_ensemble.backends.onnxruntime.session import open_session, select_model
+        from preprocess_ensemble.backends.onnxruntime.session import open_planned_session, select_model
         from preprocess_ensemble.backends.onnxruntime.session_plan import plan_session
 
         config: dict[str, Any] = {"parameters": {key: {"string_value": text} for key, text in self.parameters.items()}}
@@ -74,7 +74,7 @@ class Option:
         path = cache / "model.onnx"
         path.write_bytes(product_model())
         plan = plan_session(config, kind=kind.upper(), device_id=0)
-        session = open_session(path, plan)
+        session = open_planned_session(path, plan)
         return select_model(session, path, plan).model.session if self.device == "openvino" else session
 
     def read_back(self, cache: Path) -> dict[str, str]:

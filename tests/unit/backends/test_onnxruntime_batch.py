@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from preprocess_ensemble.backends.onnxruntime.batch import bucket, joined, runner_for, split
 from preprocess_ensemble.backends.onnxruntime.model_config import ModelLoadError
-from preprocess_ensemble.backends.onnxruntime.session import open_session
+from preprocess_ensemble.backends.onnxruntime.session import open_planned_session
 from preprocess_ensemble.backends.onnxruntime.session_plan import plan_session
 from preprocess_ensemble.backends.onnxruntime.signature import read_signature
 from tests.fixtures.models import tiny_onnx
@@ -49,7 +49,7 @@ def test_a_single_request_is_not_copied() -> None:
 def test_buffers_of_the_device_give_the_same_answers(affine: Path) -> None:
     """The path of a GPU, with CPU memory: sizes in turn, so that buffers are made, reused and not mixed up."""
     plan = plan_session({"max_batch_size": 3, **parameters(batch_buckets="2,3")}, kind="CPU", device_id=0)
-    session = open_session(affine, plan)
+    session = open_planned_session(affine, plan)
     runner = runner_for(session, read_signature(session), plan)
     for rows, value in ((2, 1.0), (3, 2.0), (2, 5.0)):
         x = np.full((rows, 4), value, np.float32)
@@ -61,7 +61,7 @@ def test_buffers_of_the_device_give_the_same_answers(affine: Path) -> None:
 def test_batches_are_padded_up_to_a_bucket_and_cut_again(affine: Path) -> None:
     """As CUDA graphs need it: the session only gets the bucket's number of rows, and callers get theirs back."""
     plan = plan_session({"max_batch_size": 8, **parameters(batch_buckets="2,4")}, kind="CPU", device_id=0)
-    session: Any = Recorded(open_session(affine, plan))
+    session: Any = Recorded(open_planned_session(affine, plan))
     runner = runner_for(session, read_signature(session.real), plan)
     assert session.rows == [2, 4, 8], "every bucket is ready before the first request"
     kept = []
@@ -131,7 +131,7 @@ def test_wrong_buckets_are_refused(text: str) -> None:
 def test_a_bucket_that_cannot_run_fails_the_load(tmp_path: Path) -> None:
     file = tiny_onnx.gather(tmp_path / "model.onnx", table=())
     plan = plan_session({"max_batch_size": 2, **parameters(batch_buckets="1")}, kind="CPU", device_id=0)
-    session = open_session(file, plan)
+    session = open_planned_session(file, plan)
     with pytest.raises(
         ModelLoadError, match=r"A batch of 1 cannot be run.*take enable_cuda_graph and batch_buckets out"
     ):

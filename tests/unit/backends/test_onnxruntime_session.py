@@ -14,7 +14,7 @@ import pytest
 from preprocess_ensemble.backends.onnxruntime.batch import runner_for
 from preprocess_ensemble.backends.onnxruntime.model_config import ModelLoadError
 from preprocess_ensemble.backends.onnxruntime.providers import Provider
-from preprocess_ensemble.backends.onnxruntime.session import model_file, open_session
+from preprocess_ensemble.backends.onnxruntime.session import model_file, open_planned_session
 from preprocess_ensemble.backends.onnxruntime.session_plan import SessionPlan, plan_session
 from preprocess_ensemble.backends.onnxruntime.signature import (
     Signature,
@@ -39,14 +39,14 @@ def affine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def opened(affine: Path, config: dict[str, Any]) -> onnxruntime.SessionOptions:
     """Return the options that a session with this configuration reports."""
-    return open_session(affine, plan_session(config, kind="CPU", device_id=0)).get_session_options()
+    return open_planned_session(affine, plan_session(config, kind="CPU", device_id=0)).get_session_options()
 
 
 def optimized_operators(affine: Path, config: dict[str, Any], tmp_path: Path) -> list[str]:
     plan = plan_session(config, kind="CPU", device_id=0)
     plan.options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
     plan.options.log_severity_level = 3
-    open_session(affine, plan)
+    open_planned_session(affine, plan)
     return [node.op_type for node in onnx.load(tmp_path / "optimized.onnx").graph.node]
 
 
@@ -70,10 +70,10 @@ def threads_of_a_session(affine: Path, **values: str) -> int:
     script = f"""
 import os
 from pathlib import Path
-from preprocess_ensemble.backends.onnxruntime.session import open_session
+from preprocess_ensemble.backends.onnxruntime.session import open_planned_session
 from preprocess_ensemble.backends.onnxruntime.session_plan import plan_session
 before = len(os.listdir("/proc/self/task"))
-session = open_session(Path({str(affine)!r}), plan_session({parameters(**values)!r}, kind="CPU", device_id=0))
+session = open_planned_session(Path({str(affine)!r}), plan_session({parameters(**values)!r}, kind="CPU", device_id=0))
 print(len(os.listdir("/proc/self/task")) - before)
 """
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -124,7 +124,7 @@ def test_memory_switches(affine: Path, key: str, attribute: str, text: str, valu
 def test_arena_shrinkage_reaches_every_run(affine: Path) -> None:
     def run(devices: str) -> None:
         plan = plan_session(parameters(**{"memory.enable_memory_arena_shrinkage": devices}), kind="CPU", device_id=0)
-        session = open_session(affine, plan)
+        session = open_planned_session(affine, plan)
         runner = runner_for(session, read_signature(session), plan)
         runner.run([{"x": np.zeros((1, 4), np.float32)}], ["y"])
 
@@ -252,13 +252,13 @@ def test_a_provider_that_was_asked_for_must_be_there(
     if provider in onnxruntime.get_available_providers():
         pytest.skip(f"this ONNX Runtime has {provider}")
     with pytest.raises(ModelLoadError, match=f"asks for {provider}"):
-        open_session(affine, plan_session(config, kind=kind, device_id=0))
+        open_planned_session(affine, plan_session(config, kind=kind, device_id=0))
 
 
 def test_a_gpu_that_the_configuration_does_not_name_may_be_missing(affine: Path) -> None:
     if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
         pytest.skip("this ONNX Runtime has CUDA")
-    session = open_session(affine, plan_session({}, kind="GPU", device_id=0))
+    session = open_planned_session(affine, plan_session({}, kind="GPU", device_id=0))
     assert session.get_providers() == ["CPUExecutionProvider"]
 
 
@@ -266,11 +266,11 @@ def test_missing_and_broken_files_name_the_remedy(tmp_path: Path) -> None:
     plan = plan_session({}, kind="CPU", device_id=0)
     file = tmp_path / "clip_encoder" / "1" / "model.onnx"
     with pytest.raises(ModelLoadError, match=f"no model file.*clip-export --repository {tmp_path}"):
-        open_session(file, plan)
+        open_planned_session(file, plan)
     file.parent.mkdir(parents=True)
     file.write_bytes(b"not a model")
     with pytest.raises(ModelLoadError, match=f"cannot load.*clip-export --repository {tmp_path}"):
-        open_session(file, plan)
+        open_planned_session(file, plan)
 
 
 def test_model_file(tmp_path: Path) -> None:
@@ -288,7 +288,7 @@ CONFIG: dict[str, Any] = {
 
 
 def signature_of(file: Path) -> Signature:
-    return read_signature(open_session(file, plan_session({}, kind="CPU", device_id=0)))
+    return read_signature(open_planned_session(file, plan_session({}, kind="CPU", device_id=0)))
 
 
 def test_a_right_configuration_passes(affine: Path) -> None:

@@ -14,7 +14,7 @@ from benchmarks.fixtures.server import TINY_CLIP
 from preprocess_ensemble.backends.onnxruntime.batch import Runner
 from preprocess_ensemble.backends.onnxruntime.model_config import ModelLoadError
 from preprocess_ensemble.backends.onnxruntime.providers import OpenVinoAccelerator
-from preprocess_ensemble.backends.onnxruntime.session import open_session, select_model
+from preprocess_ensemble.backends.onnxruntime.session import open_planned_session, select_model
 from preprocess_ensemble.backends.onnxruntime.session_plan import SessionPlan, plan_session
 from preprocess_ensemble.backends.onnxruntime.signature import read_signature
 from preprocess_ensemble.contract import EMBEDDING, FINGERPRINT, PIXELS, STATUS
@@ -135,7 +135,7 @@ def any_processor_has_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def selected(model: Path, plan: SessionPlan) -> Selection:
-    return select_model(open_session(model, plan), model, plan)
+    return select_model(open_planned_session(model, plan), model, plan)
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_another_runtime_takes_the_place_of_the_session(model: Path) -> None:
     assert selection.model.runtime.startswith("OpenVINO")
     # Rows of several requests run together, and each request gets its own.
     runner = Runner(selection.model.session, {})
-    signature = read_signature(open_session(model, plan))
+    signature = read_signature(open_planned_session(model, plan))
     (pixels,) = (tensor for tensor in signature.inputs if tensor.name == PIXELS)
     requests: list[dict[str, Any]] = [
         {PIXELS: np.zeros((rows, *pixels.shape[1:]), np.uint8), STATUS: np.zeros((rows, 1), np.int32)}
@@ -208,7 +208,7 @@ def test_another_runtime_takes_the_place_of_the_session(model: Path) -> None:
 )
 def test_onnx_runtime_stays(config: dict[str, Any], model: Path) -> None:
     plan = planned(**config)
-    session = open_session(model, plan)
+    session = open_planned_session(model, plan)
     selection = select_model(session, model, plan)
     assert selection.model.session is session
 
