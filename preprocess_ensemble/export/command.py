@@ -113,6 +113,7 @@ def _parser() -> argparse.ArgumentParser:
         "--towers",
         default=_BOTH,
         choices=[_BOTH, "image"],
+        metavar=f"{_BOTH}|image",
         help="image: only the image tower, without search by words (default: %(default)s)",
     )
     parser.add_argument(

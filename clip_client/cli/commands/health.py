@@ -22,8 +22,9 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "health",
         usage="%(prog)s [options]",
         help="check a server, step by step",
-        description="Check a server step by step; the last step compares the vector of a test image that came with the "
-        "model. The exit code suits a probe: 0 if all steps pass, 1 if one fails, 2 for wrong usage.",
+        description="Check a server step by step; the last steps compare the vectors of a test image and, if the model "
+        "has a text tower, of a test text. The exit code suits a probe: 0 if all steps pass, 1 if one fails, 2 for "
+        "wrong usage.",
     )
     add_server_options(parser)
     add_timeout_option(parser, default_s=_TIMEOUT_S, meaning="time limit for all steps together")

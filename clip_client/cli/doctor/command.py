@@ -24,7 +24,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         help="check the server and this installation",
         description="Show which Triton server responds, with its model and provider, and what is installed here; name "
         "what is missing and how to fix it. If you name no server and none responds, the model on this machine is "
-        "checked, which embed, search and dedup use then. The exit code is 1 if photos cannot be embedded.",
+        "checked, which the commands that embed use then. The exit code is 1 if photos cannot be embedded.",
     )
     add_server_options(parser, otherwise=OTHERWISE)
     add_timeout_option(parser, default_s=10.0, meaning="time limit for each request to the server")
