@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -24,7 +25,7 @@ FORKING_FILES = (
     "unit/dedup/actions/test_merging.py",
     "unit/dedup/actions/test_chosen.py",
 )
-"""They fork hundreds of times: 6 ms each in a process of 100 MB, 45 ms in one of 900 MB, as others make it."""
+"""They fork hundreds of times, which takes the longer the larger the process is, and others make it large."""
 
 LONG_FILES = (
     "live/benchmarks/test_benchmarks.py",
@@ -55,6 +56,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(
         key=lambda item: (item.path not in forking, bool(item.get_closest_marker("live")), item.path not in long)
     )
+
+
+def pytest_collection_finish() -> None:
+    """Leave what the imports made out of each garbage collection, and out of the pages that a fork copies."""
+    gc.collect()
+    gc.freeze()
 
 
 os.environ["CLIP_PRECISION"] = "fp32"

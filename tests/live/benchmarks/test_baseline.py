@@ -15,21 +15,29 @@ import pytest
 
 from benchmarks.fixtures.sample_photos import write_thumbnails
 from benchmarks.fixtures.server import TINY_CLIP, free_port
-from benchmarks.peers.baseline.service import Batcher
 from benchmarks.peers.services import plain_service
 from clip_client import ClipClient, ProtocolMismatch, Unavailable
 from tests.paths import ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from benchmarks.fixtures.server import Server
+    from benchmarks.peers.baseline.service import Batcher
 
 
 @pytest.fixture(scope="module")
 def plain() -> Iterator[str]:
     with plain_service(str(TINY_CLIP), "random:0") as service:
         yield service.url
+
+
+@pytest.fixture
+def batcher() -> Callable[..., Batcher]:
+    """The class; its module imports PyTorch, which would make each fork of another test ten times as slow."""
+    from benchmarks.peers.baseline.service import Batcher
+
+    return Batcher
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +95,7 @@ async def test_another_service_is_noticed(server: Server) -> None:
             await clip.model()
 
 
-async def test_requests_that_wait_share_a_run_up_to_the_limit() -> None:
+async def test_requests_that_wait_share_a_run_up_to_the_limit(batcher: Callable[..., Batcher]) -> None:
     runs: list[list[int]] = []
     started, all_wait = threading.Event(), threading.Event()
 
@@ -97,10 +105,10 @@ async def test_requests_that_wait_share_a_run_up_to_the_limit() -> None:
         runs.append(items)
         return [10 * item for item in items]
 
-    batcher = Batcher(work, max_items=4)
-    first = asyncio.create_task(batcher.submit([0, 0]))
+    batches = batcher(work, max_items=4)
+    first = asyncio.create_task(batches.submit([0, 0]))
     await asyncio.to_thread(started.wait, 30)
-    others = [asyncio.create_task(batcher.submit([n, n])) for n in range(1, 6)]
+    others = [asyncio.create_task(batches.submit([n, n])) for n in range(1, 6)]
     await asyncio.sleep(0)  # all have asked
     all_wait.set()
     answers = await asyncio.gather(first, *others)
@@ -108,13 +116,13 @@ async def test_requests_that_wait_share_a_run_up_to_the_limit() -> None:
     assert runs == [[0, 0], [1, 1, 2, 2], [3, 3, 4, 4], [5, 5]]
 
 
-async def test_a_batch_that_fails_fails_its_callers_and_no_others() -> None:
+async def test_a_batch_that_fails_fails_its_callers_and_no_others(batcher: Callable[..., Batcher]) -> None:
     def work(items: list[int]) -> list[int]:
         if 0 in items:
             raise ValueError("zero")
         return items
 
-    batcher = Batcher(work, max_items=1)
-    answers = await asyncio.gather(*(batcher.submit([n, n]) for n in range(3)), return_exceptions=True)
+    batches = batcher(work, max_items=1)
+    answers = await asyncio.gather(*(batches.submit([n, n]) for n in range(3)), return_exceptions=True)
     assert isinstance(answers[0], ValueError)
     assert answers[1:] == [[1, 1], [2, 2]]

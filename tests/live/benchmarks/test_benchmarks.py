@@ -57,7 +57,7 @@ def command(name: str, *options: str, cwd: Path) -> subprocess.CompletedProcess[
 
 def test_three_way(tiny_repository: Path, measured: Measure) -> None:
     # The plain service has tests of its own.
-    systems = ("pytorch", "ensemble", "client", "auto", "int8")
+    systems = ("pytorch", "ensemble", "client", "int8")
     model = ("--repository", str(tiny_repository), "--model", str(TINY_CLIP))
     found = measured("three_way", *model, "--systems", *systems, "--concurrency", "2", "--offered", "0.5", *SHORT)
     summary = found["summary"]["systems"]
