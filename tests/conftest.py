@@ -64,6 +64,8 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+# Threads of PyTorch and OpenCV would spin while they wait, on cores that other tests need.
+os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
 os.environ["CLIP_PRECISION"] = "fp32"
 """For every test, and every server and command that one starts: many compare vectors bit by bit, and on a processor
 with bf16 the default would be that. Tests of the default itself set another value."""

@@ -6,7 +6,11 @@ import asyncio
 import base64
 import io
 import json
-from typing import TYPE_CHECKING, Any
+import re
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pytest
@@ -16,6 +20,7 @@ from benchmarks.fixtures.server import serving
 from clip_client import ClipClient, ModelNotReady
 from tests.fixtures.gateways import client_of, data_uri, gateway
 from tests.fixtures.images.image_files import png_bomb
+from tests.paths import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -135,3 +140,27 @@ async def test_the_model_field_chooses_among_models(two_models: Server, photos: 
     async with ClipClient(two_models.grpc_url, model="third") as client:
         with pytest.raises(ModelNotReady, match="'clip', 'copies'"):
             await client.model()
+
+
+# docs/migrate.md: its code does what it says.
+
+PAGE: Final = (ROOT / "docs" / "migrate.md").read_text(encoding="utf-8")
+BLOCKS: Final = re.findall(r"^## ([^\n]+)\n|^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+
+
+def test_every_service_has_code() -> None:
+    code = "".join("#" if heading else "." for heading, _ in BLOCKS)
+    assert re.fullmatch(r"(#\.+){5}", code), "a heading without code"
+
+
+async def test_the_code_of_the_page_runs(two_models: Server, photos: Path, tmp_path: Path) -> None:
+    for name, photo in (("a.jpg", "astronaut.jpg"), ("b.jpg", "coffee.jpg")):
+        shutil.copyfile(photos / photo, tmp_path / name)
+    async with gateway(two_models.grpc_url) as url:
+        for _, code in BLOCKS:
+            code = code.replace("http://localhost:8080", url).replace("localhost:8001", two_models.grpc_url)
+            if code:
+                command = (sys.executable, "-c", code)
+                done = await asyncio.to_thread(subprocess.run, command, cwd=tmp_path, capture_output=True, check=False)
+                assert done.returncode == 0, f"{code}\n{done.stderr.decode()}"
+                assert done.stdout.strip()

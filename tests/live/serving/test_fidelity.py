@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import filecmp
-import subprocess
-import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,8 +11,8 @@ from PIL import Image, ImageOps
 
 from benchmarks.fixtures.server import TINY_CLIP, Server, serving
 from clip_client import ClipClient
-from preprocess_ensemble.export.exporter import export_model, load_model
-from preprocess_ensemble.model_repository.config import installed_passport
+from preprocess_ensemble.export.exporter import load_model
+from tests.fixtures.models.exports import export_without_pytorch
 from tests.live.raw import infer
 
 if TYPE_CHECKING:
@@ -108,10 +104,10 @@ async def test_neighbours_do_not_change_a_vector(photos: Path, server: Server) -
 
 
 @pytest.fixture(scope="module")
-def full_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    repository = tmp_path_factory.mktemp("full") / "triton_models"
-    export_model(model="ViT-B-32", pretrained="random:0", repository=repository)
-    return repository
+def full_repository(full_reference: Reference, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """ViT-B-32, exported from its skeleton, without PyTorch. What PyTorch exports is the same file."""
+    folder = tmp_path_factory.mktemp("full")
+    return export_without_pytorch(full_reference.network.state_dict(), folder)
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +123,7 @@ async def test_the_full_model_is_that_of_open_clip(
     async with ClipClient(full_server.grpc_url, transfer="original") as clip:
         batch = await clip.embed(paths)
     batch.raise_for_errors()
-    assert batch.model_id.startswith("ViT-B-32/random:0@")
+    assert batch.model_id.startswith("ViT-B-32/file:weights.safetensors@")
     assert batch.vectors.shape == (len(paths), 512)
     cosines = (batch.vectors.astype(np.float64) * full_reference.vectors(paths)).sum(axis=1)
     assert cosines.min() >= LEAST_COSINE
@@ -146,31 +142,6 @@ async def test_texts_of_the_full_model_are_those_of_open_clip(full_server: Serve
         tokens = open_clip.get_tokenizer("ViT-B-32")(texts)
         expected = full_reference.network.encode_text(tokens, normalize=True).double().numpy()
     assert (batch.vectors.astype(np.float64) * expected).sum(axis=1).min() >= LEAST_COSINE
-
-
-def test_the_shipped_skeleton_gives_the_file_that_pytorch_gives(
-    full_repository: Path, full_reference: Reference, tmp_path: Path
-) -> None:
-    """If it differs, record it again: ``clip-export --model ViT-B-32 --skeleton FILE`` (see CONTRIBUTING.md)."""
-    from safetensors.torch import save_file
-
-    save_file(full_reference.network.state_dict(), tmp_path / "weights.safetensors")
-    program = (
-        "import sys; sys.modules['torch'] = None; from preprocess_ensemble.export.command import main; sys.exit(main())"
-    )
-    subprocess.run(
-        [sys.executable, "-c", program, "--pretrained", tmp_path / "weights.safetensors", "--repository", tmp_path],
-        check=True,
-    )
-    files = ("clip_encoder/1/model.onnx", "clip_text_encoder/1/model.onnx", "clip_tokenize/1/tokenizer.json")
-    assert filecmp.cmpfiles(full_repository, tmp_path, files, shallow=False) == (list(files), [], [])
-    with_pytorch, without = installed_passport(full_repository), installed_passport(tmp_path)
-    assert with_pytorch is not None
-    assert without is not None
-    assert (without.fingerprint, without.canary) == (with_pytorch.fingerprint, with_pytorch.canary)
-    assert without.text is not None
-    assert with_pytorch.text is not None
-    assert replace(without.text, parity=with_pytorch.text.parity) == with_pytorch.text
 
 
 async def test_the_fast_path_keeps_the_cosine_that_it_promises(
