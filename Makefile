@@ -47,11 +47,11 @@ test: $(INSTALLED)  ## run all tests, or those in TESTS=path
 pythons: $(INSTALLED)  ## install the wheel with Python 3.13 and 3.14, and run its tests there (root; ten minutes)
 	CLIP_TEST_PYTHONS=1 $(BIN)/python -m pytest tests/live/packaging/test_pythons.py
 
-# Without what needs PyTorch or another client's package.
+# Without what needs PyTorch or another client's package, and with the decoder of the extra for servers.
 floors: setup.cfg pyproject.toml $(INSTALLED)  ## run the tests of client, commands and gateway with setup.cfg's lowest versions
 	$(PYTHON) -m venv --clear $(FLOORS)
 	$(BIN)/uv pip install --quiet --python $(FLOORS) --resolution lowest-direct \
-	    --editable '.[laptop,gateway,qdrant,tracing]'
+	    --editable '.[laptop,gateway,qdrant,tracing]' $(foreach one,$(shell grep -o 'PyTurboJPEG.*' setup.cfg),'$(one)')
 	$(BIN)/uv pip install --quiet --python $(FLOORS) cryptography httpx hypothesis imagehash jsonschema psutil pytest \
 	    pytest-asyncio pytest-timeout pytest-xdist trustme
 	$(BIN)/uv pip install --quiet --python $(FLOORS) --no-deps 'scikit-image>=0.24'
