@@ -105,7 +105,7 @@ async def _search(
 ) -> DuplicateReport:
     async with options.connected() as clip:
         check_action_tiers(action, NO_MODEL if clip is None else (await clip.model()).id)
-        return await options.find(clip, found, store, show, group, options=action.moves)
+        return await options.find(clip, found, store, show, group, options=action)
 
 
 def _search_on_ray(
