@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from benchmarks.peers.baseline.network import Network
-    from clip_client._transports.base import Transport
+    from clip_client._transports.grpc import TritonTransport
 
 Vectors = npt.NDArray[np.float32]
 Embed = Callable[[list[int]], Awaitable[Vectors]]
@@ -76,7 +76,7 @@ async def clip_client(target: Target, *, text: bool = False) -> AsyncIterator[Em
         yield embed
 
 
-def grpc_connection(url: str) -> Transport:
+def grpc_connection(url: str) -> TritonTransport:
     """One connection of the library to the Triton at this gRPC address."""
     config = ClientConfig(urls=(url,))
     return transport_factory(config)(config.endpoints[0], None)

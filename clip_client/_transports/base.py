@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from clip_client._transports.triton_statistics import ModelStatistics
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
@@ -84,10 +82,6 @@ class Transport(ABC):
     async def describe(self, *, timeout_s: float) -> ServerDescription | None:
         """Describe the server and how it runs each model; None if it is not a Triton. ``timeout_s`` is per question."""
         return None
-
-    async def statistics(self, *, timeout_s: float) -> Mapping[str, ModelStatistics]:
-        """Return Triton's counters by model name; empty if the server is not a Triton."""
-        return {}
 
 
 TransportFactory = Callable[[Endpoint, str | None], Transport]

@@ -17,9 +17,6 @@ from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.store.store import Store
 from clip_client.dedup.types import FailedFile, SearchStats, Thresholds
 
-Work = SearchStats
-"""The name of :class:`SearchStats` in earlier versions."""
-
 __all__ = (
     "PHOTO_SUFFIXES",
     "Alignment",
@@ -35,7 +32,6 @@ __all__ = (
     "StoreError",
     "Thresholds",
     "Verdict",
-    "Work",
     "find_duplicates",
     "scan",
     "thresholds_for",

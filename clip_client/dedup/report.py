@@ -74,16 +74,6 @@ class DuplicateReport:
         )
 
     @property
-    def copies(self) -> int:
-        """Number of photos that can move without a person who looks at them."""
-        return sum(group.copies for group in self.groups)
-
-    @property
-    def spare_bytes(self) -> int:
-        """The size of those copies."""
-        return sum(group.spare_bytes for group in self.groups)
-
-    @property
     def groups_by_space(self) -> tuple[DuplicateGroup, ...]:
         """The groups, those that free the most space first."""
         return tuple(sorted(self.groups, key=lambda group: group.spare_bytes, reverse=True))

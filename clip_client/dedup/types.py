@@ -112,14 +112,12 @@ class LibraryPhoto:
 
 @dataclass(frozen=True, kw_only=True)
 class Links:
-    """Symbolic links to files, photos that only they reach, and photos with further hard links."""
+    """Symbolic links to files, and photos that only they reach."""
 
     by_target: Mapping[str, str] = field(default_factory=dict)
     """Real path of a file -> a symbolic link that leads to it, which a move of the file would break."""
     only_by_link: frozenset[str] = frozenset()
     """Paths of photos that only a link leads to: the files themselves lie outside what was searched."""
-    hard_linked: frozenset[str] = frozenset()
-    """Paths of photos with further names anywhere on their file system: removing one name frees no space."""
 
     def to(self, path: str) -> str:
         """Return a symbolic link that leads to the file at ``path``; empty if the search found none."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import json
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -42,7 +42,6 @@ from preprocess_ensemble.runtimes.onnx_session import open_session
 
 if TYPE_CHECKING:
     from preprocess_ensemble.runtimes.agreement import Rows
-    from preprocess_ensemble.text.tokenizer import Tokenizer
 
 VERSION: Final = 2
 MEAN: Final = "preprocess.mean"
@@ -295,9 +294,6 @@ class SkeletonModel(ExportableModel):
     def token_kinds(self) -> tuple[int, int, int]:
         """See :class:`ExportableModel`."""
         return self._skeleton.token_kinds
-
-    def check_tokenizer(self, tokenizer: Tokenizer, report: Callable[[str], None]) -> None:
-        """Do nothing: open_clip may be missing."""
 
     def build(self, rows: Rows, stage: Path, options: GraphOptions) -> BuiltGraph:
         """Write a tower's graph; see :class:`ExportableModel`."""

@@ -81,22 +81,20 @@ def decode(
     limits: DecodeLimits = _DEFAULT_LIMITS,
     *,
     at_least: tuple[int, int] | None = None,
-    luma: bool = False,
 ) -> Image.Image:
     """Decode the first picture of one image file and apply its EXIF orientation.
 
     With ``at_least`` (height, width), a larger JPEG may be decoded at 1/2, 1/4 or 1/8 of its size, but not below
     ``at_least``; ``PreprocessConfig.decode_at_least`` is what a model's input needs. The ``info`` of such an image
     holds the size of the whole picture under :data:`SCALE_INFO`, and ``preprocess`` keeps to that geometry. Without
-    ``at_least`` the pixels are exact. With ``luma`` the image has mode L; of a JPEG it is the luma in the file, which
-    takes about half the time.
+    ``at_least`` the pixels are exact.
 
     Returns an image of mode L, RGB, CMYK or YCbCr, ready for :func:`~.transform.preprocess`. Safe to call from many
     threads; the GIL is released while pixels are decoded. Raises :class:`DecodeError` and nothing else.
     """
-    image = decode_image(data, limits, at_least=at_least, luma=luma).image
+    image = decode_image(data, limits, at_least=at_least).image
     assert image is not None  # there is no `out`
-    return image.convert("L") if luma else image
+    return image
 
 
 def suffices_for(image: Image.Image, at_least: tuple[int, int], more: tuple[int, int]) -> bool:
@@ -119,7 +117,6 @@ def decode_image(
     image_format: ImageFormat | None = None,
     *,
     at_least: tuple[int, int] | None = None,
-    luma: bool = False,
     out: npt.NDArray[np.uint8] | None = None,
 ) -> Decoded:
     """Decode as :func:`decode` does, and tell how; ``image_format`` is what :func:`identify` found if it is known.
@@ -130,7 +127,7 @@ def decode_image(
     """
     try:
         with quiet_libraries():
-            return _decode(bytes(data), limits, image_format, at_least, luma, out)
+            return _decode(bytes(data), limits, image_format, at_least, out)
     except DecodeError:
         raise
     except Image.DecompressionBombError as error:
@@ -148,7 +145,6 @@ def _decode(
     limits: DecodeLimits,
     image_format: ImageFormat | None,
     at_least: tuple[int, int] | None,
-    luma: bool,
     out: npt.NDArray[np.uint8] | None,
 ) -> Decoded:
     if not data:
@@ -179,11 +175,11 @@ def _decode(
         if scale == 1 and transpose is None and out is not None and out.shape == (header.height, header.width, 3):
             if turbojpeg.decode_into(data, out):
                 return Decoded(image=None, decode_path=decode_path, decoder=Decoder.TURBOJPEG)
-        elif (image := turbojpeg.decode(data, header, scale, luma=luma)) is not None:
+        elif (image := turbojpeg.decode(data, header, scale)) is not None:
             image = apply_transpose(image, transpose)
             return Decoded(image=image, decode_path=decode_path, decoder=Decoder.TURBOJPEG)
     file = opened or PillowFile(data, image_format, limits)
-    return Decoded(image=file.decode(scale=scale, luma=luma), decode_path=decode_path, decoder=Decoder.PILLOW)
+    return Decoded(image=file.decode(scale=scale), decode_path=decode_path, decoder=Decoder.PILLOW)
 
 
 def _plain_header(data: bytes, limits: DecodeLimits) -> JpegHeader | None:

@@ -115,18 +115,17 @@ class PillowFile:
         except _BAD_FILE:
             return None
 
-    def decode(self, *, scale: int = 1, luma: bool = False) -> Image.Image:
-        """Decode the first picture and apply its orientation; a JPEG at 1/``scale`` (1, 2, 4 or 8), and with ``luma``
-        without its colours. Call it once.
+    def decode(self, *, scale: int = 1) -> Image.Image:
+        """Decode the first picture and apply its orientation; a JPEG at 1/``scale`` (1, 2, 4 or 8). Call it once.
 
         Returns mode L, RGB, CMYK or YCbCr. Raises :class:`DecodeError`, and any other exception for a defect.
         """
         self._check_header()
         image = self._image
         whole = image.size
-        if scale > 1 or (luma and self._format.name == "JPEG"):
-            # libjpeg leaves out the frequencies that a smaller picture does not need, and colours.
-            drafted = image.draft("L" if luma else None, (whole[0] // scale, whole[1] // scale))
+        if scale > 1:
+            # libjpeg leaves out the frequencies that a smaller picture does not need.
+            drafted = image.draft(None, (whole[0] // scale, whole[1] // scale))
             if drafted is not None and image.size != whole:
                 image.info[SCALE_INFO] = ScaleInfo(whole, drafted[1])
         # A progressive file is held in memory as a whole, at any scale.

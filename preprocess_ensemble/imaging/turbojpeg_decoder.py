@@ -67,14 +67,14 @@ class TurboJpeg:
         """Whether a decode at full size gives the very pixels of Pillow."""
         return header.sampling in self._exact_samplings
 
-    def decode(self, data: bytes, header: JpegHeader, scale: int = 1, *, luma: bool = False) -> Image.Image | None:
-        """Decode a plain file to L or RGB at 1/``scale`` (1, 2, 4 or 8); with ``luma`` to L in any case.
+    def decode(self, data: bytes, header: JpegHeader, scale: int = 1) -> Image.Image | None:
+        """Decode a plain file to L or RGB at 1/``scale`` (1, 2, 4 or 8).
 
         Returns an image of ceil(W / scale) x ceil(H / scale) pixels as they are stored, with its :class:`ScaleInfo` if
         it is scaled, or None if the file should be left to Pillow.
         """
         width, height = -(-header.width // scale), -(-header.height // scale)
-        mode = "L" if luma or len(header.sampling) == 1 else "RGB"
+        mode = "L" if len(header.sampling) == 1 else "RGB"
         pixels = np.empty((height, width, len(mode)), np.uint8)
         # A progressive file is held in memory as a whole, at any scale.
         with large_image_lock(header.width * header.height // (1 if header.is_progressive else scale**2)):

@@ -175,7 +175,7 @@ class Supervisor:
                 raise await self._start_error(process)
             if (probe := await self._send_canary(process)) is None:
                 continue
-            if probe.is_right:
+            if probe.outcome in (ProbeOutcome.OK, ProbeOutcome.SHORT):
                 self._model_works = True
                 self._on_right_canary(probe, process)
                 process.watch_stubs(self._stub_ended.set)

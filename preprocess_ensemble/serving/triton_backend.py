@@ -71,11 +71,6 @@ class Probe:
     model_id: str = ""
     """Of the model, or of several, with commas between them."""
 
-    @property
-    def is_right(self) -> bool:
-        """Whether the canaries got the right vectors."""
-        return self.outcome in (ProbeOutcome.OK, ProbeOutcome.SHORT)
-
 
 @dataclass(kw_only=True)
 class _ServedModel:

@@ -251,7 +251,7 @@ def test_decisions_are_applied_and_taken_back_with_the_keyboard(page: Page, revi
     names = {path.name for path in Path(review.session.roots[0]).glob("trip*/*")}
     assert len(snapshot(Path(review.session.roots[0]))) == len(before), "nothing is deleted"
     with Store(review.session.store.directory) as store:
-        assert [run.photos for run in store.journal.runs()] == [2]
+        assert [photos for photos, _ in store.journal.runs().values()] == [2]
         assert [decision.what for decision in store.decisions.all()] == ["different"]
     assert names
     press(page, "h")

@@ -79,14 +79,13 @@ def _scan(options: SearchOptions, action: ActionOptions, printer: _Printer) -> S
     Raises CommandFailed if no photo is found, or if a path on the command line names nothing; and NoAlbum if
     ``--apply`` needs an album of Apple Photos that cannot be filled.
     """
-    from clip_client.dedup.reporting.terminal import print_failed, print_skipped
+    from clip_client.dedup.reporting.terminal import print_failed
 
     options.walk.check_named()
     with progress_bars(quiet=options.quiet) as show:
         found = options.scan(show)
     if not found.files:
-        print_failed(found.failed, printer.notes)
-        print_skipped(found.skipped, printer.notes)
+        print_failed(found.failed, found.skipped, printer.notes)
         raise CommandFailed(NO_PHOTO)
     if action.apply and found.in_libraries:
         from clip_client.dedup.actions.apple_photos_album import check_photos
@@ -105,7 +104,7 @@ async def _search(
 ) -> DuplicateReport:
     async with options.connected() as clip:
         check_action_tiers(action, NO_MODEL if clip is None else (await clip.model()).id)
-        return await options.find(clip, found, store, show, group, options=action.moves)
+        return await options.find(clip, found, store, show, group, options=action)
 
 
 def _search_on_ray(

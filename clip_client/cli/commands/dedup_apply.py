@@ -52,8 +52,8 @@ def apply_report(
         found = chosen_groups(report, store.choices.all())
         moving, staying = found.moving, found.staying
         chosen = {path: moving_tiers(choice.rules) for path, choice in moving.items()}
-        report = judged(found.report, paths, options.moves, compared=compared, files=store.files)
-    plan = plan_moves(report, paths, tiers=options.moving_tiers, options=options.moves, chosen=chosen)
+        report = judged(found.report, paths, options, compared=compared, files=store.files)
+    plan = plan_moves(report, paths, tiers=options.moving_tiers, options=options, chosen=chosen)
     refused = [skip for skip in plan.skipped if not skip.tier]
     if options.apply or options.dry_run:
         for skip in refused:

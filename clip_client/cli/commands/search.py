@@ -227,7 +227,7 @@ def _print(
     """Print the pictures on standard output, and the notes on standard error; in a terminal all on the same screen."""
     from rich.console import Console
 
-    from clip_client.dedup.reporting.terminal import print_failed, print_skipped
+    from clip_client.dedup.reporting.terminal import print_failed
 
     listed = [
         (picture, path)
@@ -255,8 +255,7 @@ def _print(
             print("\t".join((columns[0], escaped(path), *columns[1:])))
     sys.stdout.flush()
     if place is not None:
-        print_failed(place.failed, notes)
-        print_skipped(place.skipped, notes)
+        print_failed(place.failed, place.skipped, notes)
     if about["gone"]:
         are_gone = counted(about["gone"], "nearer picture")
         notes.print(f"{are_gone} not listed, because the files are no longer where they were", markup=False)

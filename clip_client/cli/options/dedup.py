@@ -24,7 +24,7 @@ CHOSEN: Final = "chosen"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ActionOptions:
+class ActionOptions(MoveOptions):
     """What to do with the duplicates that were found."""
 
     tiers: tuple[str, ...] = ()
@@ -33,8 +33,6 @@ class ActionOptions:
     """Move what a person chose, and nothing else."""
     apply: bool = False
     dry_run: bool = False
-    hard_link: bool = False
-    merge_metadata: bool = False
     store: Path | None = None
     """The store that ``--store`` names, which undo has to be told."""
 
@@ -42,11 +40,6 @@ class ActionOptions:
     def moving_tiers(self) -> tuple[str, ...]:
         """What ``--apply`` moves."""
         return (EXACT,) if self.hard_link else self.tiers or SAFE_TIERS
-
-    @property
-    def moves(self) -> MoveOptions:
-        """How photos move, which a search has to know to judge them."""
-        return MoveOptions(hard_link=self.hard_link, merge_metadata=self.merge_metadata)
 
 
 def add_dedup_options(parser: argparse.ArgumentParser) -> None:

@@ -241,11 +241,6 @@ class RecallSample:
             priorities=priorities[kept],
         )
 
-    @property
-    def telling(self) -> int:
-        """Number of sampled rows that have an alike row."""
-        return int(np.count_nonzero(self.counts))
-
     def choose_count(self, cells: Cells) -> tuple[RecallEstimate, int]:
         """Return the recall with the fewest cells per vector that suffice, and how many these are."""
         for count in _CELLS_PER_VECTOR:
@@ -260,15 +255,15 @@ class RecallSample:
         It is the smaller of two figures: the share of all pairs, and the mean share over the sampled rows. In the
         second a scene of a thousand photos weighs no more than any other photo.
         """
-        if not self.telling:
+        telling = self.counts > 0
+        if not telling.any():
             return RecallEstimate(method="cells", recall=1.0, recall_95=(0.0, 1.0), pairs=0)
         is_found = self._share_a_cell(cells, count)
-        telling = self.counts > 0
         looked_up = np.bincount(self.sampled, minlength=len(self.counts))[telling]
         shares = np.bincount(self.sampled, weights=is_found, minlength=len(self.counts))[telling] / looked_up
         recall = min(float(shares.mean()), float(np.average(shares, weights=self.counts[telling])))
         # The draws are the rows: the pairs of one scene are found or missed together.
-        interval = wilson_interval(recall * self.telling, self.telling)
+        interval = wilson_interval(recall * len(shares), len(shares))
         return RecallEstimate(method="cells", recall=recall, recall_95=interval, pairs=int(self.counts.sum()))
 
     def _share_a_cell(self, cells: Cells, count: int) -> NDArray[np.bool_]:

@@ -113,7 +113,6 @@ def scan(
         links=Links(
             by_target=walk.links,
             only_by_link=frozenset(file.path for is_by_link, file in walk.names.values() if is_by_link),
-            hard_linked=frozenset(walk.names[identity][1].path for identity in walk.hard_linked),
         ),
         roots=tuple(sorted(roots, key=os.fsencode)),
         skipped=dict(sorted(walk.skipped.items(), key=lambda item: (-item[1], item[0]))),
@@ -130,8 +129,6 @@ class _Walk:
     """File -> (it was reached by a link, the file), the best name so far."""
     links: dict[str, str] = field(default_factory=dict)
     """Real path of a file -> the first link in order that leads there."""
-    hard_linked: set[FileIdentity] = field(default_factory=set)
-    """Files that have several names."""
     in_libraries: dict[str, LibraryPhoto] = field(default_factory=dict)
     failed: dict[str, FailedFile] = field(default_factory=dict)
     failed_in_libraries: list[FailedFile] = field(default_factory=list)
@@ -229,8 +226,6 @@ class _Walk:
             return
         name = (is_by_link, PhotoFile(path, status.st_size, status.st_mtime_ns))
         identity = identity_of(path, status)
-        if status.st_nlink > 1:
-            self.hard_linked.add(identity)
         known = self.names.get(identity, name)
         if known[1].path in self.in_libraries:
             return

@@ -45,8 +45,7 @@ def print_groups(report: DuplicateReport, console: Console, *, verbose: bool = F
 
 def print_notes(report: DuplicateReport, console: Console, *, can_read_raw: bool = True, verbose: bool = False) -> None:
     """Print the files that failed and a summary; without ``can_read_raw``, also how to read RAW files."""
-    print_failed(report.failed, console, verbose=verbose)
-    print_skipped(report.skipped, console)
+    print_failed(report.failed, report.skipped, console, verbose=verbose)
     if report.bytes_only:
         # RAW files are the only ones that are compared without a preview.
         remedy = "" if can_read_raw else "; to read previews: pip install 'clip-triton[raw]'"
@@ -145,8 +144,12 @@ def _below(text: str, indent: int, console: Console) -> str:
     return "".join(f"\n{' ' * indent}{line}" for line in lines)
 
 
-def print_failed(failed: Sequence[FailedFile], console: Console, *, verbose: bool = False) -> None:
-    """Print which files were not compared, and why: the first five, or with ``verbose`` all."""
+def print_failed(
+    failed: Sequence[FailedFile], skipped: Mapping[str, int], console: Console, *, verbose: bool = False
+) -> None:
+    """Print which files were not compared, and why: the first five, or with ``verbose`` all; and how many of which
+    kinds were passed over.
+    """
     shown = failed if verbose else failed[:_MOST_FAILED]
     for failure in shown:
         console.print(
@@ -154,9 +157,5 @@ def print_failed(failed: Sequence[FailedFile], console: Console, *, verbose: boo
         )
     if len(shown) < len(failed):
         _print(f"... and {counted(len(failed) - len(shown), 'more file')} not compared", console)
-
-
-def print_skipped(skipped: Mapping[str, int], console: Console) -> None:
-    """Print how many files of which kinds were passed over."""
     if skipped:
         _print(skipped_files(skipped), console)

@@ -100,17 +100,6 @@ class JournalEntry:
     """What has to stay beside the kept photo while the files are in the quarantine."""
 
 
-class Run(NamedTuple):
-    """What one run has in the quarantine."""
-
-    name: str
-    at_ns: int
-    photos: int
-    """Number of entries: photos, without the companions that moved with them."""
-    size_bytes: int
-    """Of all files."""
-
-
 class Journal(Database):
     """The journal of one store; one thread at a time may use it."""
 
@@ -247,14 +236,14 @@ class Journal(Database):
         rows = self._connection.execute(f"SELECT * FROM units WHERE {' AND '.join(conditions)} ORDER BY id", values)
         return list(map(self._entry, rows.fetchall()))
 
-    def runs(self) -> list[Run]:
-        """Return the runs that have anything in the quarantine, the newest first."""
+    def runs(self) -> dict[str, tuple[int, int]]:
+        """Return run -> what it has in the quarantine: number of photos, and bytes of these and their companions."""
         rows = self._connection.execute(
-            "SELECT run, min(at_ns), count(DISTINCT id), sum(size_bytes) FROM units JOIN files ON unit = id "
-            f"WHERE state IN ({_marks(IN_QUARANTINE)}) GROUP BY run ORDER BY max(id) DESC",
+            "SELECT run, count(DISTINCT id), sum(size_bytes) FROM units JOIN files ON unit = id "
+            f"WHERE state IN ({_marks(IN_QUARANTINE)}) GROUP BY run",
             IN_QUARANTINE,
         )
-        return [Run(*row) for row in rows]
+        return {run: (photos, size_bytes) for run, photos, size_bytes in rows}
 
     def sidecars(self, path: str) -> list[tuple[int, Sidecar]]:
         """Return the id of each entry that needs the sidecar at ``path``, and what the entry recorded about it."""

@@ -284,11 +284,10 @@ class Session:
     def history(self) -> list[HistoryItem]:
         """Return the runs that can be taken back, the last one first."""
         with self.lock:
-            runs = {run.name: run for run in self.store.journal.runs()}
+            moved = self.store.journal.runs()
             different, keep_all = (self.store.choices.runs(what) for what in (DIFFERENT, KEEP_ALL))
         # Names of runs begin with their local time, so they sort by it.
-        names = sorted(runs.keys() | different.keys() | keep_all.keys(), reverse=True)
-        moved = {name: (run.photos, run.size_bytes) for name, run in runs.items()}
+        names = sorted(moved.keys() | different.keys() | keep_all.keys(), reverse=True)
         return [
             HistoryItem(name, *moved.get(name, (0, 0)), different.get(name, 0), keep_all.get(name, 0)) for name in names
         ]

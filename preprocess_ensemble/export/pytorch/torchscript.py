@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -27,7 +26,6 @@ from preprocess_ensemble.model_repository.config import MODEL_FILE
 
 if TYPE_CHECKING:
     from preprocess_ensemble.runtimes.agreement import Rows
-    from preprocess_ensemble.text.tokenizer import Tokenizer
 
 _TRAINED: Final = ("disc_mixup", "disc_large", "disc_blur", "disc_advanced")
 _ON_IMAGENET: Final = ("imagenet_mixup", "imagenet_blur", "imagenet_advanced")
@@ -83,15 +81,6 @@ class TorchScriptModel(ExportableModel):
         )
         # Of the file: a frozen script has no state dict.
         self.weights_sha256 = hashlib.sha256(content).hexdigest()
-
-    @property
-    def token_kinds(self) -> tuple[int, int, int]:
-        """There is no text tower."""
-        raise NotImplementedError
-
-    def check_tokenizer(self, tokenizer: Tokenizer, report: Callable[[str], None]) -> None:
-        """There is no text tower."""
-        raise NotImplementedError
 
     def build(self, rows: Rows, stage: Path, options: GraphOptions) -> BuiltGraph:
         """Write the graph; see :class:`ExportableModel`."""

@@ -117,16 +117,6 @@ def test_orientation_and_partial_pixels(decoder: Decoder, orientation: int, size
     assert deviation_db(data, config) >= LEAST_PSNR_DB
 
 
-@pytest.mark.parametrize("image_format", ["JPEG", "PNG"])
-def test_luma_alone_is_that_of_the_colours(decoder: Decoder, image_format: str) -> None:
-    exif = Image.Exif()
-    exif[image_files.ORIENTATION] = 6
-    data = image_files.encoded(smooth(size=(401, 299)), image_format, exif=exif.tobytes())
-    luma, colours = decode(data, luma=True), decode(data)
-    assert (luma.mode, luma.size, colours.mode) == ("L", (299, 401), "RGB")
-    assert np.abs(np.asarray(luma, np.int16) - np.asarray(colours.convert("L"))).max() <= 1  # rounding
-
-
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(
     size=st.tuples(st.integers(16, 700), st.integers(16, 700)),

@@ -158,7 +158,7 @@ def test_different_is_a_decision_of_the_store_until_it_is_taken_back(
     with Store(tmp_path / "store") as store:
         (decision,) = store.decisions.all()
         assert (decision.what, len(decision.contents)) == (DIFFERENT, 3)
-        assert store.journal.runs() == []
+        assert store.journal.runs() == {}
     assert names(album) == ALL_NAMES
     assert f'data-run="{run}"' in review.get("/history").text
     done(review, f"/history/{run}/undo")

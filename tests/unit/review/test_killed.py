@@ -82,7 +82,7 @@ def test_a_kill_while_choices_are_applied_loses_nothing_and_the_next_session_con
             waiting = {photo.path for choice in store.choices.all() if not choice.run for photo in choice.photos}
             assert waiting.isdisjoint(moved)
             apply_all(session)
-            runs = [run.name for run in store.journal.runs()]
+            runs = sorted(store.journal.runs(), reverse=True)
             assert sorted(path.name for path in root.glob("*.nef")) == ["0a.nef", "1a.nef", "1b.nef", "2b.nef"]
             assert [one.what for one in store.decisions.all()] == [KEEP_ALL]
             assert all(choice.run for choice in store.choices.all())

@@ -70,7 +70,7 @@ def say(root: Path, store: Store, *, hard_link: bool, apply: bool) -> list[str]:
     chosen = ActionOptions(apply=apply, dry_run=not apply, hard_link=hard_link, merge_metadata=False)
     said, errors = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(errors):
-        code = apply_report(searched(root, store=store, options=chosen.moves), [str(root)], store, chosen)
+        code = apply_report(searched(root, store=store, options=chosen), [str(root)], store, chosen)
     assert (code, errors.getvalue()) == (0, "")  # no move failed
     return said.getvalue().splitlines()
 

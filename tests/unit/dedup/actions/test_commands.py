@@ -300,7 +300,7 @@ def last_part(root: Path, store: Store, *, hard_link: bool, apply: bool) -> list
     chosen = ActionOptions(apply=apply, dry_run=not apply, hard_link=hard_link)
     lines: list[str] = []
     with contextlib.redirect_stderr(io.StringIO()) as errors:
-        found = searched(root, store=store, options=chosen.moves)
+        found = searched(root, store=store, options=chosen)
         code = apply_report(found, [str(root)], store, chosen, say=lines.append)
     assert (code, errors.getvalue()) == (0, "")  # no move failed
     return lines
