@@ -60,8 +60,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """Leave what the imports made out of each garbage collection, and out of the pages that a fork copies."""
-    gc.collect()
-    gc.freeze()
+    if sys.version_info < (3, 14):  # from there on, Hypothesis looks for referrers, and would find none that are frozen
+        gc.collect()
+        gc.freeze()
 
 
 # Threads of PyTorch and OpenCV would spin while they wait, on cores that other tests need.
