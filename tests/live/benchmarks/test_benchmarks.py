@@ -57,13 +57,13 @@ def command(name: str, *options: str, cwd: Path) -> subprocess.CompletedProcess[
 
 def test_three_way(tiny_repository: Path, measured: Measure) -> None:
     # The plain service has tests of its own.
-    systems = ("pytorch", "ensemble", "client", "int8")
+    systems = ("pytorch", "client", "int8")
     model = ("--repository", str(tiny_repository), "--model", str(TINY_CLIP))
     found = measured("three_way", *model, "--systems", *systems, "--concurrency", "2", "--offered", "0.5", *SHORT)
     summary = found["summary"]["systems"]
     assert all(row["valid"] for row in summary.values()), summary
     assert {row["at"]["2"]["images_per_second"]["median"] > 0 for row in summary.values()} == {True}
-    assert summary["int8"]["cosine"] < summary["ensemble"]["cosine"]
+    assert summary["int8"]["cosine"] < summary["pytorch"]["cosine"]
     assert summary["client"]["offered"]["0.5"]["p99"] > 0
 
 
