@@ -114,7 +114,7 @@ def test_ensemble(tiny_repository: Path, tmp_path: Path, measured: Measure) -> N
         ("session", "1", "4"),
         ("pytorch", "1", "4"),
     }
-    kept = newest((tmp_path / "results").iterdir())["delays"]  # no document has a result of these tables yet
+    kept = newest((tmp_path / "results").iterdir())["delays"]
     assert "| 4 |" in part_of("ensemble", {"ensemble": kept})
     assert "x, 100 ms |" in part_of("queue_delay", {"queue_delay": kept})
     on_a_card = {**kept, "experiment": "gpu_delays", "plan": {**kept["plan"], "device": "cuda"}}
