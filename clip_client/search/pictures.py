@@ -137,7 +137,7 @@ class Place:
             fitting = (
                 (hit, path)
                 for hit in sorted(some, key=lambda hit: hit.key != picture)
-                for path in (files[hit.key] if self.paths is None else self.paths[hit.key])
+                for path in (files[hit.key] if self.paths is None else _shortest_first(self.paths[hit.key]))
                 if os.path.abspath(path).startswith(below) and self._is_listed(path)
             )
             of_picture = [path for paths in files.values() for path in paths]
@@ -167,7 +167,15 @@ class Place:
             for picture in pictures
         }
         files = self.store.files.paths_of([content for contents in found.values() for content in contents])
-        return {picture: {content: files[content] for content in contents} for picture, contents in found.items()}
+        return {
+            picture: {content: _shortest_first(files[content]) for content in contents}
+            for picture, contents in found.items()
+        }
 
     def _is_listed(self, path: str) -> bool:
         return os.path.isfile(path) and not self.without.contains(path)
+
+
+def _shortest_first(paths: Iterable[str]) -> list[str]:
+    """Sort files of the same bytes: what marks a copy, such as "Copy of", makes its name longer."""
+    return sorted(paths, key=lambda path: len(os.path.basename(path)))

@@ -83,7 +83,7 @@ def test_a_folder_is_embedded_first_and_once(
 ) -> None:
     assert search("a", "red", "thing", album) == 0
     printed = capsys.readouterr()
-    assert names(printed.out)[:2] == ["red again.png", "pink.png"]
+    assert names(printed.out)[:2] == ["red.png", "pink.png"]
     assert printed.out.splitlines()[0].endswith("\t\t1")
     assert "weights of this model are random" in printed.err
     assert "5 photos compared" in printed.err
@@ -91,7 +91,7 @@ def test_a_folder_is_embedded_first_and_once(
     assert search("green", "+", "red", "--in", album) == 0
     assert names(capsys.readouterr().out)[0] == "yellow.png"
     assert search("red") == 0  # all that the store knows
-    assert names(capsys.readouterr().out)[0] == "red again.png"
+    assert names(capsys.readouterr().out)[0] == "red.png"
     assert len([one for one in server.requests if one.model == "clip_image"]) == before
 
 
@@ -99,7 +99,7 @@ def test_photos_words_signs_and_weights_make_a_query(
     search: Search, album: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert search(album / "yellow.png", "-", "2:green", album, "--top", "1") == 0
-    assert names(capsys.readouterr().out) == ["red again.png"]
+    assert names(capsys.readouterr().out) == ["red.png"]
 
 
 def test_an_empty_folder_has_no_photo_that_fits(
@@ -129,17 +129,17 @@ def test_each_output_has_the_same_pictures(
     assert search("red", "--json") == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert [os.path.basename(one["path"]) for one in found["photos"]] == plain
-    assert [os.path.basename(path) for path in found["photos"][0]["copies"]] == ["red.png"]
+    assert [os.path.basename(path) for path in found["photos"][0]["copies"]] == ["red again.png"]
     assert (found["photos"][0]["format"], found["compared"], found["is_random"]) == ("PNG", 5, True)
     search("red", "--strict")
     assert names(capsys.readouterr().out) == plain[: found["scores_fall_after"]]
     search("red", "--csv", "--copies")
     rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
     assert [os.path.basename(row["path"]) for row in rows if not row["copy_of"]] == plain
-    assert [os.path.basename(row["path"]) for row in rows if row["copy_of"]] == ["red.png"]
+    assert [os.path.basename(row["path"]) for row in rows if row["copy_of"]] == ["red again.png"]
     page = tmp_path / "page.html"
     search("red", "--copies", "--report", page)
-    assert sorted(names(capsys.readouterr().out)) == sorted([*plain, "red.png"])
+    assert sorted(names(capsys.readouterr().out)) == sorted([*plain, "red again.png"])
     assert page.read_text().count("<img") == 5
 
 
@@ -156,7 +156,7 @@ def test_a_terminal_shows_a_table_and_small_pictures(server: FakeTriton, album: 
                     printed += os.read(reader, 65536)
         assert process.returncode == 0, printed.decode()
     text = printed.decode()
-    assert "red again.png" in text
+    assert "red.png" in text
     assert text.count("+1 copy") == 2
     assert "▀" in text
     assert "Traceback" not in text
@@ -165,7 +165,7 @@ def test_a_terminal_shows_a_table_and_small_pictures(server: FakeTriton, album: 
 def test_null_ends_each_path(search: Search, album: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     assert search("red", album, "--null", "--top", "2") == 0
     paths = capfdbinary.readouterr().out.split(b"\0")
-    assert paths == [os.fsencode(album / "red again.png"), os.fsencode(album / "pink.png"), b""]
+    assert paths == [os.fsencode(album / "red.png"), os.fsencode(album / "pink.png"), b""]
 
 
 def test_vectors_that_embed_wrote_are_searched_by_path(
@@ -194,10 +194,10 @@ def test_a_collection_of_qdrant_is_filled_and_searched(
     assert json.loads(capsys.readouterr().out)["photos"] == 5
     assert main(["search", "red", "--in", address, "--top", "2", *options]) == 0
     printed = capsys.readouterr()
-    assert names(printed.out) == ["red again.png", "pink.png"]
+    assert names(printed.out) == ["red.png", "pink.png"]
     assert "5 photos compared" in printed.err
     assert main(["similar", str(album / "pink.png"), "--in", address, "--top", "1", *options]) == 0
-    assert names(capsys.readouterr().out) == ["red again.png"]
+    assert names(capsys.readouterr().out) == ["red.png"]
     assert main(["search", "red", "--in", address, "--strict", *options]) == 2
 
 
