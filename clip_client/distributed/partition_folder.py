@@ -87,8 +87,8 @@ class PartitionFolder:
         # A run that starts again keeps its number: a file that a worker of the dead driver still writes is replaced.
         is_again = all(match[2] in keys for match in files if int(match[1]) == last)
         finished = self._finished_keys([match[0] for match in files if match[2] not in keys])
-        begun = replace(self, number=last if is_again else last + 1, finished=finished)
-        return begun, [partition for key, partition in keys.items() if key not in held]
+        started = replace(self, number=last if is_again else last + 1, finished=finished)
+        return started, [partition for key, partition in keys.items() if key not in held]
 
     @contextmanager
     def writing(self, partition: Partition) -> Iterator[Callable[[Sequence[Mapping[str, Any]]], None]]:

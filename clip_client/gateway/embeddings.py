@@ -57,7 +57,7 @@ async def _embeddings(service: Service, body: Body, *, modality: Modality | None
             "object": "list",
             "data": [{"object": "embedding", "index": at, "embedding": vector} for at, vector in enumerate(vectors)],
             "model": asked.model or model.id,
-            # Tokens are counted nowhere: nobody pays for them.
+            # The server does not count tokens.
             "usage": {"prompt_tokens": 0, "total_tokens": 0, "num_images": images},
             "id": f"embd-{uuid.uuid4().hex}",
             "created": int(time.time()),

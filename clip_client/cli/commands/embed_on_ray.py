@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace, engine: EngineOptions) -> int:
     if arguments.retry_failed or arguments.shard_rows is not None:
         raise CommandMisused("--retry-failed and --shard-rows need --engine local, which can continue the same folder")
     config = engine.servers(read_config(arguments, timeout_s=arguments.timeout_s), quiet=arguments.quiet)
-    begun = time.monotonic()
+    started = time.monotonic()
     # A thread of Ray prints what its daemons say, such as that a worker has died; standard output is for the counts.
     with redirect_stdout(io.StringIO()), progress_bars(quiet=arguments.quiet) as show:
         show("looking for photos", 0, None)
@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace, engine: EngineOptions) -> int:
     elif not arguments.quiet:
         done = f"{counted(written, 'vector')} written to {summary.output} ({counted(summary.partitions, 'partition')})"
         before = f", {counted(summary.partitions_before, 'partition')} done before" if summary.partitions_before else ""
-        rate = f"{summary.images / (time.monotonic() - begun):,.1f} photos/s, including the start of Ray"
+        rate = f"{summary.images / (time.monotonic() - started):,.1f} photos/s, including the start of Ray"
         print(f"{done}, {summary.failed:,} failed{before}, {rate}")
     return 0
 

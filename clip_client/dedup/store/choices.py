@@ -70,7 +70,7 @@ class Choice:
     rules: str
     """The rules that made it for many groups at once; empty if a person looked at the group."""
     run: str
-    """Name of the run that has begun to carry it out; empty while it waits."""
+    """Name of the run that has started to carry it out; empty while it waits."""
     state: str
     photos: tuple[ChosenPhoto, ...]
 
@@ -128,7 +128,7 @@ class Choices(Database):
         return list(self._found(" WHERE step = ?", step))
 
     def all(self, *, run: str | None = None) -> Iterator[Choice]:
-        """Yield every choice, or those that one run has begun, oldest first."""
+        """Yield every choice, or those that one run has started, oldest first."""
         return self._found() if run is None else self._found(" WHERE run = ?", run)
 
     def _found(self, condition: str = "", *values: object) -> Iterator[Choice]:

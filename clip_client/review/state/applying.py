@@ -155,9 +155,9 @@ class Worker:
                     job.outcomes.update((outcome.path, outcome) for outcome in outcomes)
                     done = {os.path.abspath(outcome.path) for outcome in outcomes if outcome.done}
                 finally:
-                    begun = {found.id for found in batch if _is_begun(found, done)}
-                    session.end_run((found for found in batch if found.id in begun), DONE)
-                    session.end_run((found for found in batch if found.id not in begun), WAITING)
+                    started = {found.id for found in batch if _has_started(found, done)}
+                    session.end_run((found for found in batch if found.id in started), DONE)
+                    session.end_run((found for found in batch if found.id not in started), WAITING)
                 job.done += len(batch)
                 session.changed()
 
@@ -184,7 +184,7 @@ class Worker:
         return plan
 
 
-def _is_begun(found: FoundGroup, done: set[str]) -> bool:
+def _has_started(found: FoundGroup, done: set[str]) -> bool:
     """Tell whether a part of the choice has been carried out."""
     if found.state != KEEP:
         return True

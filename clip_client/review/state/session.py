@@ -263,18 +263,18 @@ class Session:
             if batch:
                 self.go_on()
                 self._withdraw([one for found in batch for one in self.groups.superseded(found.id)])
-                begun = self.store.choices.begin([found.choice.id for found in batch if found.choice], run)
-                batch = [found for found in batch if found.choice and found.choice.id in begun]
+                started = self.store.choices.begin([found.choice.id for found in batch if found.choice], run)
+                batch = [found for found in batch if found.choice and found.choice.id in started]
                 self.groups.add(replace(found.choice, state=BEGUN) for found in batch if found.choice)
                 self._choices_changed()
         return batch
 
     def end_run(self, groups: Iterable[FoundGroup], state: str) -> None:
-        """Record what became of the choices about these groups, which a run has begun."""
+        """Give the choices about these groups this state, at the end of the run that started them."""
         with self.lock:
-            begun = [found.choice for found in groups if found.choice]
-            self.store.choices.set_state([choice.id for choice in begun], state)
-            self.groups.add(replace(choice, state=state) for choice in begun)
+            choices = [found.choice for found in groups if found.choice]
+            self.store.choices.set_state([choice.id for choice in choices], state)
+            self.groups.add(replace(choice, state=state) for choice in choices)
             self._choices_changed()
 
     def _withdraw(self, choices: Sequence[Choice]) -> None:

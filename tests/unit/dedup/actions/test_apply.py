@@ -20,17 +20,21 @@ from clip_client.dedup.actions.purge import purge
 from clip_client.dedup.store.journal import IN_QUARANTINE, Journal, JournalEntry, State
 from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.types import QUARANTINE_NAME, SAME_PIXELS, Metadata
-from tests.fixtures.albums import album, copies, member, opened, planned, report, snapshot, without_access, write
+from tests.fixtures.albums import (
+    album,
+    member,
+    opened,
+    planned,
+    planned_copies,
+    report,
+    snapshot,
+    without_access,
+    write,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-
-def of_copies(root: Path, count: int = 2) -> tuple[Plan, list[Path]]:
-    """Plan to move all but the first of some copies."""
-    found, photos = copies(root, count)
-    return planned(found, [root]), photos
 
 
 def test_copies_go_and_come_back_with_their_times(tmp_path: Path, journal: Journal) -> None:
@@ -59,7 +63,7 @@ def test_copies_go_and_come_back_with_their_times(tmp_path: Path, journal: Journ
 
 def test_apply_tells_how_far_it_is_and_what_became_of_each_photo(tmp_path: Path, journal: Journal) -> None:
     root = tmp_path / "r"
-    plan, photos = of_copies(root, 4)
+    plan, photos = planned_copies(root, 4)
     photos[2].unlink()
     told: list[tuple[str, int, int]] = []
     applied = apply(plan, journal, run="run", on_progress=lambda *progress: told.append(progress))
@@ -90,7 +94,7 @@ def test_purge_reaches_the_real_trash(tmp_path: Path) -> None:
 
 
 def test_one_process_acts_at_a_time(tmp_path: Path, journal: Journal) -> None:
-    plan, _ = of_copies(tmp_path / "r")
+    plan, _ = planned_copies(tmp_path / "r")
     with opened(tmp_path / "journal.sqlite") as other, other.exclusive(), pytest.raises(StoreError, match="another"):
         apply(plan, journal)
     assert journal.entries(IN_QUARANTINE) == []
@@ -138,7 +142,7 @@ def test_a_journal_on_a_full_disk_loses_no_photo(tmp_path: Path, room: int) -> N
 
 
 def test_a_journal_that_fails_says_what_has_moved_before(tmp_path: Path) -> None:
-    plan, photos = of_copies(tmp_path / "r", 4)
+    plan, photos = planned_copies(tmp_path / "r", 4)
     photos[1].unlink()  # not every photo before it has moved
 
     class FullJournal(Journal):
@@ -172,7 +176,7 @@ def test_each_state_of_a_killed_process_has_one_end(
     """A disk that is not connected keeps its entries as they are, and keeps nothing else from its end."""
     disk, away, root = tmp_path / "disk", tmp_path / "away", tmp_path / "root"
     for folder in (disk, root):
-        apply(of_copies(folder)[0], journal)
+        apply(planned_copies(folder)[0], journal)
     far, near = (journal.set_state(entry, left) for entry in journal.entries(IN_QUARANTINE))
     if is_gone:
         os.unlink(near.files[0].quarantined)
@@ -258,157 +262,6 @@ def test_each_change_of_a_folder_is_on_the_disk_before_the_journal_goes_on(
     assert not (root / QUARANTINE_NAME).exists()
 
 
-# What has changed since the plan, and what changes during the move.
-
-
-def replace_by_a_link(path: Path) -> None:
-    path.rename(path.with_name("elsewhere"))
-    path.symlink_to("elsewhere")
-
-
-def link_to_the_kept_photo(path: Path) -> None:
-    path.unlink()
-    path.hardlink_to(path.with_name("1.jpg"))
-
-
-KEPT_CHANGED = "The kept photo has changed or can no longer be read."
-CHANGES: list[tuple[str, Callable[[Path], object], str]] = [
-    ("2.jpg", lambda path: path.write_bytes(b"y"), "It has changed since it was compared."),
-    ("2.jpg", lambda path: path.write_bytes(b""), "It has changed since it was compared."),
-    ("2.jpg", replace_by_a_link, "It is no longer a regular file."),
-    ("2.jpg", link_to_the_kept_photo, "It is the kept photo itself under another name."),
-    ("2.nef", replace_by_a_link, "It is no longer a regular file."),
-    ("2.jpg", os.unlink, "The system refuses: No such file or directory."),
-    ("1.jpg", os.unlink, KEPT_CHANGED),
-    ("1.jpg", lambda path: path.write_bytes(b""), KEPT_CHANGED),
-    ("1.jpg", lambda path: path.write_bytes(b"y"), KEPT_CHANGED),
-    *(
-        (name, change, f"The {kind} beside it is damaged, or differs from that of the kept photo.")
-        for kind, both in (("RAW file", ("1.nef", "2.nef")), ("sidecar", ("1.xmp", "2.xmp")))
-        for name in both
-        for change in (lambda path: path.write_bytes(b"longer"), lambda path: path.write_bytes(b"war"))
-    ),
-    ("1.nef", os.unlink, "The RAW file beside it is damaged, or differs from that of the kept photo."),
-    ("1.xmp", os.unlink, "The sidecar beside it is damaged, or differs from that of the kept photo."),
-]
-
-
-@pytest.mark.parametrize(("name", "change", "sentence"), CHANGES)
-def test_what_changes_after_the_plan_stays_and_says_why(
-    tmp_path: Path, journal: Journal, name: str, change: Callable[[Path], object], sentence: str
-) -> None:
-    """The sidecars are empty: one that is gone is no copy of them."""
-    root = tmp_path / "r"
-    for number in (1, 2):
-        write(root / f"{number}.nef", b"raw")
-        write(root / f"{number}.xmp", b"")
-    plan, _ = of_copies(root)
-    assert len(plan.moves) == 1
-    change(root / name)
-    before = snapshot(root)
-    (outcome,) = apply(plan, journal)
-    assert (outcome.done, outcome.message) == (False, sentence)
-    assert without_access(snapshot(root)) == without_access(before)
-    assert journal.entries(IN_QUARANTINE) == []
-
-
-@pytest.mark.parametrize("name", ["2.jpg", "2.nef"])
-@pytest.mark.parametrize("data", [b"longer", b"y"])
-def test_a_file_that_is_written_to_during_the_move_comes_back(
-    tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch, name: str, data: bytes
-) -> None:
-    root = tmp_path / "r"
-    for number in (1, 2):
-        write(root / f"{number}.nef", b"z")
-    plan, _ = of_copies(root)
-    rename = os.rename
-
-    def write_and_rename(source: str, target: str) -> None:
-        if os.path.basename(source) == name:
-            (root / name).write_bytes(data)
-        rename(source, target)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "rename", write_and_rename)
-        (outcome,) = apply(plan, journal)
-    assert (outcome.done, outcome.message) == (False, "It changed during the move, and is back.")
-    assert (root / name).read_bytes() == data
-    assert sorted(os.listdir(root)) == ["1.jpg", "1.nef", "2.jpg", "2.nef"]
-    assert len(journal.entries((State.ABANDONED,))) == 1
-
-
-def test_what_a_program_saves_in_the_moment_of_the_move_is_not_lost(
-    tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Editors write a new file and rename it onto the old name: also between two of our own steps."""
-    plan, (_, copy) = of_copies(tmp_path / "r")
-    unlink, rename = os.unlink, os.rename
-
-    def save() -> None:
-        if not (tmp_path / "saved").exists():
-            write(tmp_path / "saved", b"")
-            os.replace(write(tmp_path / "new", b"edited"), copy)
-
-    def unlink_later(path: str) -> None:
-        save()
-        unlink(path)
-
-    def rename_later(source: str, target: str) -> None:
-        save()
-        rename(source, target)
-
-    monkeypatch.setattr(os, "unlink", unlink_later)
-    monkeypatch.setattr(os, "rename", rename_later)
-    (outcome,) = apply(plan, journal)
-    assert (outcome.done, copy.read_bytes()) == (False, b"edited")
-
-
-def append_and_set_the_time_back(kept: Path) -> None:
-    times = kept.stat()
-    kept.write_bytes(b"xy")
-    os.utime(kept, ns=(times.st_atime_ns, times.st_mtime_ns))
-
-
-def replace_by_a_file_of_the_same_size_and_time(kept: Path) -> None:
-    times = kept.stat()
-    new = write(kept.with_name("new"), b"y")
-    os.utime(new, ns=(times.st_atime_ns, times.st_mtime_ns))
-    os.replace(new, kept)
-
-
-@pytest.mark.parametrize("hard_link", [False, True])
-@pytest.mark.parametrize(
-    "change",
-    [
-        os.unlink,
-        lambda kept: kept.write_bytes(b"edited"),
-        lambda kept: kept.write_bytes(b"y"),
-        append_and_set_the_time_back,
-        replace_by_a_file_of_the_same_size_and_time,
-    ],
-)
-def test_a_kept_photo_that_changes_during_the_move_brings_the_copy_back(
-    tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], object], hard_link: bool
-) -> None:
-    """As a search with another store does that keeps the copy, and moves what this one keeps."""
-    found, (kept, copy) = copies(tmp_path / "r")
-    plan = planned(found, [tmp_path / "r"], hard_link=hard_link)
-    rename = os.rename
-
-    def change_and_rename(source: str, target: str) -> None:
-        rename(source, target)
-        change(kept)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "rename", change_and_rename)
-        (outcome,) = apply(plan, journal)
-    said = "The kept photo disappeared or changed during the move, so this one is back."
-    assert (outcome.done, outcome.message) == (False, said)
-    assert copy.read_bytes() == b"x"
-    assert journal.entries(IN_QUARANTINE) == []
-    assert not (tmp_path / "r" / QUARANTINE_NAME).exists()
-
-
 # What the system refuses.
 
 
@@ -422,7 +275,7 @@ def test_a_kept_photo_that_changes_during_the_move_brings_the_copy_back(
 def test_what_the_system_refuses_is_told_without_numbers(
     tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch, error: OSError, sentence: str
 ) -> None:
-    plan, photos = of_copies(tmp_path / "r")
+    plan, photos = planned_copies(tmp_path / "r")
 
     def refuse(source: str, target: str) -> None:
         raise error
@@ -438,7 +291,7 @@ def test_what_the_system_refuses_is_told_without_numbers(
 def test_a_photo_on_a_damaged_disk_stays_and_says_why(
     tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan, (_, copy) = of_copies(tmp_path / "r")
+    plan, (_, copy) = planned_copies(tmp_path / "r")
     open_ = os.open
 
     def refuse(path: str, *arguments: Any, **named: Any) -> int:
@@ -484,106 +337,3 @@ def test_a_path_too_long_for_the_quarantine_keeps_its_photo(tmp_path: Path, jour
     assert (outcome.done, outcome.message) == (False, "The system refuses: File name too long.")
     assert copy.read_bytes() == b"x"
     assert not (tmp_path / QUARANTINE_NAME).exists()
-
-
-# The way back.
-
-
-def test_what_a_person_took_out_of_the_quarantine_is_forgotten(tmp_path: Path, journal: Journal) -> None:
-    plan, (_, copy) = of_copies(tmp_path / "r")
-    apply(plan, journal)
-    (entry,) = journal.entries(IN_QUARANTINE)
-    os.rename(entry.files[0].quarantined, tmp_path / "taken.jpg")
-    (outcome,) = undo(journal)
-    assert (outcome.path, outcome.done) == (str(copy), False)
-    assert outcome.message == "It is neither in the quarantine nor at its old path."
-    assert journal.entries(IN_QUARANTINE) == []
-    assert not (tmp_path / "r" / QUARANTINE_NAME).exists()
-
-
-def test_a_disk_that_goes_away_during_undo_is_waited_for(tmp_path: Path) -> None:
-    disk, away = tmp_path / "disk", tmp_path / "away"
-
-    class UnpluggedJournal(Journal):
-        def set_state(self, entry: JournalEntry, state: str) -> JournalEntry:
-            if state == State.RESTORING:
-                disk.rename(away)
-            return super().set_state(entry, state)
-
-    plan, (_, copy) = of_copies(disk)
-    with closing(UnpluggedJournal(tmp_path / "journal.sqlite")) as journal:
-        apply(plan, journal)
-        (outcome,) = undo(journal)
-        assert outcome.message == f"{disk} is missing or empty; connect its disk and try again."
-        assert len(journal.entries((State.RESTORING,))) == 1
-        away.rename(disk)
-        assert undo(journal) == ()  # the next process to move files brings it back
-    assert copy.exists()
-
-
-def test_another_disk_in_the_same_place_is_not_taken_for_an_emptied_quarantine(
-    tmp_path: Path, journal: Journal
-) -> None:
-    """Drive letters and mount points are given again; what lies on the first disk must not be forgotten for that."""
-    disk, away = tmp_path / "disk", tmp_path / "away"
-    groups = album(disk)
-    before = snapshot(disk)
-    apply(planned(groups, [disk]), journal)
-    disk.rename(away)
-    write(disk / "something.txt", b"else")
-    for outcomes in (undo(journal), purge(journal, trash=os.unlink)):
-        assert ["looks like another disk" in outcome.message for outcome in outcomes] == [True] * 3
-    (disk / "something.txt").unlink()
-    disk.rmdir()
-    away.rename(disk)
-    assert [outcome.done for outcome in undo(journal)] == [True] * 3
-    assert without_access(snapshot(disk)) == without_access(before)
-
-
-def test_a_quarantine_that_may_not_be_looked_into_is_not_taken_for_an_empty_one(
-    tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = tmp_path / "root"
-    groups = album(root)
-    before = snapshot(root)
-    apply(planned(groups, [root]), journal)
-    begun, purging, *_ = journal.entries(IN_QUARANTINE)
-    journal.set_state(begun, State.PLANNED)  # as a process leaves them that is killed
-    journal.set_state(purging, State.PURGING)
-    lstat = os.lstat
-
-    def refuse(path: str | os.PathLike[str]) -> os.stat_result:
-        if QUARANTINE_NAME in os.fspath(path):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        return lstat(path)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "lstat", refuse)
-        for outcomes in (undo(journal), purge(journal, trash=os.unlink)):
-            assert {(one.done, one.message) for one in outcomes} == {(False, "The system refuses: Permission denied.")}
-    assert [outcome.done for outcome in undo(journal)] == [True] * 3
-    assert without_access(snapshot(root)) == without_access(before)
-
-
-def test_a_hard_link_comes_back_where_the_kept_file_was_replaced(tmp_path: Path, journal: Journal) -> None:
-    """As an editor does that writes a new file: the link is then another file than the kept one, with the old bytes."""
-    groups = album(tmp_path / "root")
-    apply(planned(groups, [tmp_path / "root"], hard_link=True), journal)
-    (tmp_path / "new.jpg").write_bytes(b"edited")
-    os.replace(tmp_path / "new.jpg", tmp_path / "root" / "a" / "1.jpg")
-    assert all(outcome.done for outcome in undo(journal))
-    assert (tmp_path / "root" / "a" / "3.jpg").stat().st_mtime_ns == 10**18 + 2
-
-
-def test_a_hard_link_leads_to_the_photo_where_the_kept_name_is_a_link(tmp_path: Path, journal: Journal) -> None:
-    """A second name of the link itself would lead nowhere from another folder, and undo would stumble over it."""
-    root = tmp_path / "root"
-    write(tmp_path / "elsewhere.jpg", b"x")
-    kept, copy = root / "kept.jpg", write(root / "deep" / "copy.jpg", b"x", 10**18)
-    kept.symlink_to("../elsewhere.jpg")
-    plan = planned(report((member(kept), member(copy))), [root], hard_link=True)
-    assert [outcome.done for outcome in apply(plan, journal)] == [True]
-    assert not copy.is_symlink()
-    assert copy.samefile(tmp_path / "elsewhere.jpg")
-    assert [outcome.done for outcome in undo(journal)] == [True]
-    assert copy.stat().st_mtime_ns == 10**18
