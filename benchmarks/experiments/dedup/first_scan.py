@@ -80,7 +80,7 @@ def search(url: str, photos: Path, store: Path, server: int | None, verify: str)
         return [time.perf_counter(), time.process_time() + (0.0 if server is None else tree_s(server))]
 
     async def timed() -> dict[str, Any]:
-        begun = time.perf_counter()
+        started_at = time.perf_counter()
         async with ClipClient(url) as clip:
             await clip.embed(first)  # loads the model
             started = now()
@@ -91,7 +91,7 @@ def search(url: str, photos: Path, store: Path, server: int | None, verify: str)
         return {
             "photos": report.compared,
             "groups": len(report.groups),
-            "start_s": started[0] - begun,
+            "start_s": started[0] - started_at,
             "photos_per_second": report.compared / seconds,
             "processor_ms_per_photo": 1e3 * processor_s / report.compared,
             "peak_mb": peak_memory_mb(),
