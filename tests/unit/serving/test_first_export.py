@@ -49,11 +49,13 @@ def export(repository: Path, model: str = "ViT-B-32", pretrained: str | None = N
 
 def test_an_empty_repository_gets_the_model(tmp_path: Path, script: Callable[[str], None]) -> None:
     seen = tmp_path / "arguments"
-    script(f"json.dump(sys.argv[1:], open({str(seen)!r}, 'w'))")
-    export(tmp_path / "models")
-    assert json.loads(seen.read_text()) == ["--repository", str(tmp_path / "models"), "--model", "ViT-B-32"]
-    export(tmp_path / "models", "ViT-B-32", "openai")
-    assert json.loads(seen.read_text())[4:] == ["--pretrained", "openai"]
+    script(
+        "from preprocess_ensemble.export.command import _parser; seen = vars(_parser().parse_args())\n"
+        f"json.dump([str(seen[name]) for name in ('repository', 'model', 'pretrained')], open({str(seen)!r}, 'w'))"
+    )
+    for tag in (None, "openai"):
+        export(tmp_path / "models", "ViT-B-32", tag)
+        assert json.loads(seen.read_text()) == [str(tmp_path / "models"), "ViT-B-32", str(tag)]
 
 
 @pytest.mark.parametrize(
