@@ -13,10 +13,8 @@ import os
 import shutil
 import subprocess
 import sys
-import time
-import urllib.error
 import urllib.request
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +32,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from benchmarks.fixtures.server import free_port
 from clip_client import ClientConfig, ClipClient, Overloaded, ProtocolMismatch, Unauthorized
+from tests.fixtures.waiting import wait_until
 from tests.paths import ROOT
 
 if TYPE_CHECKING:
@@ -73,15 +72,15 @@ class Edge:
 
     server: Server
     port: int
+    process: psutil.Process
     metrics_url: str
     signer: Signer
     authority: bytes
     log: Path
 
-    def config(self, token: str | None, *, timeout_s: float = 20) -> ClientConfig:
-        return ClientConfig(
-            urls=(f"grpcs://localhost:{self.port}",), ca_certificate=self.authority, token=token, timeout_s=timeout_s
-        )
+    def config(self, token: str | None, **more: Any) -> ClientConfig:
+        url = f"grpcs://localhost:{self.port}"
+        return ClientConfig(urls=(url,), ca_certificate=self.authority, token=token, timeout_s=20, **more)
 
     def channel(self) -> grpc.aio.Channel:
         credentials = grpc.ssl_channel_credentials(self.authority)
@@ -92,20 +91,10 @@ class Edge:
         return (("authorization", f"Bearer {self.signer.token(subject=subject)}"),)
 
 
-def _wait_until_ready(metrics_url: str, process: subprocess.Popen[bytes] | None) -> None:
-    deadline = time.monotonic() + 120
-    healthy = 'envoy_cluster_membership_healthy{envoy_cluster_name="triton"} 1'
-    while True:
-        assert process is None or process.poll() is None, "envoy ended"
-        assert time.monotonic() < deadline, "envoy found no healthy server"
-        try:
-            with urllib.request.urlopen(metrics_url, timeout=60) as answer:
-                if healthy in answer.read().decode():
-                    return
-        except OSError as error:
-            if isinstance(error, urllib.error.HTTPError):
-                error.close()
-        time.sleep(0.05)
+def _finds_server(metrics_url: str) -> bool:
+    with contextlib.suppress(OSError), urllib.request.urlopen(metrics_url, timeout=60) as answer:
+        return b'envoy_cluster_membership_healthy{envoy_cluster_name="triton"} 1' in answer.read()
+    return False
 
 
 @pytest.fixture(scope="module")
@@ -135,10 +124,12 @@ def edge(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[E
         command = [str(ENVOY), "--config-path", str(directory / "envoy.yaml"), "--disable-hot-restart"]
         process = subprocess.Popen([*command, "--log-level", "warning", "--concurrency", "1"], stderr=output)
     try:
-        _wait_until_ready(metrics_url, process)
+        wait_until(lambda: process.poll() is not None or _finds_server(metrics_url), "envoy finds the server")
+        assert process.poll() is None, log.read_text()
         yield Edge(
             server=server,
             port=port,
+            process=psutil.Process(process.pid),
             metrics_url=metrics_url,
             signer=signer,
             authority=authority.cert_pem.bytes(),
@@ -155,11 +146,10 @@ async def _embed(config: ClientConfig, image: Image.Image | bytes | None = None)
         batch.raise_for_errors()
 
 
-async def test_a_good_token_embeds(edge: Edge) -> None:
+async def test_a_good_token_embeds_and_is_not_logged(edge: Edge) -> None:
     token = edge.signer.token(subject="alice")
     await _embed(edge.config(token))
-    log = edge.log.read_text()
-    assert token not in log
+    assert token not in edge.log.read_text()
 
 
 @pytest.mark.parametrize("kind", ["none", "garbage", "expired", "another audience", "another signer"])
@@ -211,13 +201,14 @@ async def test_a_classification_never_reaches_triton(edge: Edge, compression: gr
     image = Image.effect_noise((64, 64), 50).convert("RGB")
     photo = io.BytesIO()
     image.save(photo, "JPEG", comment=b"\x0a\x0eclassification")
-    await _embed(replace(edge.config(edge.signer.token()), transfer="original"), photo.getvalue())
+    await _embed(edge.config(edge.signer.token(), transfer="original"), photo.getvalue())
 
 
 async def test_a_request_over_the_limit_never_reaches_triton(edge: Edge) -> None:
+    config = edge.config(edge.signer.token(subject="carol"), transfer="original")
     with pytest.raises(ProtocolMismatch, match="request of this size"):
-        await _embed(replace(edge.config(edge.signer.token(subject="carol")), transfer="original"), TOO_LARGE)
-    await _embed(edge.config(edge.signer.token(subject="carol")))
+        await _embed(config, TOO_LARGE)
+    await _embed(config)
 
 
 async def test_one_subject_cannot_take_the_rate_of_all(edge: Edge) -> None:
@@ -264,14 +255,12 @@ async def test_what_is_too_much_at_once_is_refused_at_once(edge: Edge) -> None:
         assert any("overflow" in (detail or "") for detail in details), details
     finally:
         triton.resume()
-    await asyncio.to_thread(_wait_until_ready, edge.metrics_url, None)
+    await asyncio.to_thread(wait_until, lambda: _finds_server(edge.metrics_url), "envoy finds the server")
 
 
 async def test_one_token_cannot_fill_the_memory(edge: Edge) -> None:
     """Requests that never end are held, whole ones may be large, and there may be thousands of them."""
-    children = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
-    (envoy,) = (child for child in children if str(edge.log.parent) in " ".join(child.cmdline()))
-    before = envoy.memory_info().rss
+    before = edge.process.memory_info().rss
     async with edge.channel() as channel, edge.channel() as another:
         infer = "/inference.GRPCInferenceService/ModelInfer"
         calls = [
@@ -283,7 +272,7 @@ async def test_one_token_cannot_fill_the_memory(edge: Edge) -> None:
                 await call.write(bytes(15 * 2**20))
 
         await asyncio.gather(*map(push, calls))
-        assert envoy.memory_info().rss - before < 700 * 2**20, "of 1200 MB that were sent"
+        assert edge.process.memory_info().rss - before < 700 * 2**20, "of 1200 MB that were sent"
         for call in calls:
             call.cancel()
     # Envoy measures its heap ten times a second, and may refuse all requests until it sees that the memory is free.

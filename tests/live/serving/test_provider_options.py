@@ -9,11 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import onnxruntime
 import pytest
 from google.protobuf import text_format
 from onnx import TensorProto, helper
 
 from benchmarks.fixtures.server import serving
+from clip_client import SyncClipClient
+from preprocess_ensemble.backends.onnxruntime.session import open_planned_session, select_model
+from preprocess_ensemble.backends.onnxruntime.session_plan import plan_session
 from preprocess_ensemble.contract import ENCODER
 from preprocess_ensemble.model_repository.config import read_config
 from preprocess_ensemble.runtimes.processor import has_bf16
@@ -22,10 +26,7 @@ from preprocess_ensemble.serving.tensorrt import TensorrtMissing, check_tensorrt
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-PROVIDERS: Final = {
-    "cuda": "CUDAExecutionProvider",
-    "tensorrt": "TensorrtExecutionProvider",
-}
+PROVIDERS: Final = {"cuda": "CUDAExecutionProvider", "tensorrt": "TensorrtExecutionProvider"}
 ROUNDED: Final = 10.0
 """Rounded inputs (TF32, bf16) multiply the error of an fp32 product at least by this; a factor of 100 is usual."""
 SMALL_BYTES: Final = 32 * 2**20
@@ -64,9 +65,6 @@ class Option:
     def open(self, cache: Path, **changed: str) -> Any:
         """Open a session as the server's backend does; ``changed`` replaces keys, ``CACHE`` stands for ``cache``."""
         keys = {key: text.replace("CACHE", str(cache)) for key, text in {**self.keys, **changed}.items()}
-        from preprocess_ensemble.backends.onnxruntime.session import open_planned_session, select_model
-        from preprocess_ensemble.backends.onnxruntime.session_plan import plan_session
-
         config: dict[str, Any] = {"parameters": {key: {"string_value": text} for key, text in self.parameters.items()}}
         kind = "gpu" if self.device in ("cuda", "tensorrt") else "cpu"
         accelerators = [{"name": self.device, "parameters": keys}]
@@ -116,8 +114,6 @@ def _refuses_what_is_too_large(option: Option, cache: Path) -> bool:
 
 def _replays(option: Option, cache: Path) -> bool:
     """A captured graph reads the current content of its buffers."""
-    import onnxruntime
-
     session = option.open(cache)
     binding, options = session.io_binding(), onnxruntime.RunOptions()
     options.add_run_config_entry("gpu_graph_id", "1")
@@ -187,8 +183,6 @@ OPTIONS: Final = (
 
 def skip_without(device: str) -> None:
     """Skip the test if the options of a device cannot be tried here."""
-    import onnxruntime
-
     if device == "openvino":
         pytest.importorskip("openvino")
     elif PROVIDERS[device] not in onnxruntime.get_available_providers():
@@ -226,3 +220,16 @@ def test_the_log_of_a_server_on_a_card_names_what_cuda_was_told(tiny_repository:
     with serving(copy, "--log-file", str(log)):
         (line,) = (line for line in log.read_text().splitlines() if "CUDAExecutionProvider: " in line)
     assert {"device_id=0", "use_tf32=1", "enable_cuda_graph=1"} <= set(line.rpartition(": ")[2].split(", "))
+
+
+def test_clip_serve_on_tensorrt_has_one_engine_for_every_batch(tiny_repository: Path, tmp_path: Path) -> None:
+    skip_without("tensorrt")
+    for _ in range(2):
+        with (
+            serving(tiny_repository, "--tensorrt", f"--tensorrt-cache={tmp_path}") as server,
+            SyncClipClient(server.grpc_url) as clip,
+        ):
+            assert clip.health().ok
+        engines = [path.name for path in tmp_path.rglob("*.engine")]
+        assert engines, "the cache is used"
+        assert len(engines) == len({name.split("_sm")[0] for name in engines})

@@ -139,15 +139,15 @@ def test_model_control_and_statistics_are_closed_and_what_stands_in_ps_opens_not
     assert {character for secret in secrets for character in secret} == {"x"}
     header = {"triton-grpc-protocol-clip-admin": secrets[0]}
     with InferenceServerClient(server.grpc_url) as client:
-        for call in (
-            lambda: client.unload_model("clip_image"),
-            lambda: client.unload_model("clip_image", headers=header),
-            lambda: client.register_system_shared_memory("x", "/x", 8),
-            lambda: client.update_log_settings({"log_verbose_level": 9}),
-            lambda: client.get_inference_statistics("clip_image"),
+        for call, arguments in (
+            (client.unload_model, {"model_name": "clip_image"}),
+            (client.unload_model, {"model_name": "clip_image", "headers": header}),
+            (client.register_system_shared_memory, {"name": "x", "key": "/x", "byte_size": 8}),
+            (client.update_log_settings, {"settings": {"log_verbose_level": 9}}),
+            (client.get_inference_statistics, {"model_name": "clip_image"}),
         ):
             with pytest.raises(InferenceServerException, match="restricted"):
-                call()
+                call(**arguments)
     request = urllib.request.Request(f"{server.http_url}/v2/repository/models/clip_image/unload", method="POST")
     with pytest.raises(urllib.error.HTTPError) as error:
         urllib.request.urlopen(request, timeout=60)

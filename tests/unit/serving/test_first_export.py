@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
@@ -22,6 +23,8 @@ from tests.fixtures.models.passports import PASSPORT
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+EXPORT = first_export._EXPORT
 
 
 @pytest.fixture(autouse=True)
@@ -53,6 +56,7 @@ def test_an_empty_repository_gets_the_model(tmp_path: Path, script: Callable[[st
         "from preprocess_ensemble.export.command import _parser; seen = vars(_parser().parse_args())\n"
         f"json.dump([str(seen[name]) for name in ('repository', 'model', 'pretrained')], open({str(seen)!r}, 'w'))"
     )
+    assert importlib.util.find_spec(EXPORT[-1]) is not None
     for tag in (None, "openai"):
         export(tmp_path / "models", "ViT-B-32", tag)
         assert json.loads(seen.read_text()) == [str(tmp_path / "models"), "ViT-B-32", str(tag)]
