@@ -34,18 +34,11 @@ input { name: "x" data_type: TYPE_INT64 dims: [1] }
 output { name: "y" data_type: TYPE_FP32 dims: [1] }
 """
 ONE = "instance_group { kind: KIND_AUTO count: 1 }"
-TENSORRT = (
-    'execution_accelerators { gpu_execution_accelerator { name: "tensorrt" parameters { key: "q" value: "1" } } }'
-)
-OPENVINO = 'execution_accelerators { cpu_execution_accelerator { name: "openvino" } }'
-
 GOOD = {
     # The batcher waits for more requests, so that requests that are sent together run together.
     "batched": f"max_batch_size: 8 dynamic_batching {{ max_queue_delay_microseconds: 200000 }} {AFFINE_IO}",
     "unbatched": AFFINE_IO.replace("[4]", "[2, 4]"),
     "gathering": GATHER_IO,
-    # An instance on the CPU ignores an accelerator for a GPU.
-    "accelerated": f"max_batch_size: 8 optimization {{ {TENSORRT} }} {AFFINE_IO}",
     # Batches of a few sizes through fixed buffers, as with CUDA graphs.
     "bucketed": (
         f"max_batch_size: 8 dynamic_batching {{ max_queue_delay_microseconds: 200000 }} {AFFINE_IO}"
@@ -53,13 +46,8 @@ GOOD = {
     ),
     "elsewhere": f'max_batch_size: 8 default_model_filename: "../../batched/1/model.onnx" {AFFINE_IO}',
 }
-# tests/unit/backends/test_onnxruntime_session.py has all refusals; here they must reach Triton's index.
-BAD = {
-    "broken_file": (f"max_batch_size: 8 {AFFINE_IO}", "ONNX Runtime cannot load"),
-    "wrong_name": (f"max_batch_size: 8 {AFFINE_IO}".replace('"y"', '"w"'), "lists the output 'w'"),
-    # The tests run with CLIP_PRECISION=fp32.
-    "openvino": (f"max_batch_size: 8 optimization {{ {OPENVINO} }} {AFFINE_IO}", "and also for the precision fp32"),
-}
+# tests/unit/backends/test_onnxruntime_session.py has all refusals; here one must reach Triton's index.
+BAD = f"max_batch_size: 8 {AFFINE_IO}".replace('"y"', '"w"')
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +65,7 @@ class Backend:
 def backend(tmp_path_factory: pytest.TempPathFactory, tiny_repository: Path) -> Iterator[Backend]:
     """A tritonserver with all models above and those of ``clip-serve --tensorrt``, which loads those it can."""
     repository = tmp_path_factory.mktemp("models")
-    for name, config in {**GOOD, **{name: config for name, (config, _) in BAD.items()}}.items():
+    for name, config in {**GOOD, "bad": BAD}.items():
         _write_model(repository / name, config)
     staged = tmp_path_factory.mktemp("staged")
     stage_repository(tiny_repository, staged, cache=staged / "cache", precision="fp16")
@@ -104,8 +92,6 @@ def _write_model(directory: Path, config: str) -> None:
     file = directory / "1" / "model.onnx"
     if name == "gathering":
         tiny_onnx.gather(file)
-    elif name == "broken_file":
-        file.write_bytes(b"not a model")
     elif name != "elsewhere":
         tiny_onnx.affine(file, batch=2 if name == "unbatched" else "batch")
 
@@ -169,16 +155,14 @@ def test_a_failed_run_tells_the_client_nothing_of_the_server(backend: Backend) -
     assert result.as_numpy("y") == [[30]], "the next request is served"
 
 
-@pytest.mark.parametrize("model", BAD)
-def test_what_must_not_load(backend: Backend, model: str) -> None:
+def test_what_must_not_load(backend: Backend) -> None:
     index = backend.client.get_model_repository_index(as_json=True)["models"]
-    entry = next(each for each in index if each["name"] == model)
+    entry = next(each for each in index if each["name"] == "bad")
     assert entry.get("state") != "READY"
-    assert BAD[model][1] in entry["reason"]
+    assert "lists the output 'w'" in entry["reason"]
 
 
 def test_the_log_says_what_was_set(backend: Backend) -> None:
-    backend.wait_for_log("batched_0_0: ONNX Runtime")
     backend.wait_for_log("CPUExecutionProvider, ORT_ENABLE_ALL, ORT_SEQUENTIAL, intra-op threads by default")
 
 
