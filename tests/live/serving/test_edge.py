@@ -25,13 +25,13 @@ import grpc
 import jwt
 import psutil
 import pytest
-import trustme
 from cryptography.hazmat.primitives.asymmetric import ec
 from PIL import Image
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from benchmarks.fixtures.server import free_port
 from clip_client import ClientConfig, ClipClient, Overloaded, ProtocolMismatch, Unauthorized
+from tests.fixtures.certificates import Authority
 from tests.fixtures.waiting import wait_until
 from tests.paths import ROOT
 
@@ -100,10 +100,9 @@ def _finds_server(metrics_url: str) -> bool:
 @pytest.fixture(scope="module")
 def edge(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edge]:
     directory = tmp_path_factory.mktemp("edge")
-    authority, signer = trustme.CA(), Signer()
-    issued = authority.issue_cert("localhost")
-    issued.cert_chain_pems[0].write_to_path(str(directory / "certificate.pem"))
-    issued.private_key_pem.write_to_path(str(directory / "key.pem"))
+    authority, signer = Authority(directory, "authority"), Signer()
+    for file, name in zip(authority.issue("localhost"), ("certificate.pem", "key.pem"), strict=True):
+        file.rename(directory / name)
     (directory / "jwks.json").write_text(json.dumps(signer.jwks), encoding="ascii")
     port, metrics, admin = (free_port() for _ in range(3))
     text = SHIPPED.read_text(encoding="utf-8")
@@ -132,7 +131,7 @@ def edge(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[E
             process=psutil.Process(process.pid),
             metrics_url=metrics_url,
             signer=signer,
-            authority=authority.cert_pem.bytes(),
+            authority=authority.file.read_bytes(),
             log=log,
         )
     finally:

@@ -1,6 +1,6 @@
-"""``clip-serve --triton`` with a real server in the places of NVIDIA's, and OpenTelemetry, whose options follow ``--``.
+"""``clip-serve --triton`` with a real server in the places of NVIDIA's, whose model this package's backend runs.
 
-This package's backend runs its model. Its spans go to a collector, here a small one.
+The same server has the repository that ``--tensorrt`` stages, and sends its spans to a collector, here a small one.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ import pytest
 from benchmarks.fixtures.server import QUIET, Server, serving
 from clip_client import ClipClient
 from clip_client.cli.doctor.machine_checks import check_machine
+from preprocess_ensemble.contract import ENCODER
+from preprocess_ensemble.serving.tensorrt import stage_repository
 from tests.fixtures.packaging.unpacked_triton import unpack_triton
 
 if TYPE_CHECKING:
@@ -58,11 +60,21 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(unpacked: Path, tiny_repository: Path, collector: tuple[str, list[Any]]) -> Iterator[Server]:
+def staged(tiny_repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What ``clip-serve --tensorrt`` stages, for a machine without a GPU."""
+    folder = tmp_path_factory.mktemp("staged") / "models"
+    stage_repository(tiny_repository, folder, cache=folder.parent, precision="fp16")
+    encoder = folder / ENCODER / "config.pbtxt"
+    encoder.write_text(encoder.read_text().replace("KIND_GPU", "KIND_AUTO"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(unpacked: Path, staged: Path, collector: tuple[str, list[Any]]) -> Iterator[Server]:
     tracing = ("mode=opentelemetry", f"opentelemetry,url={collector[0]}", "rate=1", "level=TIMESTAMPS")
     batching = ("opentelemetry,bsp_schedule_delay=100",)
     options = [f"--trace-config={setting}" for setting in (*tracing, *batching)]
-    with serving(tiny_repository, f"--triton={unpacked}", *QUIET, "--", *options) as running:
+    with serving(staged, f"--triton={unpacked}", *QUIET, "--", *options) as running:
         yield running
 
 
@@ -82,6 +94,12 @@ async def test_an_unpacked_server_embeds(
     found = {check.name: check for check in check_machine(server_answers=False)}
     assert found["tritonserver"].value == f"2.51.0, NVIDIA's, in {unpacked} (CLIP_TRITON)"
     assert found["tritonserver"].remedy == ""
+
+
+async def test_what_is_staged_for_tensorrt_has_the_vector_of_the_canary(server: Server) -> None:
+    """On the CPU an accelerator for GPUs is ignored; links, names and the passport are what is tried."""
+    async with ClipClient(server.grpc_url) as clip:
+        assert (await clip.health()).ok
 
 
 async def test_tritons_spans_join_the_clients(server: Server, photos: Path, collector: tuple[str, list[Any]]) -> None:
