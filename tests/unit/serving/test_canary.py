@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 from collections import Counter
@@ -13,7 +14,7 @@ import pytest
 from clip_client.testing import PNG_1X1, FakeTriton, Reply
 from preprocess_ensemble.serving import triton_backend
 from preprocess_ensemble.serving.config import ServeConfig
-from preprocess_ensemble.serving.triton_backend import Probe, ProbeOutcome, Step, TritonBackend
+from preprocess_ensemble.serving.triton_backend import Probe, ProbeOutcome, Step, TritonBackend, finished_requests
 from preprocess_ensemble.serving.triton_process import TritonProcess
 
 if TYPE_CHECKING:
@@ -184,3 +185,14 @@ async def test_a_server_that_ends_behind_its_answer_is_no_error(probing: Probing
     """The supervisor notices the end by itself; an exception here would end the supervisor."""
     async with Listening() as server, probing(server, program="true") as backend:
         assert (await backend.probe()).outcome is ProbeOutcome.OK
+
+
+async def test_metrics_that_are_cut_off_are_ignored() -> None:
+    async def half_an_answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nnv_")
+        writer.close()
+
+    async with await asyncio.start_server(half_an_answer, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/metrics"
+        assert await asyncio.to_thread(finished_requests, url) is None

@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import socket
-import threading
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,6 @@ from preprocess_ensemble.serving import command
 from preprocess_ensemble.serving.command import main
 from preprocess_ensemble.serving.config import ServeConfig
 from preprocess_ensemble.serving.preflight import check_repository
-from preprocess_ensemble.serving.triton_backend import finished_requests
 from tests.fixtures.certificates import Authority
 from tests.fixtures.models.passports import PASSPORT, WITH_TEXT
 
@@ -113,21 +111,6 @@ def test_calls_to_its_own_server_use_no_proxy(repository: Path, monkeypatch: pyt
     serve(repository, signal.SIGTERM)
     assert urllib.request.proxy_bypass("127.0.0.1")
     assert not urllib.request.proxy_bypass("elsewhere.example")
-
-
-def test_metrics_that_are_cut_off_are_ignored() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def half_an_answer() -> None:
-            connection, _ = listener.accept()
-            with connection:
-                connection.recv(65536)
-                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nnv_")
-
-        thread = threading.Thread(target=half_an_answer)
-        thread.start()
-        assert finished_requests(f"http://127.0.0.1:{listener.getsockname()[1]}/metrics") is None
-        thread.join()
 
 
 def test_addresses_are_written_as_each_part_of_triton_reads_them_and_http_needs_a_port(tmp_path: Path) -> None:
