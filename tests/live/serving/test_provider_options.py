@@ -48,18 +48,8 @@ OPTIONS: Final[tuple[tuple[str, Mapping[str, str], Mapping[str, str], Mapping[st
         {},
         {"device_id": "0", "trt_fp16_enable": "1", "trt_max_workspace_size": str(2**30)},
     ),
-    (
-        "tensorrt",
-        {"trt_engine_cache_enable": "true", **_CACHE},
-        {},
-        {"trt_engine_cache_enable": "1", **_CACHE},
-    ),
-    (
-        "tensorrt",
-        {"trt_timing_cache_enable": "true", **_TUNED},
-        {},
-        {"trt_timing_cache_enable": "1", **_TUNED},
-    ),
+    ("tensorrt", {"trt_engine_cache_enable": "true", **_CACHE}, {}, {"trt_engine_cache_enable": "1", **_CACHE}),
+    ("tensorrt", {"trt_timing_cache_enable": "true", **_TUNED}, {}, {"trt_timing_cache_enable": "1", **_TUNED}),
 )
 
 

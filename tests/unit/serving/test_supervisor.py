@@ -279,51 +279,51 @@ def test_a_restart_that_the_machine_rejects_is_retried(caplog: pytest.LogCapture
     assert "in 1 s: No space left on device" in caplog.text
 
 
-def slow_from(age_s: float) -> Callable[[float, int], Probe]:
-    """The canaries of a server that answers none from this age on, until it is restarted."""
-    return lambda age, start: OK if age < age_s or start else SLOW
-
-
-@pytest.mark.parametrize("finished", [None, 7.0], ids=["counts nothing", "counts the same"])
-def test_a_frozen_server_is_restarted_twenty_seconds_later(finished: float | None) -> None:
-    server = FakeServer(canary=slow_from(100), finished=lambda _: finished).run(until=200)
-    last_good = 99
-    assert LIMITS.frozen_after_s <= server.starts[1] - last_good <= LIMITS.frozen_after_s + 2 * LIMITS.canary_interval_s
-
-
-def test_one_lost_canary_restarts_nothing() -> None:
-    server = FakeServer(canary=lambda age, start: SLOW if 900 <= age < 903 else OK).run(until=1000)
-    assert server.starts == [0]
-    assert server.statuses[-1] == "ready"
-
-
-def test_a_server_that_finishes_requests_is_overloaded_and_never_restarted() -> None:
-    server = FakeServer(canary=lambda age, start: SLOW if 10 <= age <= 800 else OK, finished=lambda at: 7 * at)
-    server.run(until=810)
-    assert server.starts == [0]
-    assert set(server.statuses[6:-10]) == {"overloaded"}
-    assert server.statuses[-1] == "ready"
-
-
-def test_a_server_that_computes_without_end_is_restarted_after_five_minutes(caplog: pytest.LogCaptureFixture) -> None:
-    """A batch of a large model on a crowded machine may take minutes, but a defect that spins must end."""
-    server = FakeServer(canary=slow_from(10), computed=lambda age: 0.1 * age).run(until=400)
-    last_good = 9
-    assert 300 <= server.starts[1] - last_good <= 300 + 2 * LIMITS.canary_interval_s
-    assert set(server.statuses[6:-40]) == {"overloaded"}
-    assert "no request finished for 303 s, although the server computes" in caplog.text
+def slow_from(age_s: float, until_s: float = float("inf")) -> Callable[[float, int], Probe]:
+    """The canaries of a server that answers none between these ages, until it is restarted."""
+    return lambda age, start: SLOW if age_s <= age < until_s and not start else OK
 
 
 @pytest.mark.parametrize(
-    ("well_s", "computed"),
-    [(0, lambda age: 30 + min(age, 0)), (60, lambda age: 30 + min(age, 60)), (10, lambda age: 0.01 * age)],
-    ids=["loading", "canaries", "housekeeping"],
+    ("well_s", "work", "restarted_after_s"),
+    [
+        (100, {}, LIMITS.frozen_after_s),
+        (100, {"finished": lambda now: 7.0}, LIMITS.frozen_after_s),
+        # Loading takes half a minute of processor time, and every canary some.
+        (1, {"computed": lambda age: 30 + min(age, 0)}, LIMITS.frozen_after_s),
+        (61, {"computed": lambda age: 30 + min(age, 60)}, LIMITS.frozen_after_s),
+        (11, {"computed": lambda age: 0.01 * age}, LIMITS.frozen_after_s),
+        # A batch of a large model on a crowded machine may take minutes, but a defect that spins must end.
+        (10, {"computed": lambda age: 0.1 * age}, 300),
+    ],
+    ids=["nothing", "the same count", "loading", "canaries", "housekeeping", "computes without end"],
 )
-def test_what_an_idle_server_computes_is_no_activity(well_s: float, computed: Callable[[float], float]) -> None:
-    """Loading takes half a minute of processor time, and every canary some."""
-    server = FakeServer(canary=slow_from(well_s + 1), computed=computed).run(until=well_s + 35)
+def test_a_server_that_does_not_answer_is_restarted_after_its_last_sign_of_work(
+    well_s: float, work: dict[str, Any], restarted_after_s: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = FakeServer(canary=slow_from(well_s), **work).run(until=well_s + restarted_after_s + 50)
+    last_good = next(at for at in reversed(server.canaries) if at < well_s)
+    assert 0 <= server.starts[1] - last_good - restarted_after_s <= 2 * LIMITS.canary_interval_s
     assert len(server.starts) == 2
-    assert "overloaded" not in server.statuses
+    is_busy = restarted_after_s > LIMITS.frozen_after_s
+    slow = [status for status in server.statuses if status in ("overloaded", "stuck")]
+    # The first count that is read may be a new one.
+    assert set(slow[1:] if "finished" in work else slow) == {"overloaded" if is_busy else "stuck"}
+    assert ("although the server computes" in caplog.text) == is_busy
+
+
+@pytest.mark.parametrize(
+    ("slow_s", "finished", "status"),
+    [(3, lambda now: None, "stuck"), (800, lambda now: 7 * now, "overloaded")],
+    ids=["one lost canary", "finishes requests"],
+)
+def test_a_server_that_is_slow_for_a_while_or_finishes_requests_is_not_restarted(
+    slow_s: float, finished: Callable[[float], float | None], status: str
+) -> None:
+    server = FakeServer(canary=slow_from(900, 900 + slow_s), finished=finished).run(until=910 + slow_s)
+    assert server.starts == [0]
+    assert set(server.statuses) == {"starting", "ready", status}
+    assert server.statuses[-1] == "ready"
 
 
 def test_a_death_is_noticed_while_the_supervisor_asks_what_a_busy_server_has_finished() -> None:
