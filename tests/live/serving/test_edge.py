@@ -31,9 +31,9 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from benchmarks.fixtures.server import free_port
 from clip_client import ClientConfig, ClipClient, Overloaded, ProtocolMismatch, Unauthorized
-from tests.fixtures.certificates import Authority
 from tests.fixtures.waiting import wait_until
 from tests.paths import ROOT
+from tests.unit.serving.authority import Authority
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -12,7 +12,7 @@ from PIL import Image
 from benchmarks.fixtures.server import Server, serving
 from clip_client import ClientConfig, ClipClient, ClipError, Unauthorized, Unavailable
 from clip_client.cli.main import main
-from tests.fixtures.certificates import Authority, Pair
+from tests.unit.serving.authority import Authority, Pair
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,8 +18,8 @@ from preprocess_ensemble.serving import command
 from preprocess_ensemble.serving.command import main
 from preprocess_ensemble.serving.config import ServeConfig
 from preprocess_ensemble.serving.preflight import check_repository
-from tests.fixtures.certificates import Authority
 from tests.fixtures.models.passports import PASSPORT, WITH_TEXT
+from tests.unit.serving.authority import Authority
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.serving.config import ServeConfig
 from preprocess_ensemble.serving.tls import ServerTls
 from preprocess_ensemble.serving.triton_backend import TritonBackend
-from tests.fixtures.certificates import Authority, Pair
+from tests.unit.serving.authority import Authority, Pair
 
 if TYPE_CHECKING:
     from collections.abc import Callable
