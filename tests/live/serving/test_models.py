@@ -1,4 +1,7 @@
-"""The Python models inside a real tritonserver: bad rows among good ones, bombs, and metrics."""
+"""The Python models inside a real tritonserver: bombs, bad texts among good ones, and what they load.
+
+Bad images among good ones are in test_fuzz.py and tests/live/client/test_local.py.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import re
 import urllib.request
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +26,6 @@ if TYPE_CHECKING:
 
     from benchmarks.fixtures.server import Server
 
-LARGE = image_files.jpeg(size=(1204, 1001))
-GOOD = (LARGE, image_files.jpeg(size=(300, 280)), image_files.encoded(image_files.picture(), "PNG"))
 GROWTH_BYTES = 300 * 2**20
 """Far more than small images need, far less than a decoded bomb."""
 TEXTS = [
@@ -34,19 +36,6 @@ TEXTS = [
 ]
 
 
-def bad_images() -> dict[bytes, ImageStatus]:
-    """Files that are refused, some of them large."""
-    return {
-        b"": ImageStatus.EMPTY,
-        b"no image": ImageStatus.NOT_AN_IMAGE,
-        LARGE[: len(LARGE) // 2]: ImageStatus.TRUNCATED,
-        image_files.png_bomb(): ImageStatus.TOO_LARGE,
-        image_files.jpeg_header(65_000, 65_000): ImageStatus.TOO_LARGE,
-        image_files.endless_tiff(): ImageStatus.LIMIT,
-        image_files.jpeg(icc_profile=bytes(9_000_000)): ImageStatus.LIMIT,
-    }
-
-
 def counted(server: Server) -> Counter[str]:
     """Every sample of the tokenizer's own metrics; tests/unit/backends has those of images."""
     with urllib.request.urlopen(server.metrics_url) as response:
@@ -54,27 +43,23 @@ def counted(server: Server) -> Counter[str]:
     return Counter({name: int(float(value)) for name, value in lines})
 
 
-def test_bad_files_are_named_and_change_no_neighbour(server: Server) -> None:
-    bad = bad_images()
-    alone = [infer(server.grpc_url, ENSEMBLE, [data], outputs=["embedding"])["embedding"][0] for data in GOOD]
-    rows = [GOOD[0], *bad, GOOD[1], GOOD[2]]
-    answer = infer(server.grpc_url, ENSEMBLE, rows, outputs=["embedding", "status", "error"])
-    assert answer["status"].ravel().tolist() == [0, *bad.values(), 0, 0]
-    assert np.isnan(answer["embedding"][1:-2]).all()
-    for vector, expected in zip(answer["embedding"][[0, -2, -1]], alone, strict=True):
-        assert np.array_equal(vector, expected)
-    assert b"900.0 megapixels (30000 x 30000); the limit is 128." in answer["error"][4, 0]
-
-
 def test_bombs_cost_no_memory(server: Server) -> None:
-    bad, process = list(bad_images()), server.stub(PREPROCESSOR)
-    Path(f"/proc/{process.pid}/clear_refs").write_text("5")  # VmHWM starts again: proc(5)
-    before = psutil.Process(process.pid).memory_info().rss
+    bombs = {
+        image_files.png_bomb(): ImageStatus.TOO_LARGE,
+        image_files.jpeg_header(65_000, 65_000): ImageStatus.TOO_LARGE,
+        image_files.endless_tiff(): ImageStatus.LIMIT,
+        image_files.jpeg(icc_profile=bytes(9_000_000)): ImageStatus.LIMIT,
+    }
+    folder = Path(f"/proc/{server.stub(PREPROCESSOR).pid}")
+    (folder / "clear_refs").write_text("5")  # VmHWM starts again: proc(5)
+    before = psutil.Process(int(folder.name)).memory_info().rss
     with ThreadPoolExecutor(4) as executor:
-        list(executor.map(lambda _: infer(server.grpc_url, PREPROCESSOR, bad, outputs=["status"]), range(8)))
-    status = Path(f"/proc/{process.pid}/status").read_text()
-    peak_kib = int(status.partition("VmHWM:")[2].split()[0])
+        ask = partial(infer, server.grpc_url, ENSEMBLE, list(bombs), outputs=["embedding", "status", "error"])
+        answers = list(executor.map(lambda _: ask(), range(8)))
+    peak_kib = int((folder / "status").read_text().partition("VmHWM:")[2].split()[0])
     assert peak_kib * 1024 - before < GROWTH_BYTES
+    assert answers[0]["status"].ravel().tolist() == list(bombs.values())
+    assert b"900.0 megapixels (30000 x 30000); the limit is 128." in answers[0]["error"][0, 0]
 
 
 def test_bad_texts_have_a_status_change_no_neighbour_and_are_counted(pair_server: Server) -> None:
