@@ -195,4 +195,4 @@ async def test_metrics_that_are_cut_off_are_ignored() -> None:
 
     async with await asyncio.start_server(half_an_answer, "127.0.0.1", 0) as server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/metrics"
-        assert await asyncio.to_thread(finished_requests, url) is None
+        assert await asyncio.to_thread(finished_requests, url, "clip_image") is None
