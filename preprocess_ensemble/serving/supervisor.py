@@ -21,12 +21,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+from collections import deque
 from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from preprocess_ensemble.errors import ReportedError
-from preprocess_ensemble.serving.activity_monitor import SAMPLE_EVERY_S, ActivityMonitor
 from preprocess_ensemble.serving.triton_backend import Probe, ProbeOutcome, Step, TritonBackend
 from preprocess_ensemble.serving.triton_process import TritonProcess, race
 
@@ -47,6 +47,11 @@ a busy machine takes minutes, but a defect that spins must end, too."""
 
 _FIRST_SAMPLE_S: Final = 0.1
 """If a canary takes longer, the supervisor starts to sample what the server does."""
+_SAMPLE_EVERY_S: Final = 1.0
+
+_COMPUTES: Final = 0.02
+"""Share of one core. An idle server uses 0.006 of a core. One that has work and gets a fiftieth of its machine still
+makes progress."""
 
 DRAIN_S: Final = 40.0
 """For running requests when the server is stopped on purpose. Ten seconds more than Triton's own limit, after which it
@@ -80,12 +85,11 @@ _MAY_HAVE_REQUESTS: Final = _HEALTHY | {Status.DEGRADED, Status.STUCK}
 whose model has died answers nothing."""
 
 
-class CrashedAtStart(ReportedError):
+class _CrashedAtStart(ReportedError):
     """A defect ended the server while it started."""
 
-
-class CrashedByRequest(CrashedAtStart):
-    """A request ended the server: the model was loaded, and had worked before."""
+    by_request = False
+    """Whether a request ended it: the model was loaded, and had worked before."""
 
 
 _CRASHES: Final = frozenset(
@@ -115,7 +119,7 @@ class Supervisor:
         # What decides about restarts.
         self._process: TritonProcess | None = None
         self._model_works = False
-        self._activity = ActivityMonitor()
+        self._activity = _Activity()
 
     def stop(self) -> None:
         """Drain the server and end. A second call ends the draining."""
@@ -143,7 +147,7 @@ class Supervisor:
         try:
             try:
                 await self._start()
-            except CrashedAtStart as crash:
+            except _CrashedAtStart as crash:
                 if self._stop_requested.is_set():
                     return
                 # One of hundreds of starts of tritonserver (24.10) has aborted without a word; the next one worked.
@@ -198,7 +202,9 @@ class Supervisor:
         message = f"tritonserver ended while it started: {await self._reason_of_end(process)}"
         if code not in _CRASHES:
             return ReportedError(message)
-        return (CrashedByRequest if process.opened and self._model_works else CrashedAtStart)(message)
+        crash = _CrashedAtStart(message)
+        crash.by_request = process.opened and self._model_works
+        return crash
 
     async def _reason_of_end(self, process: TritonProcess) -> str:
         """Return why ``process`` ended. Its stubs are killed first: until then they hold its output open."""
@@ -260,13 +266,13 @@ class Supervisor:
         await asyncio.sleep(_FIRST_SAMPLE_S)
         while True:
             await self._sample(process)
-            await asyncio.sleep(SAMPLE_EVERY_S)
+            await asyncio.sleep(_SAMPLE_EVERY_S)
 
     async def _sample(self, process: TritonProcess) -> bool:
         """Record what the server has done so far; return whether it is working."""
         computed_s = process.computed_s()
         # A frozen server never answers.
-        finished, _ = await race(self._backend.progress(), process.ended(), timeout_s=SAMPLE_EVERY_S)
+        finished, _ = await race(self._backend.progress(), process.ended(), timeout_s=_SAMPLE_EVERY_S)
         return self._activity.sample(computed_s, None if finished.cancelled() else finished.result(), now=self._now())
 
     def _on_right_canary(self, probe: Probe, process: TritonProcess) -> None:
@@ -314,7 +320,7 @@ class Supervisor:
                 await self._start()
             except (ReportedError, OSError) as error:
                 reason = str(error)
-                if not isinstance(error, CrashedByRequest):
+                if not (isinstance(error, _CrashedAtStart) and error.by_request):
                     pause_s = min(_LONGEST_PAUSE_S, max(_FIRST_PAUSE_S, 2 * pause_s))
             else:
                 if not self._stop_requested.is_set():
@@ -335,3 +341,44 @@ class Supervisor:
         """Sleep; wake up early for a stop, the end of the process and any of ``events``."""
         ended = [] if self._process is None else [self._process.ended()]
         await race(*(event.wait() for event in (self._stop_requested, *events)), *ended, timeout_s=seconds)
+
+
+class _Activity:
+    """When a server that does not answer its canary last worked, by processor time and finished requests.
+
+    Only recent work counts: the latest sample is compared with the newest one that is at least a second older. So the
+    processor time that a server used before it froze makes it look active for two samples at most.
+    """
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, float]] = deque(maxlen=8)
+        """Moment, and processor time until then."""
+        self._finished: float | None = None
+        self._computed_at = self._finished_at = 0.0
+
+    def reset(self, computed_s: float, *, now: float) -> None:
+        """Start again after an answered canary; only the count of finished requests is kept."""
+        self._computed_at = self._finished_at = now
+        self._samples.clear()
+        self._samples.append((now, computed_s))
+
+    def sample(self, computed_s: float, finished: float | None, *, now: float) -> bool:
+        """Record what the server has done so far (``finished``: None if it does not say); return if it is working."""
+        older = (sample for sample in reversed(self._samples) if now - sample[0] >= _SAMPLE_EVERY_S)
+        before_at, before_s = next(older, self._samples[0])
+        self._samples.append((now, computed_s))
+        if finished is not None and finished != self._finished:
+            self._finished, self._finished_at = finished, now
+        if computed_s - before_s > _COMPUTES * (now - before_at):
+            self._computed_at = now
+        return self._computed_at == now or self._finished_at > before_at
+
+    @property
+    def unfinished_s(self) -> float:
+        """Seconds without a finished request, at the latest sample."""
+        return self._samples[-1][0] - self._finished_at
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds without a finished request and without computing, at the latest sample."""
+        return min(self.unfinished_s, self._samples[-1][0] - self._computed_at)

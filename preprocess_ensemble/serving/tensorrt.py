@@ -14,6 +14,7 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import re
+import shutil
 from pathlib import Path
 from typing import Final
 
@@ -74,10 +75,10 @@ def _profile(config: ModelConfig, rows: int) -> str:
 
 
 def stage_repository(repository: Path, directory: Path, *, cache: Path, precision: str) -> None:
-    """Make ``directory`` a model repository that is ``repository`` with its encoder on TensorRT, or update it.
+    """Make ``directory`` a model repository that is ``repository`` with its encoder on TensorRT.
 
-    Each engine has a folder in ``cache`` whose name depends on the weights: ONNX Runtime finds engines by the graph's
-    form only, and would run the engine of other weights. Raises ReportedError.
+    What ``directory`` held is removed. Each engine has a folder in ``cache`` whose name depends on the weights: ONNX
+    Runtime finds engines by the graph's form only, and would run the engine of other weights. Raises ReportedError.
     """
     repository = repository.resolve()
     passport = installed_passport(repository)
@@ -85,17 +86,13 @@ def stage_repository(repository: Path, directory: Path, *, cache: Path, precisio
         raise ReportedError(f"{repository} has no complete model: run `clip-export --repository {repository}`.")
     encoder, staged = repository / ENCODER, directory / ENCODER
     config = read_config(encoder / "config.pbtxt")
-    for link in directory.glob("*"):
-        if not link.exists():  # the text tower of a model that was exported before
-            link.unlink()
+    shutil.rmtree(directory, ignore_errors=True)  # of an earlier start; what its links lead to stays
     models = [model for model in repository.iterdir() if model != encoder and (model / "config.pbtxt").is_file()]
-    for link, target in (
-        *((directory / model.name, model) for model in models),
-        *((staged / version.name, version) for version in encoder.iterdir() if version.is_dir()),
-    ):
-        link.parent.mkdir(parents=True, exist_ok=True)
-        link.unlink(missing_ok=True)
-        link.symlink_to(target)
+    versions = [version for version in encoder.iterdir() if version.is_dir()]
+    for parent, targets in ((directory, models), (staged, versions)):
+        parent.mkdir(parents=True, exist_ok=True)
+        for target in targets:
+            (parent / target.name).symlink_to(target)
     made_of = f"{passport.weights_sha256} {passport.precision} {config.max_batch_size} {_runtime(find_triton())}"
     digest = hashlib.sha256(made_of.encode()).hexdigest()[:12]
     engines = cache.resolve() / f"{re.sub(r'[^A-Za-z0-9.-]', '_', passport.model)}-{precision}-{digest}"

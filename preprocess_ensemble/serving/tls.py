@@ -50,7 +50,7 @@ class ServerTls:
         wrong authority.
         """
         server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        _load_pair(server, self.certificate, self.key, "--tls-certificate", "--tls-key")
+        _load_pair(server, self.certificate, self.key, "--tls-certificate and --tls-key")
         client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         client.check_hostname = False
         # The canary trusts this very certificate, whatever its issuer, as gRPC trusts the roots that it is given.
@@ -59,7 +59,7 @@ class ServerTls:
         if self.canary_files is not None and self.client_ca is not None:
             server.verify_mode = ssl.CERT_REQUIRED
             _load_roots(server, self.client_ca, "--tls-client-ca")
-            _load_pair(client, *self.canary_files, "--canary-certificate", "--canary-key")
+            _load_pair(client, *self.canary_files, "--canary-certificate and --canary-key")
         there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
         caller = client.wrap_bio(back, there, server_side=False)
         callee = server.wrap_bio(there, back, server_side=True)
@@ -84,10 +84,8 @@ class ServerTls:
         )
 
 
-def _load_pair(context: ssl.SSLContext, certificate: Path, key: Path, first: str, second: str) -> None:
-    with _naming(
-        f"{certificate} and {key}", f"{first} and {second}", "are not a PEM certificate with an unencrypted key"
-    ):
+def _load_pair(context: ssl.SSLContext, certificate: Path, key: Path, options: str) -> None:
+    with _naming(f"{certificate} and {key}", options, "are not a PEM certificate with an unencrypted key"):
         # If no password were given, OpenSSL would ask for one at the terminal and block the start.
         context.load_cert_chain(certificate, key, password="")
 

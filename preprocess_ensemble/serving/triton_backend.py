@@ -88,7 +88,7 @@ class TritonBackend:
     def __init__(self, config: ServeConfig) -> None:
         self._config = config
         self._staging = TemporaryDirectory(prefix="clip-serve-") if config.tensorrt else None
-        """The repository to serve if the encoder runs on TensorRT."""
+        """Holds the repository to serve if the encoder runs on TensorRT."""
         self._models: list[_ServedModel] = []
         self._full_batch_fits = False
         self._process: TritonProcess | None = None
@@ -101,7 +101,7 @@ class TritonBackend:
         await self.reconnect()
         if config.tensorrt and self._staging:
             # Another model may have been exported since the last start.
-            directory = Path(self._staging.name)
+            directory = Path(self._staging.name, "models")
             stage_repository(config.repository, directory, cache=config.tensorrt_cache, precision=config.tensorrt)
             config = replace(config, repository=directory)
         self._process = await TritonProcess.start(config)
@@ -247,7 +247,7 @@ class TritonBackend:
         return True
 
 
-def finished_requests(metrics_url: str, ensemble: str = ENSEMBLE) -> float | None:
+def finished_requests(metrics_url: str, ensemble: str) -> float | None:
     """Return how many requests for embeddings a Triton has answered, or None if it does not report that."""
     prefix = _FINISHED % ensemble
     try:

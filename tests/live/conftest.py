@@ -25,6 +25,13 @@ def server(tiny_repository: Path) -> Iterator[Server]:
         yield running
 
 
+@pytest.fixture(scope="session")
+def pair_server(tiny_pair_repository: Path) -> Iterator[Server]:
+    """One for all tests of texts that do not damage it."""
+    with serving(tiny_pair_repository, *QUIET) as running:
+        yield running
+
+
 @pytest.fixture
 def album(photos: Path, tmp_path: Path) -> Path:
     """Three photos, a copy under a name that is not UTF-8, and a file that is no photo."""

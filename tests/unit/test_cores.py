@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
@@ -14,7 +14,7 @@ from preprocess_ensemble.cores import model_threads, performance_cores, usable_c
 from tests.fixtures.fakes import InMemoryClient
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
 INTEL = {
@@ -68,35 +68,30 @@ V2 = "sys/fs/cgroup"
 V1 = "sys/fs/cgroup/cpu"
 
 
+def v2(quota: str, path: str = "/") -> dict[str, str]:
+    return {"proc/self/cgroup": f"0::{path}", f"{V2}/cpu.max": quota}
+
+
+def v1(quota: str, path: str = "/") -> dict[str, str]:
+    groups = f"5:memory:/x\n4:cpu,cpuacct:{path}\n0::/"
+    return {"proc/self/cgroup": groups, f"{V1}/cpu.cfs_quota_us": quota, f"{V1}/cpu.cfs_period_us": "100000"}
+
+
 @pytest.mark.usefixtures("eight_cores")
 @pytest.mark.parametrize(
     ("files", "cores"),
     [
         ({}, 8),
-        ({"proc/self/cgroup": "0::/", f"{V2}/cpu.max": "max 100000"}, 8),
-        ({"proc/self/cgroup": "0::/", f"{V2}/cpu.max": "200000 100000"}, 2),
-        ({"proc/self/cgroup": "0::/", f"{V2}/cpu.max": "150000 100000"}, 2),
-        ({"proc/self/cgroup": "0::/", f"{V2}/cpu.max": "1000 100000"}, 1),
-        ({"proc/self/cgroup": "0::/", f"{V2}/cpu.max": "6400000 100000"}, 8),
-        ({"proc/self/cgroup": "0::/", f"{V2}/cpu.max": ""}, 8),
-        ({"proc/self/cgroup": "0::/a/b", f"{V2}/a/b/cpu.max": "max 1", f"{V2}/a/cpu.max": "300000 100000"}, 3),
-        ({"proc/self/cgroup": "0::/docker/9f", f"{V2}/cpu.max": "200000 100000"}, 2),
-        (
-            {
-                "proc/self/cgroup": "5:memory:/x\n4:cpu,cpuacct:/docker/9f\n0::/",
-                f"{V1}/cpu.cfs_quota_us": "400000",
-                f"{V1}/cpu.cfs_period_us": "100000",
-            },
-            4,
-        ),
-        (
-            {
-                "proc/self/cgroup": "4:cpu,cpuacct:/",
-                f"{V1}/cpu.cfs_quota_us": "-1",
-                f"{V1}/cpu.cfs_period_us": "100000",
-            },
-            8,
-        ),
+        (v2("max 100000"), 8),
+        (v2("200000 100000"), 2),
+        (v2("150000 100000"), 2),
+        (v2("1000 100000"), 1),
+        (v2("6400000 100000"), 8),
+        (v2(""), 8),
+        (v2("300000 100000", "/a/b") | {f"{V2}/a/b/cpu.max": "max 1"}, 3),
+        (v2("200000 100000", "/docker/9f"), 2),
+        (v1("400000", "/docker/9f"), 4),
+        (v1("-1"), 8),
         ({"proc/self/cgroup": "4:cpuset:/", f"{V2}/cpuset/cpu.cfs_quota_us": "1"}, 8),
     ],
 )
@@ -113,7 +108,7 @@ def test_a_model_has_a_thread_for_each_core_if_the_process_is_limited(
     assert model_threads(tmp_path) == 0, "its runtime may take all cores"
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 3, 5})
     assert model_threads(tmp_path) == 3
-    write(tmp_path, {"proc/self/cgroup": "0::/", f"{V2}/cpu.max": "200000 100000"})
+    write(tmp_path, v2("200000 100000"))
     assert model_threads(tmp_path) == 2
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     assert model_threads(tmp_path) == 2, "a quota, without affinity"
@@ -129,18 +124,15 @@ async def test_a_client_starts_few_threads_if_it_may_use_few_cores(monkeypatch: 
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
     limits: list[float] = []
 
-    semaphore, limiter = threading.BoundedSemaphore, anyio.CapacityLimiter
+    def noting(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def limit(threads: float) -> Any:
+            limits.append(threads)
+            return make(threads)
 
-    def decoding(threads: int) -> threading.BoundedSemaphore:
-        limits.append(threads)
-        return semaphore(threads)
+        return limit
 
-    def reading(threads: float) -> anyio.CapacityLimiter:
-        limits.append(threads)
-        return limiter(threads)
-
-    monkeypatch.setattr(threading, "BoundedSemaphore", decoding)
-    monkeypatch.setattr(anyio, "CapacityLimiter", reading)
+    monkeypatch.setattr(threading, "BoundedSemaphore", noting(threading.BoundedSemaphore))
+    monkeypatch.setattr(anyio, "CapacityLimiter", noting(anyio.CapacityLimiter))
     async with InMemoryClient({"localhost": FakeTriton()}) as clip:
         await clip.embed(b"an image")
     assert sorted(limits) == [2, 6]

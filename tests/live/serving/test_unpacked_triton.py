@@ -1,63 +1,138 @@
-"""``clip-serve --triton`` with a real server in the places of NVIDIA's, whose model this package's backend runs."""
+"""``clip-serve --triton`` with a real server in the places of NVIDIA's, whose model this package's backend runs.
+
+The same server has the repository that ``--tensorrt`` stages, and sends its spans to a collector, here a small one.
+"""
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import sys
+import asyncio
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from benchmarks.fixtures.server import QUIET, free_port, serving
-from clip_client import SyncClipClient
-from clip_client.cli.doctor.machine_checks import check_machine
-from preprocess_ensemble.tritonserver import find_triton
+from benchmarks.fixtures.server import QUIET, Server, serving
+from clip_client import ClipClient
+from preprocess_ensemble.contract import ENCODER
+from preprocess_ensemble.serving.tensorrt import stage_repository
 from tests.fixtures.packaging.unpacked_triton import unpack_triton
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
-@pytest.fixture
-def unpacked(tmp_path: Path) -> Path:
-    folder = tmp_path / "tritonserver"
+
+@pytest.fixture(scope="module")
+def collector() -> Iterator[tuple[str, list[Any]]]:
+    """An OTLP collector over HTTP, which Triton sends JSON to: its URL, and the spans that came."""
+    received: list[Any] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            for resource in request["resourceSpans"]:
+                for scope in resource["scopeSpans"]:
+                    received.extend(scope["spans"])
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/v1/traces", received
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("unpacked") / "tritonserver"
     unpack_triton(folder)
     return folder
 
 
-def test_an_unpacked_server_embeds(
-    unpacked: Path, tiny_repository: Path, photos: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with (
-        serving(tiny_repository, f"--triton={unpacked}", *QUIET) as server,
-        SyncClipClient(server.grpc_url) as clip,
-    ):
-        clip.embed([photos / "coffee.jpg"]).raise_for_errors()
-        assert server.triton.exe() == str(unpacked / "bin" / "tritonserver")
-        libraries = {Path(mapped.path).name for mapped in server.triton.memory_maps()}
-        assert any(name.startswith("libtritonserver") for name in libraries)
-    monkeypatch.setenv("CLIP_TRITON", str(unpacked))
-    found = {check.name: check for check in check_machine(server_answers=False)}
-    assert found["tritonserver"].value == f"2.51.0, NVIDIA's, in {unpacked} (CLIP_TRITON)"
-    assert found["tritonserver"].remedy == ""
+@pytest.fixture(scope="module")
+def staged(tiny_repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What ``clip-serve --tensorrt`` stages, for a machine without a GPU."""
+    folder = tmp_path_factory.mktemp("staged") / "models"
+    stage_repository(tiny_repository, folder, cache=folder.parent, precision="fp16")
+    encoder = folder / ENCODER / "config.pbtxt"
+    encoder.write_text(encoder.read_text().replace("KIND_GPU", "KIND_AUTO"))
+    return folder
 
 
-def _refused(folder: Path, repository: Path) -> str:
-    ports = [f"--{name}-port={free_port()}" for name in ("grpc", "metrics")]
-    command = [sys.executable, "-m", "preprocess_ensemble.serving.command", f"--repository={repository}", *ports]
-    done = subprocess.run([*command, f"--triton={folder}"], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 1, done.stderr
-    return done.stderr.splitlines()[-1]
+@pytest.fixture(scope="module")
+def server(unpacked: Path, staged: Path, collector: tuple[str, list[Any]]) -> Iterator[Server]:
+    tracing = ("mode=opentelemetry", f"opentelemetry,url={collector[0]}", "rate=1", "level=TIMESTAMPS")
+    batching = ("opentelemetry,bsp_schedule_delay=100",)
+    options = [f"--trace-config={setting}" for setting in (*tracing, *batching)]
+    with serving(staged, f"--triton={unpacked}", *QUIET, "--", *options) as running:
+        yield running
 
 
-def test_a_stub_for_another_python_is_refused(unpacked: Path, tiny_repository: Path) -> None:
-    own, other = f"3.{sys.version_info.minor}", "3.11" if sys.version_info.minor == 12 else "3.12"
-    stub = find_triton().stub
-    shutil.copy(stub.parents[1] / other / stub.name, unpacked / "backends" / "python")
-    sentence = _refused(unpacked, tiny_repository)
-    assert f"was built for Python {other}, and this is Python {own}: install clip-triton" in sentence
+async def _embed(clip: ClipClient, photos: Path) -> None:
+    (await clip.embed([photos / "coffee.jpg"])).raise_for_errors()
 
 
-def test_missing_libraries_are_named(unpacked: Path, tiny_repository: Path) -> None:
-    (unpacked / "lib").unlink()
-    sentence = _refused(unpacked, tiny_repository)
-    assert f"clip-serve: {unpacked}/bin/tritonserver cannot run here, because this system has no lib" in sentence
-    assert ", libtritonserver-" in sentence
+async def test_an_unpacked_server_embeds(unpacked: Path, server: Server, photos: Path) -> None:
+    async with ClipClient(server.grpc_url) as clip:
+        await _embed(clip, photos)
+    assert server.triton.exe() == str(unpacked / "bin" / "tritonserver")
+    libraries = {Path(mapped.path).name for mapped in server.triton.memory_maps()}
+    assert any(name.startswith("libtritonserver") for name in libraries)
+
+
+async def test_what_is_staged_for_tensorrt_has_the_vector_of_the_canary(server: Server) -> None:
+    """On the CPU an accelerator for GPUs is ignored; links, names and the passport are what is tried."""
+    async with ClipClient(server.grpc_url) as clip:
+        assert (await clip.health()).ok
+
+
+async def test_tritons_spans_join_the_clients(server: Server, photos: Path, collector: tuple[str, list[Any]]) -> None:
+    pytest.importorskip("opentelemetry.sdk", reason="pip install opentelemetry-sdk")
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    spans, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    # The provider of a process can be set once; no other test sets one.
+    trace.set_tracer_provider(provider)
+
+    def is_joined() -> bool:
+        """Triton's span is the child of the request's; it comes after those of the models within it."""
+        requests = {
+            ("InferRequest", f"{span.context.trace_id:032x}", f"{span.context.span_id:016x}")
+            for span in spans.get_finished_spans()
+            if span.name == "clip_client.infer"
+        }
+        found = (tuple(map(span.get, ("name", "traceId", "parentSpanId"))) for span in list(collector[1]))
+        return not requests.isdisjoint(found)
+
+    async with ClipClient(server.grpc_url) as clip:
+        with trace.get_tracer("test").start_as_current_span("caller"):
+            await _embed(clip, photos)
+        mine = {span.name: span for span in spans.get_finished_spans()}
+        request, caller = mine["clip_client.infer"], mine["caller"]
+        assert request.kind is trace.SpanKind.CLIENT
+        assert request.parent is not None
+        assert request.parent.span_id == caller.context.span_id
+        attributes = dict(request.attributes or {})
+        assert attributes["clip.images"] == 1
+        assert not any(isinstance(value, str) and "coffee" in value for value in attributes.values())
+
+        # Triton drops spans that it cannot send at once, so more than one request may be needed.
+        deadline = time.monotonic() + 120
+        while not is_joined():
+            assert time.monotonic() < deadline, collector[1]
+            await asyncio.sleep(0.5)
+            if not is_joined():
+                await _embed(clip, photos)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, Self, cast
 
 from preprocess_ensemble.serving.config import ServeConfig
 from preprocess_ensemble.serving.supervisor import Supervisor
@@ -30,21 +29,20 @@ def now() -> float:
 
 
 class FakeProcess:
-    pid = os.getpid()
-
-    def __init__(self) -> None:
-        self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self.opened = True
+    def __init__(self, server: FakeServer) -> None:
+        self.server = server
+        self.opened = server.opened
         self.stops: list[float] = []
-        self.computing: Callable[[], float] = lambda: 0.0
         self.stub_ended: Callable[[], None] = lambda: None
+        self._started = now()
+        self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     @property
     def running(self) -> bool:
         return not self._end.done()
 
     def computed_s(self) -> float:
-        return self.computing()
+        return self.server.computed(now() - self._started)
 
     def watch_stubs(self, ended: Callable[[], None]) -> None:
         """The stubs of this process end when a test says so."""
@@ -70,23 +68,25 @@ class FakeProcess:
 class FakeServer:
     """Answers probes from ``script``; when that is used up it goes on with OK and tells the supervisor to stop.
 
-    Without a script it behaves by the clock: each callback gets the seconds since the latest start.
+    Without a script it behaves by the clock: a callback gets the seconds since the latest start, or the number of that
+    start, from 0.
     """
 
     script: list[Probe | str] | None = None
     """``"die"`` and ``"crash"`` end the process, ``"reload"`` requests a reload."""
-    canary: Callable[[float], Probe] = lambda _: OK
-    computed: Callable[[float], float] = lambda _: 0.0
+    canary: Callable[[float, int], Probe] = lambda age, start: OK
+    """Seconds and number -> the answer."""
+    computed: Callable[[float], float] = lambda age: 0.0
     """Processor time so far."""
-    dies_at: Callable[[int], float | None] = lambda _: None
-    """Number of the start, from 0 -> how many seconds later that process ends by itself."""
+    dies_at: Callable[[int], float | None] = lambda start: None
+    """How many seconds later a process ends by itself."""
     exit_code: int = 1
     """Of a process that ends by itself."""
     opened: bool = True
     """Whether its port was open then."""
-    finished: Callable[[float], float | None] = lambda _: None
+    finished: Callable[[float], float | None] = lambda now: None
     """Requests finished so far, by the server's own count."""
-    make: Callable[[], FakeProcess] = FakeProcess
+    make: Callable[[FakeServer], FakeProcess] = FakeProcess
     """Starts a process."""
     processes: list[FakeProcess] = field(default_factory=list)
     starts: list[float] = field(default_factory=list)
@@ -100,9 +100,9 @@ class FakeServer:
         self,
         *,
         until: float | None = None,
-        at: Mapping[float, Callable[[], object]] | None = None,
+        at: Mapping[float, Callable[[Self], object]] | None = None,
         config: ServeConfig = LIMITS,
-    ) -> None:
+    ) -> Self:
         """Supervise it until the script ends or until this time, at which it is stopped.
 
         ``at`` maps moments to what happens then.
@@ -114,10 +114,11 @@ class FakeServer:
             if until is not None:
                 loop.call_at(until, self.supervisor.stop)
             for moment, happens in (at or {}).items():
-                loop.call_at(moment, happens)
+                loop.call_at(moment, happens, self)
             await asyncio.wait_for(self.supervisor.run(self.ready.append), timeout=100_000)
 
         simulate(supervise())
+        return self
 
     @property
     def statuses(self) -> list[str]:
@@ -138,22 +139,19 @@ class FakeServer:
         return self.processes[-1]
 
     async def start(self) -> FakeProcess:
-        started = now()
         assert len(self.starts) < 100, "restarted without a pause"
-        process = self.make()
-        process.opened = self.opened
-        process.computing = lambda: self.computed(now() - started)
+        process = self.make(self)
         if (dies_at := self.dies_at(len(self.starts))) is not None:
             asyncio.get_running_loop().call_later(dies_at, process.die, self.exit_code)
         self.processes.append(process)
-        self.starts.append(started)
+        self.starts.append(now())
         return process
 
     async def probe(self) -> Probe:
         self.canaries.append(now())
         self.reports.append(self.supervisor.report())
         if self.script is None:
-            return self.canary(now() - self.starts[-1])
+            return self.canary(now() - self.starts[-1], len(self.starts) - 1)
         if not self.script:
             self.supervisor.stop()
             return OK

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
@@ -20,13 +21,21 @@ from preprocess_ensemble.serving.first_export import Stopped, export_if_missing
 from tests.fixtures.models.passports import PASSPORT
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+EXPORT = first_export._EXPORT
 
 
 @pytest.fixture(autouse=True)
-def never(monkeypatch: pytest.MonkeyPatch) -> None:
+def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """No export, unless a test says which."""
+
+    def take(text: str) -> None:
+        monkeypatch.setattr(first_export, "_EXPORT", (sys.executable, "-c", f"import json, sys, time\n{text}"))
+
     monkeypatch.setattr(first_export, "_EXPORT", ("/no/such/command",))
+    return take
 
 
 def _install(repository: Path, *, model: str, pretrained: str) -> None:
@@ -37,21 +46,20 @@ def _install(repository: Path, *, model: str, pretrained: str) -> None:
     (directory / "model.onnx").touch()
 
 
-def export(repository: Path, model: str, pretrained: str | None, **more: Any) -> None:
+def export(repository: Path, model: str = "ViT-B-32", pretrained: str | None = None, **more: Any) -> None:
     export_if_missing(ServeConfig(repository=repository, model=model, pretrained=pretrained, **more))
 
 
-def _script(text: str) -> tuple[str, ...]:
-    return (sys.executable, "-c", f"import json, os, signal, sys, time\n{text}")
-
-
-def test_an_empty_repository_gets_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_repository_gets_the_model(tmp_path: Path, script: Callable[[str], None]) -> None:
     seen = tmp_path / "arguments"
-    monkeypatch.setattr(first_export, "_EXPORT", _script(f"json.dump(sys.argv[1:], open({str(seen)!r}, 'w'))"))
-    export(tmp_path / "models", "ViT-B-32", None)
-    assert json.loads(seen.read_text()) == ["--repository", str(tmp_path / "models"), "--model", "ViT-B-32"]
-    export(tmp_path / "models", "ViT-B-32", "openai")
-    assert json.loads(seen.read_text())[4:] == ["--pretrained", "openai"]
+    script(
+        "from preprocess_ensemble.export.command import _parser; seen = vars(_parser().parse_args())\n"
+        f"json.dump([str(seen[name]) for name in ('repository', 'model', 'pretrained')], open({str(seen)!r}, 'w'))"
+    )
+    assert importlib.util.find_spec(EXPORT[-1]) is not None
+    for tag in (None, "openai"):
+        export(tmp_path / "models", "ViT-B-32", tag)
+        assert json.loads(seen.read_text()) == [str(tmp_path / "models"), "ViT-B-32", str(tag)]
 
 
 @pytest.mark.parametrize(
@@ -77,24 +85,22 @@ def test_another_model_is_never_replaced(tmp_path: Path, asked: tuple[str, str |
         export(tmp_path, *asked)
 
 
+@pytest.mark.parametrize("log_json", [False, True])
 def test_progress_and_failure_are_reported(
+    log_json: bool,
     tmp_path: Path,
+    script: Callable[[str], None],
     caplog: pytest.LogCaptureFixture,
     capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(first_export, "_EXPORT", _script("print('50 %', file=sys.stderr); sys.exit(2)"))
+    script("print('50 %', file=sys.stderr); sys.exit(2)")
     with pytest.raises(ReportedError, match="ViT-B-32 could not be exported"):
-        export(tmp_path, "ViT-B-32", None)
-    assert capfd.readouterr().err == "50 %\n"
-    with pytest.raises(ReportedError):
-        export(tmp_path, "ViT-B-32", None, log_json=True)
-    assert caplog.messages == ["50 %"]
-    assert capfd.readouterr().err == ""
+        export(tmp_path, log_json=log_json)
+    assert (capfd.readouterr().err, caplog.messages) == (("", ["50 %"]) if log_json else ("50 %\n", []))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_the_export(tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_ends_the_export(tmp_path: Path, number: signal.Signals, script: Callable[[str], None]) -> None:
     """Also as process 1 of a container, where a signal without a handler has no effect."""
     pid = tmp_path / "pid"
     os.mkfifo(pid)
@@ -106,9 +112,8 @@ def test_a_signal_ends_the_export(tmp_path: Path, number: signal.Signals, monkey
     before = signal.getsignal(number)
     thread = threading.Thread(target=stop)
     thread.start()
-    script = _script(f"open({str(pid)!r}, 'w').close(); time.sleep(60)")
-    monkeypatch.setattr(first_export, "_EXPORT", script)
+    script(f"open({str(pid)!r}, 'w').close(); time.sleep(60)")
     with pytest.raises(Stopped):
-        export(tmp_path / "models", "ViT-B-32", None)
+        export(tmp_path / "models")
     thread.join()
     assert signal.getsignal(number) is before

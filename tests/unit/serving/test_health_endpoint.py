@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,24 +14,23 @@ from preprocess_ensemble.serving.health_endpoint import serve_health
 from tests.fixtures.simulated_time import simulate
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator
 
 GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 READY = {"status": "ready", "model": "m@1", "restarts": 3}
 
 
 class Endpoint:
-    """A running one; ``found`` is what it reports."""
+    """A running one, and whether it reports that all is well."""
 
-    def __init__(self) -> None:
+    def __init__(self, port: int) -> None:
         self.healthy = True
-        self.found: Mapping[str, Any] = READY
-        self.port = 0
+        self._port = port
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await asyncio.open_connection("127.0.0.1", self.port)
+        return await asyncio.open_connection("127.0.0.1", self._port)
 
-    async def ask(self, request: bytes) -> tuple[bytes, bytes]:
+    async def ask(self, request: bytes = GET) -> tuple[bytes, bytes]:
         """Everything that comes back until the connection is closed: the head and the rest."""
         reader, writer = await self.connect()
         writer.write(request)
@@ -42,9 +41,8 @@ class Endpoint:
 
 @asynccontextmanager
 async def running(port: int) -> AsyncIterator[Endpoint]:
-    endpoint = Endpoint()
-    endpoint.port = port
-    async with serve_health("127.0.0.1", port, lambda: (endpoint.healthy, endpoint.found)):
+    endpoint = Endpoint(port)
+    async with serve_health("127.0.0.1", port, lambda: (endpoint.healthy, READY)):
         yield endpoint
 
 
@@ -63,7 +61,6 @@ async def endpoint(unused_tcp_port: int) -> AsyncIterator[Endpoint]:
         (b"GET /metrics", False, b"200 OK", "clip_serve_healthy 0 clip_serve_restarts_total 3"),
         (b"POST /healthz", True, b"405 Method Not Allowed", '{"message": "use GET"}'),
         (b"DELETE /metrics", True, b"405 Method Not Allowed", '{"message": "use GET"}'),
-        (b"GET /", True, b"404 Not Found", '{"message": "use /healthz or /metrics"}'),
         (b"POST /other", True, b"404 Not Found", '{"message": "use /healthz or /metrics"}'),
     ],
 )
@@ -79,21 +76,18 @@ async def test_what_is_answered(
 
 
 async def test_head_has_the_head_of_get_and_nothing_else(endpoint: Endpoint) -> None:
-    expected, _ = await endpoint.ask(GET)
+    expected, _ = await endpoint.ask()
     assert await endpoint.ask(GET.replace(b"GET", b"HEAD")) == (expected, b"")
 
 
 async def test_a_request_of_many_kilobytes_is_disconnected(endpoint: Endpoint) -> None:
     defects: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: defects.append(context))
-    reader, writer = await endpoint.connect()
-    writer.write(b"GET /healthz HTTP/1.1\r\nX: " + b"x" * 20_000 + b"\r\n\r\n")
     try:
-        assert await reader.read() == b""
+        assert await endpoint.ask(GET[:-2] + b"X: " + b"x" * 20_000 + b"\r\n\r\n") == (b"", b"")
     except ConnectionResetError:
         pass  # what it had not read yet is lost
-    writer.close()
-    assert (await endpoint.ask(GET))[0].startswith(b"HTTP/1.1 200 ")
+    assert (await endpoint.ask())[0].startswith(b"HTTP/1.1 200 ")
     assert defects == []
 
 
@@ -102,7 +96,7 @@ async def test_silent_connections_do_not_keep_it_from_answering(
 ) -> None:
     monkeypatch.setattr(health_endpoint, "_REQUEST_S", 600.0)
     silent = [await endpoint.connect() for _ in range(100)]
-    assert (await endpoint.ask(GET))[0].startswith(b"HTTP/1.1 200 ")
+    assert (await endpoint.ask())[0].startswith(b"HTTP/1.1 200 ")
     # The oldest make room; the others keep their time.
     with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
         await silent[0][0].readexactly(1)
@@ -115,7 +109,7 @@ async def test_answered_requests_close_no_waiting_connection(endpoint: Endpoint)
     reader, writer = await endpoint.connect()
     writer.write(GET[:10])
     for _ in range(100):
-        await endpoint.ask(GET)
+        await endpoint.ask()
     writer.write(GET[10:])
     assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
     writer.close()
@@ -124,9 +118,7 @@ async def test_answered_requests_close_no_waiting_connection(endpoint: Endpoint)
 def test_a_silent_connection_is_closed_after_five_seconds(unused_tcp_port: int) -> None:
     async def run() -> None:
         async with running(unused_tcp_port) as endpoint:
-            reader, writer = await endpoint.connect()
-            assert await reader.read() == b""
+            assert await endpoint.ask(b"") == (b"", b"")
             assert asyncio.get_running_loop().time() == pytest.approx(5, abs=0.1)
-            writer.close()
 
     simulate(run())

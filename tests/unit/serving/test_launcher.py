@@ -1,3 +1,5 @@
+"""How ``tritonserver`` is found and started, and what is removed of dead servers before that."""
+
 from __future__ import annotations
 
 import ctypes
@@ -21,126 +23,35 @@ from preprocess_ensemble import tritonserver
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.serving import launcher
 from preprocess_ensemble.serving.cleanup import end_orphaned_stubs, region_prefix, remove_stale_regions
-from preprocess_ensemble.tritonserver import Triton
+from preprocess_ensemble.tritonserver import Triton, find_triton
 from tests.paths import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+
 
 @pytest.fixture
-def wheel(tmp_path: Path) -> Triton:
-    """A wheel with the layout of nvidia-pytriton, and nothing in its files."""
+def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Triton:
+    """A wheel with the layout of nvidia-pytriton and nothing in its files, the only server of this machine."""
     server = tmp_path / "site-packages" / "pytriton" / "tritonserver"
-    python = f"{sys.version_info.major}.{sys.version_info.minor}"
     wheel = Triton(
         version="2.51.0",
         origin="from nvidia-pytriton 0.7.0",
         server=server,
         libraries=tmp_path / "site-packages" / "nvidia_pytriton.libs",
-        stub=server / "python_backend_stubs" / python / "triton_python_backend_stub",
+        stub=server / "python_backend_stubs" / PYTHON / "triton_python_backend_stub",
     )
-    for file in (
-        wheel.binary,
-        wheel.stub,
-        server / "backends" / "python" / "libtriton_python.so",
-        server / "backends" / "python" / "triton_python_backend_utils.py",
-    ):
+    utils = server / "backends" / "python" / "triton_python_backend_utils.py"
+    for file in (wheel.binary, wheel.stub, utils.with_name("libtriton_python.so"), utils):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(file.name, encoding="utf-8")
+    package = SimpleNamespace(submodule_search_locations=[str(server.parent)])
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: package)
+    monkeypatch.setattr(importlib.metadata, "version", lambda _: "0.7.0")
+    monkeypatch.setattr(tritonserver, "CONTAINER", Path("/nowhere"))
     return wheel
-
-
-@pytest.fixture
-def prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    prefix = tmp_path / "prefix"
-    monkeypatch.setattr(sys, "prefix", str(prefix))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return prefix
-
-
-def command_for(
-    wheel: Triton, arguments: Sequence[str] = (), environment: Mapping[str, str] | None = None
-) -> tuple[tuple[str, ...], dict[str, str]]:
-    """What to execute on a machine without NVIDIA's server, with this wheel instead of the installed one."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tritonserver, "CONTAINER", Path("/nowhere"))
-        patch.setattr(tritonserver, "_find_wheel", lambda: wheel)
-        return launcher.server_command(arguments, environment or {}, pid=os.getpid())
-
-
-def test_the_installed_wheel_is_found_without_importing_it() -> None:
-    script = (
-        "import sys; from preprocess_ensemble.tritonserver import find_triton; "
-        "print(find_triton().binary); assert 'pytriton' not in sys.modules"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=False)
-    if "No tritonserver is installed" in done.stderr:
-        pytest.skip("nvidia-pytriton is not installed")
-    assert done.returncode == 0, done.stderr
-    assert os.access(done.stdout.strip(), os.X_OK)
-
-
-def test_backend_directory_is_complete_and_reused(wheel: Triton, prefix: Path) -> None:
-    directory = launcher.backend_directory(wheel)
-    assert directory.parent == prefix / "lib" / "clip-triton"
-    assert (directory / "python" / "libtriton_python.so").read_text(encoding="utf-8") == "libtriton_python.so"
-    assert (directory / "python" / "triton_python_backend_utils.py").is_file()
-    assert os.access(directory / "python" / "triton_python_backend_stub", os.X_OK)
-    assert "preprocess_ensemble.backends.onnxruntime" in (directory / "onnxruntime" / "model.py").read_text("utf-8")
-
-    made = directory.stat().st_mtime_ns
-    assert launcher.backend_directory(wheel) == directory
-    assert directory.stat().st_mtime_ns == made
-    assert [path.name for path in directory.parent.iterdir()] == [directory.name], "no work folder is left"
-
-
-def test_another_version_gets_another_backend_directory(wheel: Triton, prefix: Path) -> None:
-    assert launcher.backend_directory(replace(wheel, version="2.52.0")) != launcher.backend_directory(wheel)
-
-
-def test_of_two_starts_that_build_it_the_slower_takes_what_the_faster_built(
-    wheel: Triton, prefix: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    build = launcher._build
-    monkeypatch.setattr(launcher, "_build", lambda triton, directory: build(triton, build(triton, directory)))
-    assert (launcher.backend_directory(wheel) / "python" / "libtriton_python.so").is_file()
-
-
-def test_a_read_only_environment_uses_the_cache(wheel: Triton, prefix: Path) -> None:
-    prefix.write_text("a file, where a folder would be needed", encoding="utf-8")
-    directory = launcher.backend_directory(wheel)
-    assert directory.parent == prefix.parent / "cache" / "clip-triton"
-
-
-def test_no_place_for_the_backend_directory_is_one_sentence(wheel: Triton, prefix: Path) -> None:
-    prefix.write_text("", encoding="utf-8")
-    (prefix.parent / "cache").write_text("", encoding="utf-8")
-    with pytest.raises(ReportedError, match="could not be written"):
-        launcher.backend_directory(wheel)
-
-
-def test_command_adds_what_the_user_left_out(wheel: Triton, prefix: Path) -> None:
-    environment = {"PATH": "/bin", "LD_LIBRARY_PATH": "/lib/x", "OTHER": "1"}
-    command, changed = command_for(wheel, ["--model-repository", "m"], environment)
-    assert command[0] == str(wheel.binary)
-    assert command[-2:] == ("--model-repository", "m")
-    assert f"--backend-directory={launcher.backend_directory(wheel)}" in command
-    assert f"--backend-config=python,shm-region-prefix-name={region_prefix(os.getpid())}" in command
-    assert changed["PATH"] == f"{Path(sys.executable).parent}:/bin"
-    folders = changed["LD_LIBRARY_PATH"].split(":")
-    assert (folders[0], folders[-1]) == (str(wheel.libraries), "/lib/x")
-    assert changed["OTHER"] == "1"
-
-
-def test_command_keeps_what_the_user_chose(wheel: Triton) -> None:
-    mine = [
-        "--backend-directory",
-        "/b",
-        "--cache-directory=/c",
-        "--backend-config=python,shm-region-prefix-name=mine",
-    ]
-    assert command_for(wheel, mine)[0] == (str(wheel.binary), *mine)
 
 
 @pytest.fixture
@@ -158,41 +69,124 @@ def nvidia(tmp_path: Path) -> Path:
     return tmp_path / "opt"
 
 
+@pytest.fixture
+def prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    prefix = tmp_path / "prefix"
+    monkeypatch.setattr(sys, "prefix", str(prefix))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return prefix
+
+
+def command_for(
+    arguments: Sequence[str] = (), environment: Mapping[str, str] | None = None
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    return launcher.server_command(arguments, environment or {}, pid=os.getpid())
+
+
+def test_backend_directory_is_complete_and_reused(wheel: Triton, prefix: Path) -> None:
+    directory = launcher.backend_directory(wheel)
+    assert directory.parent == prefix / "lib" / "clip-triton"
+    assert (directory / "python" / "libtriton_python.so").read_text(encoding="utf-8") == "libtriton_python.so"
+    assert (directory / "python" / "triton_python_backend_utils.py").is_file()
+    assert os.access(directory / "python" / "triton_python_backend_stub", os.X_OK)
+    assert "preprocess_ensemble.backends.onnxruntime" in (directory / "onnxruntime" / "model.py").read_text("utf-8")
+
+    made = directory.stat().st_mtime_ns
+    assert launcher.backend_directory(wheel) == directory
+    assert directory.stat().st_mtime_ns == made
+    assert [path.name for path in directory.parent.iterdir()] == [directory.name], "no work folder is left"
+    assert launcher.backend_directory(replace(wheel, version="2.52.0")) != directory
+
+
+def test_of_two_starts_that_build_it_the_slower_takes_what_the_faster_built(
+    wheel: Triton, prefix: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = launcher._build
+    monkeypatch.setattr(launcher, "_build", lambda triton, directory: build(triton, build(triton, directory)))
+    assert (launcher.backend_directory(wheel) / "python" / "libtriton_python.so").is_file()
+
+
+def test_a_read_only_environment_uses_the_cache_and_without_one_a_sentence_says_so(wheel: Triton, prefix: Path) -> None:
+    prefix.write_text("a file, where a folder would be needed", encoding="utf-8")
+    directory = launcher.backend_directory(wheel)
+    cache = prefix.parent / "cache"
+    assert directory.parent == cache / "clip-triton"
+    cache.rename(cache.with_name("lost"))
+    cache.touch()
+    with pytest.raises(ReportedError, match="could not be written"):
+        launcher.backend_directory(wheel)
+
+
+def test_command_adds_what_the_user_left_out(wheel: Triton, prefix: Path) -> None:
+    environment = {"PATH": "/bin", "LD_LIBRARY_PATH": "/lib/x", "OTHER": "1"}
+    command, changed = command_for(["--model-repository", "m"], environment)
+    assert command[0] == str(wheel.binary)
+    assert command[-2:] == ("--model-repository", "m")
+    assert f"--backend-directory={launcher.backend_directory(wheel)}" in command
+    assert f"--backend-config=python,shm-region-prefix-name={region_prefix(os.getpid())}" in command
+    assert changed["PATH"] == f"{Path(sys.executable).parent}:/bin"
+    folders = changed["LD_LIBRARY_PATH"].split(":")
+    assert (folders[0], folders[-1]) == (str(wheel.libraries), "/lib/x")
+    assert changed["OTHER"] == "1"
+    mine = ["--backend-directory", "/b", "--cache-directory=/c", "--backend-config=python,shm-region-prefix-name=mine"]
+    assert command_for(mine)[0] == (str(wheel.binary), *mine)
+
+
+def test_a_package_that_is_not_installed_reaches_the_stub(
+    wheel: Triton, prefix: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site, "getsitepackages", list)
+    _, changed = command_for(environment={"PYTHONPATH": "/mine"})
+    assert changed["PYTHONPATH"] == f"{ROOT}:/mine"
+    assert "/bin" in changed["PATH"].split(":"), "Triton needs a bash, whatever the environment is"
+
+
 def test_the_server_of_nvidias_container_is_preferred_and_left_alone(
-    nvidia: Path, monkeypatch: pytest.MonkeyPatch
+    wheel: Triton, nvidia: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tritonserver, "CONTAINER", nvidia)
-    command, changed = launcher.server_command([], {}, pid=os.getpid())
+    command, changed = command_for()
     assert command[0] == f"{nvidia}/bin/tritonserver"
     assert not any(argument.startswith(("--backend-directory", "--cache-directory")) for argument in command)
     assert "LD_LIBRARY_PATH" not in changed
-    assert tritonserver.find_triton({}).version == "2.75.0"
+    assert find_triton({}).version == "2.75.0"
 
 
-def test_an_unpacked_server_runs_with_its_own_parts(
-    wheel: Triton, nvidia: Path, prefix: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unpacked_server_runs_with_its_own_parts(wheel: Triton, nvidia: Path, prefix: Path) -> None:
     environment = {"CLIP_TRITON": str(nvidia), "LD_LIBRARY_PATH": "/lib/x", "PATH": "/bin:/usr/bin"}
-    command, changed = command_for(wheel, environment=environment)
+    command, changed = command_for(environment=environment)
     assert command[0] == f"{nvidia}/bin/tritonserver"
     assert {f"--backend-directory={nvidia}/backends", f"--cache-directory={nvidia}/caches"} < set(command)
     folders = changed["LD_LIBRARY_PATH"].split(":")
     assert (folders[0], folders[-1]) == (f"{nvidia}/lib", "/lib/x")
-    assert tritonserver.find_triton(environment).cpp_backend == nvidia / "backends" / "onnxruntime"
+    assert find_triton(environment).cpp_backend == nvidia / "backends" / "onnxruntime"
 
     (nvidia / "backends" / "onnxruntime" / "libtriton_onnxruntime.so").unlink()
-    without = tritonserver.find_triton(environment)
+    without = find_triton(environment)
     assert without.cpp_backend is None
-    built = launcher.backend_directory(without)
-    assert f"--backend-directory={built}" in command_for(wheel, environment=environment)[0]
-    assert wheel.cpp_backend is None
+    assert f"--backend-directory={launcher.backend_directory(without)}" in command_for(environment=environment)[0]
 
 
-@pytest.mark.parametrize("name", ["bin/tritonserver", "backends/python/triton_python_backend_stub"])
-def test_another_folder_is_no_unpacked_server(nvidia: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("bin/tritonserver", None, "is not an unpacked /opt/tritonserver: it has no bin/tritonserver"),
+        ("backends/python/triton_python_backend_stub", None, "it has no backends/python/triton_python_backend_stub"),
+        (
+            "backends/python/triton_python_backend_stub",
+            "libpython3.9.so.1.0",
+            f"was built for Python 3.9, and this is Python {PYTHON}: install clip-triton in an environment with",
+        ),
+    ],
+)
+def test_an_unpacked_server_that_cannot_run_is_refused(
+    name: str, content: str | None, sentence: str, nvidia: Path
+) -> None:
     (nvidia / name).unlink()
-    with pytest.raises(ReportedError, match=f"is not an unpacked /opt/tritonserver: it has no {name}"):
-        tritonserver.find_triton({"CLIP_TRITON": str(nvidia)})
+    if content is not None:
+        (nvidia / name).write_text(content)
+    with pytest.raises(ReportedError, match=re.escape(sentence)):
+        find_triton({"CLIP_TRITON": str(nvidia)})
 
 
 def test_the_libraries_that_this_system_lacks_are_named(nvidia: Path, tmp_path: Path) -> None:
@@ -204,23 +198,16 @@ def test_the_libraries_that_this_system_lacks_are_named(nvidia: Path, tmp_path: 
     )
     ldd.chmod(0o755)
     with pytest.raises(ReportedError, match=r"has no GLIBC_2\.38, libdcgm\.so\.4: use the distribution"):
-        tritonserver.find_triton({"CLIP_TRITON": str(nvidia), "PATH": f"{tmp_path}:/bin:/usr/bin"})
+        find_triton({"CLIP_TRITON": str(nvidia), "PATH": f"{tmp_path}:/bin:/usr/bin"})
 
 
-@pytest.mark.parametrize(
-    ("version", "holes"), [("2.51.0", 4), ("2.59.0", 4), ("2.59.1", 1), ("2.73.0dev", 1), ("3.0.0", 1), ("", 0)]
-)
-def test_a_release_closes_holes(version: str, holes: int) -> None:
-    assert len(tritonserver.open_holes(version)) == holes
-
-
-def test_a_package_that_is_not_installed_reaches_the_stub(
-    wheel: Triton, prefix: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(site, "getsitepackages", list)
-    _, changed = command_for(wheel, environment={"PYTHONPATH": "/mine"})
-    assert changed["PYTHONPATH"] == f"{ROOT}:/mine"
-    assert "/bin" in changed["PATH"].split(":"), "Triton needs a bash, whatever the environment is"
+def test_an_incomplete_wheel_is_refused(wheel: Triton) -> None:
+    assert find_triton() == wheel
+    for file in (wheel.stub, wheel.binary):
+        file.rename(file.with_name("lost"))
+        with pytest.raises(ReportedError, match="no Python backend stub for Python 3"):
+            find_triton()
+        file.with_name("lost").rename(file)
 
 
 @pytest.mark.parametrize(("command", "name"), [("command", "clip-serve"), ("launcher", "tritonserver")])
@@ -233,32 +220,41 @@ def test_where_there_is_no_server_a_sentence_says_for_what_pip_has_one(command: 
     ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr.count("\n")) == (1, 1)
     assert ended.stderr.startswith(f"{name}: No tritonserver is installed: `pip install 'clip-triton[server]'` brings")
-    assert "for Python 3.11 and 3.12 on Linux x86-64" in ended.stderr
     assert f"this is Python {platform.python_version()} on {platform.system()}" in ended.stderr
 
 
-def test_an_incomplete_wheel_is_refused(wheel: Triton, monkeypatch: pytest.MonkeyPatch) -> None:
-    package = SimpleNamespace(submodule_search_locations=[str(wheel.server.parent)])
-    monkeypatch.setattr("importlib.util.find_spec", lambda _: package)
-    monkeypatch.setattr(importlib.metadata, "version", lambda _: "0.7.0")
-    assert tritonserver.find_triton() == wheel
-    for file in (wheel.stub, wheel.binary):
-        file.rename(file.with_name("lost"))
-        with pytest.raises(ReportedError, match="no Python backend stub for Python 3"):
-            tritonserver.find_triton()
-        file.with_name("lost").rename(file)
+def test_the_folder_of_the_shared_python_is_found_or_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it Triton waits without limit for a stub that cannot start."""
+    name = f"libpython{PYTHON}.so.1.0"
+    monkeypatch.setattr(sysconfig, "get_config_var", {"LIBDIR": str(tmp_path)}.get)
+    monkeypatch.setattr(ctypes, "CDLL", lambda library: None)
+    assert tritonserver._libpython_folder("") is None, "the linker finds it"
+
+    def not_found(library: str) -> None:
+        raise OSError(library)
+
+    monkeypatch.setattr(ctypes, "CDLL", not_found)
+    with pytest.raises(ReportedError, match=rf"needs {re.escape(name)}.*apt-get install libpython3"):
+        tritonserver._libpython_folder("/nowhere")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / name).touch()
+    assert tritonserver._libpython_folder(f"/nowhere:{tmp_path / 'other'}") is None
+    (tmp_path / name).touch()
+    assert tritonserver._libpython_folder("") == tmp_path
+
+
+@pytest.mark.parametrize(
+    ("version", "holes"), [("2.51.0", 4), ("2.59.0", 4), ("2.59.1", 1), ("2.73.0dev", 1), ("3.0.0", 1), ("", 0)]
+)
+def test_a_release_closes_holes(version: str, holes: int) -> None:
+    assert len(tritonserver.open_holes(version)) == holes
 
 
 def test_a_server_whose_supervisor_is_gone_does_not_start() -> None:
     # This process's own parent is never the parent of its child, even if this is the first process of a container.
     environment = {**os.environ, launcher.PARENT_VARIABLE: str(os.getppid()), "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-m", "preprocess_ensemble.serving.launcher", "--help"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-m", "preprocess_ensemble.serving.launcher", "--help"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert "supervisor ended" in done.stderr
 
@@ -301,30 +297,3 @@ def test_only_stubs_of_dead_servers_are_ended() -> None:
         for process in processes:
             process.kill()
             process.communicate()
-
-
-def test_no_prefix_for_a_process_that_is_gone() -> None:
-    child = subprocess.Popen(["true"])
-    child.wait()
-    with pytest.raises(ProcessLookupError):
-        region_prefix(child.pid)
-
-
-def test_the_folder_of_the_shared_python_is_found_or_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without it Triton waits without limit for a stub that cannot start."""
-    name = f"libpython{sys.version_info.major}.{sys.version_info.minor}.so.1.0"
-    monkeypatch.setattr(sysconfig, "get_config_var", {"LIBDIR": str(tmp_path)}.get)
-    monkeypatch.setattr(ctypes, "CDLL", lambda library: None)
-    assert tritonserver._libpython_folder("") is None, "the linker finds it"
-
-    def not_found(library: str) -> None:
-        raise OSError(library)
-
-    monkeypatch.setattr(ctypes, "CDLL", not_found)
-    with pytest.raises(ReportedError, match=rf"needs {re.escape(name)}.*apt-get install libpython3"):
-        tritonserver._libpython_folder("/nowhere")
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / name).touch()
-    assert tritonserver._libpython_folder(f"/nowhere:{tmp_path / 'other'}") is None
-    (tmp_path / name).touch()
-    assert tritonserver._libpython_folder("") == tmp_path

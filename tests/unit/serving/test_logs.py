@@ -22,13 +22,7 @@ def test_a_record_is_one_line_of_json_whatever_it_holds() -> None:
     assert (entry["level"], entry["logger"], entry["message"]) == ("error", "clip", 'two\nlines and a "quote"')
     assert entry["time"].endswith("+00:00")
     assert "traceback" not in entry
-
-
-def test_an_exception_comes_with_its_traceback() -> None:
-    try:
-        raise ValueError("no")
-    except ValueError:
-        record = logging.LogRecord("clip", logging.ERROR, __file__, 1, "failed", (), sys.exc_info())
+    record.exc_info = (ValueError, ValueError("no"), None)
     assert "ValueError: no" in json.loads(JsonFormatter().format(record))["traceback"]
 
 
@@ -37,18 +31,11 @@ def test_an_exception_comes_with_its_traceback() -> None:
     [
         ('I1121 13:04:26.781027 8809 model_lifecycle.cc:777] "loaded"', None),
         ("+-------+---------+", None),
-        ('W1121 12:59:17.755776 8215 metrics.cc:798] "DCGM unable to start: DCGM initialization error"', None),
         ("Error: Failed to initialize NVML", None),
         ('W1121 12:59:17.755776 8215 a.cc:1] "careful"', (logging.WARNING, "careful")),
-        (
-            "/a/bin/tritonserver: unrecognized option '--what'",
-            (logging.ERROR, "unrecognized option '--what'"),
-        ),
+        ("/a/bin/tritonserver: unrecognized option '--what'", (logging.ERROR, "unrecognized option '--what'")),
         ("tritonserver: No server is installed.", (logging.ERROR, "No server is installed.")),
-        (
-            "error: creating server: Internal - failed to load all models",
-            (logging.ERROR, "creating server: Internal - failed to load all models"),
-        ),
+        ("error: creating server: Internal - all failed", (logging.ERROR, "creating server: Internal - all failed")),
         (
             (
                 "E1121 13:04:26.771774 8809 model_lifecycle.cc:642] \"failed to load 'm1' version 1: Internal: "
@@ -63,16 +50,11 @@ def test_an_exception_comes_with_its_traceback() -> None:
         (
             (
                 "E1121 13:04:26.771774 8809 model_lifecycle.cc:642] \"failed to load 'm3' version 1: Invalid argument: "
-                "failed to run warmup sample 'batch-32': "
-                + "batch size 32 for 'm3_0_0', max allowed is 8; " * 31
-                + ';"'
+                "failed to run warmup sample 'batch-32': " + "batch size 32 for 'm3_0_0'; " * 31 + ';"'
             ),
             (
                 logging.ERROR,
-                (
-                    "m3 could not be loaded: failed to run warmup sample 'batch-32': batch size 32 for 'm3_0_0', max "
-                    "allowed is 8"
-                ),
+                "m3 could not be loaded: failed to run warmup sample 'batch-32': batch size 32 for 'm3_0_0'",
             ),
         ),
     ],

@@ -7,12 +7,11 @@ import os
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pytest
 
 from preprocess_ensemble.serving.process_group import any_runs, processor_time_s, watch_ends
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def test_processor_time_is_that_of_the_whole_group() -> None:
@@ -38,20 +37,24 @@ def test_a_zombie_does_not_run() -> None:
         assert not any_runs(process.pid)
 
 
-async def test_the_end_of_a_grandchild_calls_back_once() -> None:
-    leader = await asyncio.create_subprocess_exec(
-        "sh",
-        "-c",
-        "sleep 600 > /dev/null & sleep 600 > /dev/null & echo $!; wait",
-        start_new_session=True,
-        stdout=subprocess.PIPE,
-    )
+@pytest.mark.parametrize("pidfd", [True, False], ids=["pidfd", "none"])
+async def test_the_end_of_a_grandchild_calls_back_once_where_the_kernel_can_tell(
+    pidfd: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbidden(pid: int) -> int:
+        raise PermissionError(pid)
+
+    if not pidfd:
+        monkeypatch.setattr(os, "pidfd_open", forbidden)
+    script = "sleep 600 > /dev/null & sleep 600 > /dev/null & echo $!; wait"
+    leader = await asyncio.create_subprocess_exec("sh", "-c", script, start_new_session=True, stdout=subprocess.PIPE)
     assert leader.stdout is not None
     last = int(await leader.stdout.readline())
     ends: asyncio.Queue[None] = asyncio.Queue()
     watch = watch_ends(leader.pid, lambda: ends.put_nowait(None))
     os.kill(last, signal.SIGKILL)
-    await asyncio.wait_for(ends.get(), timeout=60)
+    if pidfd:
+        await asyncio.wait_for(ends.get(), timeout=60)
     leader.kill()  # which is watched by its parent
     await leader.wait()
     await asyncio.sleep(0.05)
@@ -59,18 +62,3 @@ async def test_the_end_of_a_grandchild_calls_back_once() -> None:
     os.killpg(leader.pid, signal.SIGKILL)
     await leader.communicate()
     assert ends.empty()
-
-
-async def test_without_pidfd_there_is_no_callback(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forbidden(pid: int) -> int:
-        raise PermissionError(pid)
-
-    monkeypatch.setattr(os, "pidfd_open", forbidden)
-    leader = await asyncio.create_subprocess_exec("sh", "-c", "sleep 600; exit", start_new_session=True)
-    told: list[str] = []
-    watch = watch_ends(leader.pid, lambda: told.append("ended"))
-    os.killpg(leader.pid, signal.SIGKILL)
-    await leader.wait()
-    await asyncio.sleep(0.05)
-    watch.close()
-    assert told == []

@@ -1,30 +1,25 @@
-"""How ``clip-serve`` handles signals, proxies, certificates and ports; no server is started here."""
+"""How ``clip-serve`` handles signals, proxies, ports and incomplete repositories; no server is started here."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import re
 import signal
 import socket
-import threading
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
-import grpc
 import pytest
-import trustme
 
 from benchmarks.fixtures.server import free_port
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.serving import command
 from preprocess_ensemble.serving.command import main
 from preprocess_ensemble.serving.config import ServeConfig
-from preprocess_ensemble.serving.preflight import check_ports, check_repository
-from preprocess_ensemble.serving.tls import ServerTls
-from preprocess_ensemble.serving.triton_backend import TritonBackend, finished_requests
+from preprocess_ensemble.serving.preflight import check_repository
 from tests.fixtures.models.passports import PASSPORT, WITH_TEXT
+from tests.unit.serving.authority import Authority
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,53 +93,17 @@ def test_under_nohup_the_terminal_may_close(repository: Path) -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_an_incomplete_repository_is_not_reloaded(repository: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert serve(repository, signal.SIGUSR1) == ["reload"]
-    assert serve(repository, signal.SIGUSR1, before=(repository / "clip_encoder").mkdir) == []
-    assert "reload rejected" in caplog.text
-    assert "no model.onnx" in caplog.text
-
-
-def _issue(certificate: Path, key: Path, name: str) -> ServerTls:
-    issued = trustme.CA().issue_cert(name)
-    issued.cert_chain_pems[0].write_to_path(str(certificate))
-    issued.private_key_pem.write_to_path(str(key))
-    return ServerTls(certificate=certificate, key=key)
-
-
-async def test_the_canary_trusts_the_certificate_of_the_restart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_what_would_not_start_is_not_reloaded(
+    repository: Path, tmp_path_factory: pytest.TempPathFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Certificates are replaced while the server runs, and tritonserver reads them again when it is restarted."""
-    trusted: list[bytes] = []
-    real = grpc.ssl_channel_credentials
-
-    def credentials(root_certificates: bytes, **more: bytes | None) -> grpc.ChannelCredentials:
-        trusted.append(root_certificates)
-        return real(root_certificates, **more)
-
-    monkeypatch.setattr(grpc, "ssl_channel_credentials", credentials)
-    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
-    tls = _issue(certificate, key, "first.example.org")
-    async with contextlib.aclosing(TritonBackend(ServeConfig(repository=tmp_path, tls=tls))) as canary:
-        await canary.reconnect()
-        first = certificate.read_bytes()
-        _issue(certificate, key, "second.example.org")
-        await canary.reconnect()
-        assert trusted == [first, certificate.read_bytes()]
-        key.write_text("no key", encoding="ascii")
-        with pytest.raises(ReportedError, match="not a PEM certificate"):
-            await canary.reconnect()
-
-
-def test_unusable_certificates_are_not_reloaded(
-    repository: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    tls = _issue(tmp_path / "certificate.pem", tmp_path / "key.pem", "clip.example.org")
-    options = (f"--tls-certificate={tls.certificate}", f"--tls-key={tls.key}")
+    certificate, key = Authority(tmp_path_factory.mktemp("authority"), "right").issue("clip.example.org")
+    options = (f"--tls-certificate={certificate}", f"--tls-key={key}")
     assert serve(repository, signal.SIGUSR1, *options) == ["reload"]
-    assert serve(repository, signal.SIGUSR1, *options, before=tls.key.unlink) == []
-    assert "reload rejected" in caplog.text
+    assert serve(repository, signal.SIGUSR1, before=(repository / "clip_encoder").mkdir) == []
+    assert re.search("reload rejected.* no model.onnx", caplog.text)
+    (repository / "clip_encoder").rmdir()
+    assert serve(repository, signal.SIGUSR1, *options, before=key.unlink) == []
+    assert re.search(r"reload rejected.*\(No such file", caplog.text)
 
 
 def test_calls_to_its_own_server_use_no_proxy(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,41 +113,16 @@ def test_calls_to_its_own_server_use_no_proxy(repository: Path, monkeypatch: pyt
     assert not urllib.request.proxy_bypass("elsewhere.example")
 
 
-def test_metrics_that_are_cut_off_are_ignored() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def half_an_answer() -> None:
-            connection, _ = listener.accept()
-            with connection:
-                connection.recv(65536)
-                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nnv_")
-
-        thread = threading.Thread(target=half_an_answer)
-        thread.start()
-        assert finished_requests(f"http://127.0.0.1:{listener.getsockname()[1]}/metrics") is None
-        thread.join()
-
-
-def test_an_address_of_another_machine_is_named() -> None:
-    with pytest.raises(ReportedError, match=r"203\.0\.113\.5 is not an address of this machine"):
-        check_ports({"grpc": ("203.0.113.5", free_port())})
-
-
-def test_addresses_are_written_as_each_part_of_triton_reads_them(tmp_path: Path) -> None:
+def test_addresses_are_written_as_each_part_of_triton_reads_them_and_http_needs_a_port(tmp_path: Path) -> None:
     """gRPC takes brackets, the library of the two others a prefix."""
     config = ServeConfig(repository=tmp_path, host="::", http_port=8000, http_host="::1")
     expected = ("--grpc-address=[::]", "--http-address=ipv6:::1", "--metrics-address=ipv6:::")
     assert set(expected) <= set(config.arguments)
     assert config.grpc_url == "grpc://[::1]:8001"
-    assert "--grpc-address=10.0.0.5" in ServeConfig(repository=tmp_path, host="10.0.0.5").arguments
-
-
-def test_http_is_closed_unless_it_has_a_port(tmp_path: Path) -> None:
-    closed = ServeConfig(repository=tmp_path).arguments
-    assert "--allow-http=false" in closed
-    opened = ServeConfig(repository=tmp_path, http_port=8000).arguments
-    assert {"--http-address=127.0.0.1", "--http-port=8000"} <= set(opened)
-    assert any(argument.startswith("--http-restricted-api=model-repository,") for argument in opened)
+    assert any(argument.startswith("--http-restricted-api=model-repository,") for argument in config.arguments)
+    assert {"--grpc-address=10.0.0.5", "--allow-http=false"} < set(
+        ServeConfig(repository=tmp_path, host="10.0.0.5").arguments
+    )
 
 
 def refused(capsys: pytest.CaptureFixture[str], *options: str) -> str:
@@ -201,6 +135,9 @@ def refused(capsys: pytest.CaptureFixture[str], *options: str) -> str:
     return sentence
 
 
+PORT = free_port()
+
+
 @pytest.mark.parametrize("name", ["grpc", "http", "metrics", "health"])
 def test_a_port_in_use_is_named(name: str, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
@@ -209,21 +146,36 @@ def test_a_port_in_use_is_named(name: str, repository: Path, capsys: pytest.Capt
     assert re.search(rf"Port {port} on 127.0.0.1 cannot be used .*--{name}-port", sentence)
 
 
-def test_what_is_missing_is_named_before_the_start(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def of(folder: Path, *options: str) -> str:
-        return refused(capsys, f"--repository={folder}", *options)
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--host=203.0.113.5"], "203.0.113.5 is not an address of this machine: choose one with --host"),
+        (
+            [f"--grpc-port={PORT}", f"--health-port={PORT}"],
+            f"--grpc-port and --health-port are both {PORT}: choose two",
+        ),
+        (["--log-file=/no/such/log"], "/no/such/log cannot be written (No such file or directory): name another with"),
+        (["--repository=/no/such"], "no model repository /no/such"),
+    ],
+)
+def test_what_cannot_be_opened_is_named_before_the_start(
+    options: list[str], words: str, repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert words in refused(capsys, f"--repository={repository}", *options)
 
-    log = repository / "none" / "log"
-    sentence = of(repository, f"--log-file={log}")
-    assert f"The log file {log} cannot be written (No such file or directory): name another with" in sentence
-    assert f"no model repository {repository / 'none'}" in of(repository / "none")
-    assert "has no model clip_image" in of(repository / "clip_image")
+
+def test_half_an_image_tower_is_named_before_the_start(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def message() -> str:
+        return refused(capsys, f"--repository={repository}")
+
     (repository / "clip_encoder").mkdir()
     export = f"run `clip-export --repository {repository}`"
-    assert f"no model.onnx, because git holds no weights: {export}" in of(repository)
+    assert f"no model.onnx, because git holds no weights: {export}" in message()
     (repository / "clip_encoder" / "config.pbtxt").write_text('default_model_filename: "../mine.onnx"')
     (repository / "clip_preprocess").mkdir()
-    assert f"no model.py: {export}" in of(repository)
+    assert f"no model.py: {export}" in message()
+    (repository / "clip_image" / "config.pbtxt").unlink()
+    assert "has no model clip_image" in message()
 
 
 def test_half_a_text_tower_is_named_before_the_start(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:

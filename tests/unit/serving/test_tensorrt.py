@@ -10,11 +10,7 @@ from google.protobuf import json_format
 
 from preprocess_ensemble.backends.onnxruntime.session_plan import plan_session
 from preprocess_ensemble.errors import ReportedError
-from preprocess_ensemble.model_repository.config import (
-    config_text,
-    installed_passport,
-    read_config,
-)
+from preprocess_ensemble.model_repository.config import config_text, installed_passport, read_config
 from preprocess_ensemble.serving import tensorrt
 from preprocess_ensemble.serving.tensorrt import TensorrtMissing, check_tensorrt, on_tensorrt, stage_repository
 from tests.fixtures.models.configurations import configs
@@ -50,9 +46,8 @@ def test_the_names_stay_and_only_the_encoder_changes(repository: Path) -> None:
     staged = repository.parent / "staged"
     assert {model.name for model in staged.iterdir()} == set(configs())
     for name, original in configs().items():
-        config = read_config(staged / name / "config.pbtxt")
-        assert config.name == name
-        assert (config == original) == (name != "clip_encoder")
+        assert (read_config(staged / name / "config.pbtxt") == original) == (name != "clip_encoder")
+    assert read_config(staged / "clip_encoder" / "config.pbtxt").name == "clip_encoder"
     assert (staged / "clip_encoder" / "1" / "model.onnx").read_bytes() == b"weights"
     assert installed_passport(staged) == PASSPORT
     assert {path: path.read_bytes() for path in repository.rglob("*") if path.is_file()} == before
@@ -90,42 +85,43 @@ def test_other_weights_get_a_cache_of_their_own_at_the_next_start(repository: Pa
     assert len({found["trt_engine_cache_path"] for found in (first, other, changed, larger)}) == 4
 
 
-def test_a_model_that_is_replaced_is_followed(repository: Path) -> None:
+def test_a_model_that_is_replaced_is_followed_and_its_text_tower_goes_with_it(repository: Path) -> None:
+    (repository / "clip_text_encoder").mkdir()
+    (repository / "clip_text_encoder" / "config.pbtxt").write_text("as it is")
     stage(repository)
-    encoder = repository / "clip_encoder" / "1"
-    encoder.rename(repository.parent / "old")
+    staged, encoder = repository.parent / "staged", repository / "clip_encoder" / "1"
+    assert (staged / "clip_text_encoder" / "config.pbtxt").read_text() == "as it is"
+    shutil.rmtree(repository / "clip_text_encoder")
+    shutil.rmtree(encoder)
     with pytest.raises(ReportedError, match="no complete model"):
         stage(repository)
     encoder.mkdir()
     (encoder / "model.onnx").write_bytes(b"others")
     (encoder / "model.json").write_text(PASSPORT.to_json())
     stage(repository)
-    assert (repository.parent / "staged" / "clip_encoder" / "1" / "model.onnx").read_bytes() == b"others"
+    assert (staged / "clip_encoder" / "1" / "model.onnx").read_bytes() == b"others"
+    assert not (staged / "clip_text_encoder").is_symlink()
 
 
-def test_the_text_tower_stays_as_it_is_and_goes_with_its_model(repository: Path) -> None:
-    (repository / "clip_text_encoder").mkdir()
-    (repository / "clip_text_encoder" / "config.pbtxt").write_text("as it is")
-    stage(repository)
-    staged = repository.parent / "staged" / "clip_text_encoder"
-    assert (staged / "config.pbtxt").read_text() == "as it is"
-    shutil.rmtree(repository / "clip_text_encoder")
-    stage(repository)
-    assert not staged.is_symlink()
-
-
-def test_what_is_missing_is_named_with_its_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    provider = tmp_path / "libonnxruntime_providers_tensorrt.so"
-    monkeypatch.setattr(tensorrt, "usable_gpus", lambda: 0)
-    monkeypatch.setattr(tensorrt, "_provider", lambda _: provider)
+@pytest.mark.parametrize(
+    ("gpus", "provider", "sentence"),
+    [
+        (0, None, r"needs an NVIDIA GPU.*--gpus all.*without --tensorrt"),
+        (1, None, r"no TensorRT provider.*pip install onnxruntime-gpu"),
+        (1, b"\0libnvinfer.so.10\0", r"needs libnvinfer.so.10, .*pip install 'tensorrt-cu13==10\.\*'"),
+    ],
+)
+def test_what_is_missing_is_named_with_its_remedy(
+    gpus: int, provider: bytes | None, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = tmp_path / "libonnxruntime_providers_tensorrt.so"
+    if provider is not None:
+        library.write_bytes(provider)
+    monkeypatch.setattr(tensorrt, "usable_gpus", lambda: gpus)
+    monkeypatch.setattr(tensorrt, "_provider", lambda _: library)
     monkeypatch.setattr(tensorrt, "_loads", lambda name, _: name != "libnvinfer.so.10")
-    with pytest.raises(TensorrtMissing, match=r"needs an NVIDIA GPU.*--gpus all.*without --tensorrt"):
+    with pytest.raises(TensorrtMissing, match=sentence):
         check_tensorrt()
     monkeypatch.setattr(tensorrt, "usable_gpus", lambda: 1)
-    with pytest.raises(TensorrtMissing, match=r"no TensorRT provider.*pip install onnxruntime-gpu"):
-        check_tensorrt()
-    provider.write_bytes(b"\0libnvinfer.so.10\0")
-    with pytest.raises(TensorrtMissing, match=r"needs libnvinfer.so.10, .*pip install 'tensorrt-cu13==10\.\*'"):
-        check_tensorrt()
-    provider.write_bytes(b"\0libnvinfer.so.11\0")
+    library.write_bytes(b"\0libnvinfer.so.11\0")
     check_tensorrt()

@@ -17,6 +17,7 @@ from tests.fixtures.waiting import until
 if TYPE_CHECKING:
     from pathlib import Path
 
+NO_STUB = "I1123 17:32:04.137233 12613 pb_stub.cc:2105]  Failed to preinitialize Python stub: no file model.py"
 SERVE = "echo up > up; while :; do sleep 0.05; done"
 """Say that the traps are set, and go on."""
 
@@ -62,21 +63,28 @@ async def test_all_its_output_is_in_the_log_file(tmp_path: Path) -> None:
     assert (tmp_path / "log").read_text() == "one\nerror: two\n"
 
 
-@pytest.mark.parametrize("says", ["Waiting for requests", "All models are stopped"], ids=["drains", "unloads"])
-async def test_a_server_that_is_drained_ends_by_itself(says: str, tmp_path: Path) -> None:
-    process = await start(f"trap 'echo {says}; sleep 0.2; echo > drained; exit 0' TERM; {SERVE}", tmp_path)
+@pytest.mark.parametrize(
+    ("on_term", "drain_s", "drained", "code"),
+    [
+        ("echo Waiting for requests; sleep 0.2; echo > drained; exit 0", 30, True, 0),
+        ("echo All models are stopped; sleep 0.2; echo > drained; exit 0", 30, True, 0),
+        ("echo > drained; exit 0", 0, False, -9),
+        ("", 0.1, False, -9),
+        # Triton never unloads an instance whose stub was killed.
+        ("echo All models are stopped", 600, False, -9),
+    ],
+    ids=["drains", "unloads", "not drained", "not in time", "answered everything, and does not end"],
+)
+async def test_a_server_ends_by_itself_if_it_drains_and_is_killed_otherwise(
+    on_term: str, drain_s: float, drained: bool, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(triton_process, "_UNLOAD_S", 2.0)
+    process = await start(f"trap '{on_term}' TERM; sleep 600 & {SERVE}", tmp_path)
     await until((tmp_path / "up").exists)
-    await process.stop(drain_s=30)
-    assert (tmp_path / "drained").exists()
-    assert await process.ended() == 0
-
-
-async def test_a_server_that_is_not_drained_is_killed_with_its_children(tmp_path: Path) -> None:
-    process = await start(f"trap 'echo > drained; exit 0' TERM; sleep 600 & {SERVE}", tmp_path)
-    await until((tmp_path / "up").exists)
-    await process.stop(drain_s=0)
-    assert not (tmp_path / "drained").exists()
-    assert await process.ended() == -9
+    with anyio.fail_after(30):
+        await process.stop(drain_s=drain_s)
+    assert (tmp_path / "drained").exists() == drained
+    assert await process.ended() == code
     assert not any_runs(process.pid)
 
 
@@ -89,32 +97,10 @@ async def test_what_outlives_the_server_is_killed(tmp_path: Path) -> None:
     assert not any_runs(process.pid)
 
 
-async def test_a_server_that_does_not_end_in_its_time_is_killed(tmp_path: Path) -> None:
-    process = await start(f"trap '' TERM; {SERVE}", tmp_path)
-    await until((tmp_path / "up").exists)
-    await process.stop(drain_s=0.1)
-    assert await process.ended() == -9
-
-
-async def test_a_server_that_has_answered_everything_and_does_not_end_is_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Triton never unloads an instance whose stub was killed."""
-    monkeypatch.setattr(triton_process, "_UNLOAD_S", 0.1)
-    process = await start(f"trap 'echo All models are stopped' TERM; {SERVE}", tmp_path)
-    await until((tmp_path / "up").exists)
-    with anyio.fail_after(30):
-        await process.stop(drain_s=600)
-    assert await process.ended() == -9
-
-
 @pytest.mark.parametrize("before", ["", "I1123 17:32:04.137100 12600 model_lifecycle.cc:473] loading: clip_encoder:1"])
 async def test_a_stub_that_cannot_start_ends_the_server_with_the_reason(before: str, tmp_path: Path) -> None:
     """Triton (24.10) would wait for it without limit. The server may write to the same line."""
-    line = (
-        f"{before}I1123 17:32:04.137233 12613 pb_stub.cc:2105]  Failed to preinitialize Python stub: no file model.py"
-    )
-    process = await start(f"echo '{line}'; sleep 600", tmp_path)
+    process = await start(f"echo '{before}{NO_STUB}'; sleep 600", tmp_path)
     with anyio.fail_after(30):
         assert await process.ended() == -9
     await process.stop(drain_s=0)
@@ -123,9 +109,8 @@ async def test_a_stub_that_cannot_start_ends_the_server_with_the_reason(before: 
 
 
 async def test_what_a_client_has_logged_does_not_end_the_server(tmp_path: Path) -> None:
-    line = "I1123 17:32:04.137233 12613 pb_stub.cc:2105]  Failed to preinitialize Python stub: no file model.py"
     opened = 'I1123 17:36:47.728355 15107 grpc_server.cc:2558] "Started GRPCInferenceService at 127.0.0.1:18001"'
-    process = await start(f"echo '{opened}'; echo '{line}'; echo > up; sleep 0.2; exit 3", tmp_path)
+    process = await start(f"echo '{opened}'; echo '{NO_STUB}'; sleep 0.2; exit 3", tmp_path)
     assert await process.ended() == 3
     await process.stop(drain_s=0)
     assert process.opened
