@@ -10,31 +10,44 @@ import os
 import subprocess
 import sys
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from clip_client.dedup.actions.apply import apply, undo
 from clip_client.dedup.actions.plan import Plan
-from clip_client.dedup.actions.purge import purge
 from clip_client.dedup.store.journal import IN_QUARANTINE, Journal, JournalEntry, State
 from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.types import QUARANTINE_NAME, SAME_PIXELS, Metadata
 from tests.fixtures.albums import (
+    TIME_NS,
     album,
+    copies,
     member,
     opened,
     planned,
     planned_copies,
+    refusing,
     report,
     snapshot,
     without_access,
     write,
-)
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
+
+
+def then(call: Callable[..., Any], act: Callable[..., object]) -> Callable[..., Any]:
+    """Return a call after which something else happens."""
+
+    def both(*arguments: Any, **named: Any) -> Any:
+        result = call(*arguments, **named)
+        act(*arguments)
+        return result
+
+    return both
 
 
 def test_copies_go_and_come_back_with_their_times(tmp_path: Path, journal: Journal) -> None:
@@ -100,19 +113,12 @@ def test_one_process_acts_at_a_time(tmp_path: Path, journal: Journal) -> None:
     assert journal.entries(IN_QUARANTINE) == []
 
 
-@pytest.mark.parametrize(
-    ("code", "sentence"), [(errno.EWOULDBLOCK, "another clip-client is moving"), (errno.ENOLCK, "No locks available")]
-)
 def test_a_file_system_without_locks_is_not_taken_for_another_process(
-    journal: Journal, monkeypatch: pytest.MonkeyPatch, code: int, sentence: str
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fcntl = pytest.importorskip("fcntl")
-
-    def refuse(*_: object) -> None:
-        raise OSError(code, os.strerror(code))
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
-    with pytest.raises(StoreError, match=sentence), journal.exclusive():
+    monkeypatch.setattr(fcntl, "flock", refusing(fcntl.flock, OSError(errno.ENOLCK, "No locks available")))
+    with pytest.raises(StoreError, match="No locks available"), journal.exclusive():
         pass
 
 
@@ -188,77 +194,42 @@ def test_each_state_of_a_killed_process_has_one_end(
     assert (root / QUARANTINE_NAME).exists() == (ends == State.MOVED)
 
 
-@pytest.mark.parametrize("state", [State.PLANNED, State.RESTORING])
-@pytest.mark.parametrize(
-    "settle", [lambda journal: purge(journal, trash=os.unlink), lambda journal: undo(journal, only=())]
-)
-def test_what_a_killed_process_left_is_settled_before_anything_else(
-    tmp_path: Path, journal: Journal, state: str, settle: Callable[[Journal], object]
-) -> None:
-    """Something on its way back is wanted, so it comes back and does not go to the trash."""
-    root = tmp_path / "root"
-    groups = album(root)
-    before = snapshot(root)
-    apply(planned(groups, [root]), journal)
-    for entry in journal.entries(IN_QUARANTINE):
-        journal.set_state(entry, state)
-    assert settle(journal) == ()
-    assert without_access(snapshot(root)) == without_access(before)
-
-
 @pytest.mark.parametrize("hard_link", [False, True])
 def test_each_change_of_a_folder_is_on_the_disk_before_the_journal_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hard_link: bool
 ) -> None:
     """After a power failure the journal must not say more than the folders do."""
     root = tmp_path / "root"
-    groups = album(root)
     titled = (
         member(write(root / "d" / "1.jpg", b"t1"), tier=SAME_PIXELS),
         member(write(root / "d" / "2.jpg", b"t2"), tier=SAME_PIXELS, metadata=Metadata(title="Gate")),
     )
-    found = report(*(group.members for group in groups.groups), titled)
-    unsynced: set[str] = set()
-    steps: list[str] = []
+    found = report(*(group.members for group in album(root).groups), titled)
+    unsynced: set[int] = set()
+    steps: set[str] = set()
 
-    def watched(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        def change(*paths: Any, **named: Any) -> Any:
-            result = call(*paths, **named)
-            changed = paths[1:] if name == "link" else paths
-            unsynced.update(os.path.dirname(path) for path in changed if isinstance(path, str))
-            steps.append(name)
-            return result
+    def change(name: str) -> Callable[..., None]:
+        def note(*arguments: Any) -> None:
+            steps.add(name)
+            paths = arguments[name == "link" :]  # a new name changes the folder of that name only
+            unsynced.update(os.stat(os.path.dirname(path)).st_ino for path in paths if isinstance(path, str))
 
-        return change
-
-    folders: dict[int, str] = {}
-    open_, fsync = os.open, os.fsync
-
-    def open_folder(path: Any, *arguments: Any, **named: Any) -> int:
-        descriptor = open_(path, *arguments, **named)
-        folders[descriptor] = os.fspath(path)
-        return descriptor
-
-    def sync(descriptor: int) -> None:
-        fsync(descriptor)
-        unsynced.discard(folders.get(descriptor, ""))
+        return note
 
     class WatchedJournal(Journal):
         def set_state(self, entry: JournalEntry, state: str) -> JournalEntry:
-            assert not unsynced, f"not on the disk before {state}: {unsynced}"
+            assert not unsynced, f"not on the disk before {state}"
             return super().set_state(entry, state)
 
-    with closing(WatchedJournal(tmp_path / "journal.sqlite")) as journal:
+    with closing(WatchedJournal(tmp_path / "journal.sqlite")) as journal, monkeypatch.context() as patch:
         plan = planned(found, [root], merge_metadata=True, hard_link=hard_link)
         for name in ("rename", "replace", "link", "unlink", "mkdir"):
-            monkeypatch.setattr(os, name, watched(name, getattr(os, name)))
-        monkeypatch.setattr(os, "open", open_folder)
-        monkeypatch.setattr(os, "fsync", sync)
+            patch.setattr(os, name, then(getattr(os, name), change(name)))
+        patch.setattr(os, "fsync", then(os.fsync, lambda folder: unsynced.discard(os.fstat(folder).st_ino)))
         done = [outcome.done for outcome in apply(plan, journal)]
         assert done.count(True) >= 3
         assert all(outcome.done for outcome in undo(journal))
-        monkeypatch.undo()
-    assert {"rename", "link", "mkdir"} <= set(steps)
+    assert {"rename", "link", "mkdir"} <= steps
     assert not (root / QUARANTINE_NAME).exists()
 
 
@@ -266,44 +237,28 @@ def test_each_change_of_a_folder_is_on_the_disk_before_the_journal_goes_on(
 
 
 @pytest.mark.parametrize(
-    ("error", "sentence"),
+    ("call", "error", "sentence"),
     [
-        (OSError(errno.ENOSPC, "No space left on device"), "The system refuses: No space left on device."),
-        (OSError("the network share is gone"), "The system refuses: the network share is gone."),
+        ("rename", OSError(errno.ENOSPC, "No space left on device"), "The system refuses: No space left on device."),
+        ("rename", OSError("the network share is gone"), "The system refuses: the network share is gone."),
+        (
+            "rename",
+            OSError(errno.EXDEV, "Invalid cross-device link"),
+            "Its folder is mounted there, and files cannot be renamed across mounts; name that folder itself.",
+        ),
+        ("open", OSError(errno.EIO, "Input/output error"), "The file cannot be read: Input/output error."),
     ],
 )
 def test_what_the_system_refuses_is_told_without_numbers(
-    tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch, error: OSError, sentence: str
-) -> None:
-    plan, photos = planned_copies(tmp_path / "r")
-
-    def refuse(source: str, target: str) -> None:
-        raise error
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "rename", refuse)
-        (outcome,) = apply(plan, journal)
-    assert (outcome.done, outcome.message) == (False, sentence)
-    assert all(photo.exists() for photo in photos)
-    assert not (tmp_path / "r" / QUARANTINE_NAME).exists()
-
-
-def test_a_photo_on_a_damaged_disk_stays_and_says_why(
-    tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch, call: str, error: OSError, sentence: str
 ) -> None:
     plan, (_, copy) = planned_copies(tmp_path / "r")
-    open_ = os.open
-
-    def refuse(path: str, *arguments: Any, **named: Any) -> int:
-        if path == str(copy):
-            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
-        return open_(path, *arguments, **named)
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, "open", refuse)
+        patch.setattr(os, call, refusing(getattr(os, call), error, copy))
         (outcome,) = apply(plan, journal)
-    assert (outcome.done, outcome.message) == (False, "The file cannot be read: Input/output error.")
+    assert (outcome.done, outcome.message) == (False, sentence)
     assert copy.read_bytes() == b"x"
+    assert not (tmp_path / "r" / QUARANTINE_NAME).exists()
 
 
 def test_a_folder_that_cannot_be_synced_is_no_failure(
@@ -337,3 +292,136 @@ def test_a_path_too_long_for_the_quarantine_keeps_its_photo(tmp_path: Path, jour
     assert (outcome.done, outcome.message) == (False, "The system refuses: File name too long.")
     assert copy.read_bytes() == b"x"
     assert not (tmp_path / QUARANTINE_NAME).exists()
+
+
+# What changes after the plan, or during the move.
+
+
+def replace_by_a_link(path: Path) -> None:
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to("elsewhere")
+
+
+def link_to_the_kept_photo(path: Path) -> None:
+    path.unlink()
+    path.hardlink_to(path.with_name("1.jpg"))
+
+
+KEPT_CHANGED = "The kept photo has changed or can no longer be read."
+CHANGES: list[tuple[str, Callable[[Path], object], str]] = [
+    ("2.jpg", lambda path: path.write_bytes(b"y"), "It has changed since it was compared."),
+    ("2.jpg", lambda path: path.write_bytes(b""), "It has changed since it was compared."),
+    ("2.jpg", replace_by_a_link, "It is no longer a regular file."),
+    ("2.jpg", link_to_the_kept_photo, "It is the kept photo itself under another name."),
+    ("2.nef", replace_by_a_link, "It is no longer a regular file."),
+    ("2.jpg", os.unlink, "The system refuses: No such file or directory."),
+    ("1.jpg", os.unlink, KEPT_CHANGED),
+    ("1.jpg", lambda path: path.write_bytes(b""), KEPT_CHANGED),
+    ("1.jpg", lambda path: path.write_bytes(b"y"), KEPT_CHANGED),
+    *(
+        (name, change, f"The {kind} beside it is damaged, or differs from that of the kept photo.")
+        for kind, both in (("RAW file", ("1.nef", "2.nef")), ("sidecar", ("1.xmp", "2.xmp")))
+        for name in both
+        for change in (lambda path: path.write_bytes(b"longer"), lambda path: path.write_bytes(b"war"))
+    ),
+    ("1.nef", os.unlink, "The RAW file beside it is damaged, or differs from that of the kept photo."),
+    ("1.xmp", os.unlink, "The sidecar beside it is damaged, or differs from that of the kept photo."),
+]
+
+
+@pytest.mark.parametrize(("name", "change", "sentence"), CHANGES)
+def test_what_changes_after_the_plan_stays_and_says_why(
+    tmp_path: Path, journal: Journal, name: str, change: Callable[[Path], object], sentence: str
+) -> None:
+    """The sidecars are empty: one that is gone is no copy of them."""
+    root = tmp_path / "r"
+    for number in (1, 2):
+        write(root / f"{number}.nef", b"raw")
+        write(root / f"{number}.xmp", b"")
+    plan, _ = planned_copies(root)
+    assert len(plan.moves) == 1
+    change(root / name)
+    before = snapshot(root)
+    (outcome,) = apply(plan, journal)
+    assert (outcome.done, outcome.message) == (False, sentence)
+    assert without_access(snapshot(root)) == without_access(before)
+    assert journal.entries(IN_QUARANTINE) == []
+
+
+@pytest.mark.parametrize("name", ["2.jpg", "2.nef"])
+@pytest.mark.parametrize("data", [b"longer", b"y"])
+def test_a_file_that_is_written_to_during_the_move_comes_back(
+    tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch, name: str, data: bytes
+) -> None:
+    root = tmp_path / "r"
+    for number in (1, 2):
+        write(root / f"{number}.nef", b"z")
+    plan, _ = planned_copies(root)
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            os, "rename",
+            then(os.rename, lambda old, new: Path(new).write_bytes(data) if os.path.basename(old) == name else None),
+        )  # fmt: skip
+        (outcome,) = apply(plan, journal)
+    assert (outcome.done, outcome.message) == (False, "It changed during the move, and is back.")
+    assert (root / name).read_bytes() == data
+    assert sorted(os.listdir(root)) == ["1.jpg", "1.nef", "2.jpg", "2.nef"]
+    assert len(journal.entries((State.ABANDONED,))) == 1
+
+
+def test_what_a_program_saves_in_the_moment_of_the_move_is_not_lost(
+    tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Editors write a new file and rename it onto the old name: also between two of our own steps."""
+    plan, (_, copy) = planned_copies(tmp_path / "r")
+    saves = iter([write(tmp_path / "new", b"edited")])
+
+    def after_a_save(call: Callable[..., None]) -> Callable[..., None]:
+        def step(*paths: str) -> None:
+            for new in saves:
+                os.replace(new, copy)
+            call(*paths)
+
+        return step
+
+    for name in ("unlink", "rename"):
+        monkeypatch.setattr(os, name, after_a_save(getattr(os, name)))
+    (outcome,) = apply(plan, journal)
+    assert (outcome.done, copy.read_bytes()) == (False, b"edited")
+
+
+def append(kept: Path) -> Path:
+    kept.write_bytes(b"xy")
+    return kept
+
+
+def replace(kept: Path) -> Path:
+    os.replace(write(kept.with_name("new"), b"y"), kept)
+    return kept
+
+
+@pytest.mark.parametrize("hard_link", [False, True])
+@pytest.mark.parametrize(
+    "change",
+    [
+        os.unlink,
+        lambda kept: kept.write_bytes(b"y"),
+        # Times can be set back.
+        lambda kept: os.utime(append(kept), ns=(0, TIME_NS)),
+        lambda kept: os.utime(replace(kept), ns=(0, TIME_NS)),
+    ],
+)
+def test_a_kept_photo_that_changes_during_the_move_brings_the_copy_back(
+    tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], object], hard_link: bool
+) -> None:
+    """As a search with another store does that keeps the copy, and moves what this one keeps."""
+    found, (kept, copy) = copies(tmp_path / "r")
+    plan = planned(found, [tmp_path / "r"], hard_link=hard_link)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", then(os.rename, lambda *_: change(kept)))
+        (outcome,) = apply(plan, journal)
+    said = "The kept photo disappeared or changed during the move, so this one is back."
+    assert (outcome.done, outcome.message) == (False, said)
+    assert copy.read_bytes() == b"x"
+    assert journal.entries(IN_QUARANTINE) == []
+    assert not (tmp_path / "r" / QUARANTINE_NAME).exists()

@@ -11,7 +11,17 @@ from clip_client.dedup.actions.apply import apply, undo
 from clip_client.dedup.actions.purge import purge
 from clip_client.dedup.store.journal import IN_QUARANTINE, Journal, JournalEntry, State
 from clip_client.dedup.types import QUARANTINE_NAME
-from tests.fixtures.albums import album, member, planned, planned_copies, report, snapshot, without_access, write
+from tests.fixtures.albums import (
+    album,
+    member,
+    planned,
+    planned_copies,
+    refusing,
+    report,
+    snapshot,
+    without_access,
+    write,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,15 +90,9 @@ def test_a_quarantine_that_may_not_be_looked_into_is_not_taken_for_an_empty_one(
     begun, purging, *_ = journal.entries(IN_QUARANTINE)
     journal.set_state(begun, State.PLANNED)  # as a process leaves them that is killed
     journal.set_state(purging, State.PURGING)
-    lstat = os.lstat
-
-    def refuse(path: str | os.PathLike[str]) -> os.stat_result:
-        if QUARANTINE_NAME in os.fspath(path):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        return lstat(path)
-
+    hidden = [path for path in root.rglob("*") if QUARANTINE_NAME in path.parts]
     with monkeypatch.context() as patch:
-        patch.setattr(os, "lstat", refuse)
+        patch.setattr(os, "lstat", refusing(os.lstat, PermissionError(errno.EACCES, "Permission denied"), *hidden))
         for outcomes in (undo(journal), purge(journal, trash=os.unlink)):
             assert {(one.done, one.message) for one in outcomes} == {(False, "The system refuses: Permission denied.")}
     assert [outcome.done for outcome in undo(journal)] == [True] * 3
