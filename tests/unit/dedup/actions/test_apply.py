@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -86,21 +85,6 @@ def test_apply_tells_how_far_it_is_and_what_became_of_each_photo(tmp_path: Path,
         (str(photos[2]), False, "The system refuses: No such file or directory."),
         (str(photos[3]), True, f"Moved to {root / QUARANTINE_NAME / 'run' / '4.jpg'}."),
     ]
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="the trash of other systems cannot be moved aside")
-def test_purge_reaches_the_real_trash(tmp_path: Path) -> None:
-    root, store = tmp_path / "root", tmp_path / "store"
-    store.mkdir()
-    with opened(store / "journal.sqlite") as journal:
-        apply(planned(album(root), [root]), journal)
-    environment = {**os.environ, "HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path / "data")}
-    command = [sys.executable, "-m", "clip_client.cli.main", "purge", "--yes", "--store", str(store)]
-    ended = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
-    assert "3 photos in the system's trash" in ended.stdout
-    trashed = {path.name for path in (tmp_path / "data" / "Trash" / "files").iterdir()}
-    assert trashed == {"2.jpg", "2.cr2", "2.jpg.xmp", "3.jpg", "copy.jpg"}
-    assert not (root / QUARANTINE_NAME).exists()
 
 
 # The journal.
