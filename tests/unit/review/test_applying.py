@@ -14,7 +14,6 @@ import pytest
 from clip_client.cli.main import main
 from clip_client.dedup import Store
 from clip_client.dedup.files.file_types import EDITED as EDITED_VERSION
-from clip_client.dedup.store.decisions import DIFFERENT
 from clip_client.dedup.types import EXACT, SIMILAR, Companion, LibraryPhoto
 from clip_client.review.state import applying
 from clip_client.review.state.applying import Job
@@ -124,15 +123,6 @@ def test_a_server_that_starts_while_another_applies_leaves_its_choices_alone(alb
             assert states(third)[SIMILAR] == "different"
 
 
-def test_a_decision_that_was_forgotten_is_open_again(review: Review, album: Path, tmp_path: Path) -> None:
-    review.post("/groups/2/choice", {"what": "different"})
-    applied(review)
-    with Store(tmp_path / "store") as store:
-        store.decisions.forget([next(store.choices.all()).photos[0].sha256])
-    with review_of(album, store=tmp_path / "store", search=of_report(found_in(album))) as later:
-        assert (states(later)[SIMILAR], "data-run" in later.get("/history").text) == ("open", False)
-
-
 def test_the_journal_knows_what_a_person_chose_and_what_rules_chose(
     review: Review, album: Path, tmp_path: Path
 ) -> None:
@@ -148,24 +138,6 @@ def test_the_journal_knows_what_a_person_chose_and_what_rules_chose(
     }
 
 
-def test_different_is_a_decision_of_the_store_until_it_is_taken_back(
-    review: Review, album: Path, tmp_path: Path
-) -> None:
-    review.post("/groups/2/choice", {"what": "different"})
-    with Store(tmp_path / "store") as store:
-        assert store.decisions.all() == []
-    run = applied(review)
-    with Store(tmp_path / "store") as store:
-        (decision,) = store.decisions.all()
-        assert (decision.what, len(decision.contents)) == (DIFFERENT, 3)
-        assert store.journal.runs() == {}
-    assert names(album) == ALL_NAMES
-    assert f'data-run="{run}"' in review.get("/history").text
-    done(review, f"/history/{run}/undo")
-    with Store(tmp_path / "store") as store:
-        assert store.decisions.all() == []
-
-
 def test_what_cannot_move_stays_with_its_reason_and_its_choice_waits(review: Review, album: Path) -> None:
     write(album / "b.jpg.xmp", b"<x/>")
     review.post("/groups/1/choice", {"what": "keep", "keep": 0, "move": [1]})
@@ -179,7 +151,7 @@ def test_what_cannot_move_stays_with_its_reason_and_its_choice_waits(review: Rev
     assert states(review) == {"exact": "keep", SIMILAR: "keep"}
 
 
-@pytest.mark.parametrize("what", ["keep", "open", "skip"])
+@pytest.mark.parametrize("what", ["keep", "open"])
 def test_a_run_carries_out_what_was_planned_and_no_choice_that_is_made_meanwhile(
     what: str, album: Path, tmp_path: Path
 ) -> None:

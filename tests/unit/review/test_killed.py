@@ -3,39 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
-
-import pytest
 
 from clip_client.dedup import Store
 from clip_client.dedup.store.decisions import KEEP_ALL
 from clip_client.dedup.store.journal import State
 from clip_client.review.state.applying import Worker
 from clip_client.review.state.session import READY, Session
-from tests.fixtures.albums import searched, snapshot, without_access, write
-from tests.fixtures.crashes import IN_MEMORY, contents, die_before, fork_and_kill
+from tests.fixtures.albums import files, searched, write
+from tests.fixtures.crashes import contents, die_before
 from tests.unit.review.albums import apply_all
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from pathlib import Path
 
     from clip_client.dedup.report import DuplicateReport
     from clip_client.dedup.types import OnProgress
-
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are killed by way of fork")
+    from tests.fixtures.crashes import Kills
 
 STRIDE = 7
 """Of about 80 steps, the kills come before each of these."""
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(dir=IN_MEMORY) as name:
-        yield Path(name)
 
 
 def opened(store: Store, root: Path, found: DuplicateReport | None = None) -> Session:
@@ -50,35 +38,35 @@ def opened(store: Store, root: Path, found: DuplicateReport | None = None) -> Se
     return session
 
 
-def test_a_kill_while_choices_are_applied_loses_nothing_and_the_next_session_continues(folder: Path) -> None:
-    step, killed, places = 0, True, set()
-    while killed:
-        root, place = folder / str(step) / "root", folder / str(step) / "store"
+def apply_killed(root: Path, place: Path, found: DuplicateReport, step: int) -> None:
+    with Store(place) as store:
+        session = opened(store, root, found)
+        die_before(step)
+        apply_all(session)
+
+
+def test_a_kill_while_choices_are_applied_loses_nothing_and_the_next_session_continues(kills: Kills) -> None:
+    moved_before = set()
+    for folder in kills.every(STRIDE):
+        root, place = folder / "root", folder / "store"
         for number in range(3):
             for name in ("a", "b"):
                 write(root / f"{number}{name}.nef", b"copy %d" % number)
-        before, found = snapshot(root), searched(root)
+        before, photos, found = files(root), contents(root), searched(root)
         with Store(place) as store:
             session = opened(store, root, found)
             session.choose(1, "keep", keep=0, move=[1])
             session.choose(2, KEEP_ALL)
             session.choose(3, "keep", keep=1, move=[0])
-
-        def act(place: Path = place, root: Path = root, found: DuplicateReport = found, step: int = step) -> None:
-            with Store(place) as store:
-                session = opened(store, root, found)
-                die_before(step)
-                apply_all(session)
-
-        killed = fork_and_kill(act, before_step=sys.maxsize)
-        assert contents(root) == {data for data, _, _ in before.values()}
+        kills.kill(apply_killed, root, place, found, kills.step, before_step=sys.maxsize)
+        assert contents(root) == photos
         with Store(place) as store:
             unfinished = store.journal.entries([State.PLANNED])
             session = opened(store, root)
             assert bool(session.notice) == bool(unfinished)
             # What was moved before the kill is gone from the search; the other choices wait as they were.
             moved = {entry.files[0].original for entry in store.journal.entries(["moved"])}
-            places.add(len(moved))
+            moved_before.add(len(moved))
             waiting = {photo.path for choice in store.choices.all() if not choice.run for photo in choice.photos}
             assert waiting.isdisjoint(moved)
             apply_all(session)
@@ -90,7 +78,6 @@ def test_a_kill_while_choices_are_applied_loses_nothing_and_the_next_session_con
             for run in runs:
                 worker.restore(run)
                 worker.join()
-        assert without_access(snapshot(root)) == without_access(before), f"killed before step {step}"
-        step += STRIDE
-    assert step > 5 * STRIDE
-    assert places == {0, 1, 2}
+        assert files(root) == before, f"killed before step {kills.step}"
+    assert kills.step > 5 * STRIDE
+    assert moved_before == {0, 1, 2}
