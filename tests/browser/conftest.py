@@ -80,20 +80,38 @@ def box(item: Locator) -> tuple[int, ...]:
 
 
 @contextmanager
-def opened(browser: Browser, review: Review, *, serves_photos: bool = True) -> Iterator[BrowserContext]:
-    """A browser for the pages of a review; an error, a request elsewhere or a dialog on its pages fails the test."""
-    context = browser.new_context(viewport=WIDE, reduced_motion="reduce")
-    if not serves_photos:
-        context.route("**/photos/**", lambda route: route.fulfill(body=_EMPTY, content_type="image/svg+xml"))
+def watched(context: BrowserContext, may_ask: Callable[[str], bool]) -> Iterator[BrowserContext]:
+    """An error, a dialog, or a request to an address that a page may not ask for fails the test."""
     errors: list[str] = []
     # Not what Chromium only notes: that it left the focus where it was, for instance.
     context.on("console", lambda message: errors.append(message.text) if message.type in ("error", "warning") else None)
     context.on("dialog", lambda dialog: errors.append(f"dialog: {dialog.message}"))
     context.on("weberror", lambda error: errors.append(str(error.error)))
-    context.on("request", lambda request: errors.append(request.url) if review.secret not in request.url else None)
+    context.on("request", lambda request: None if may_ask(request.url) else errors.append(request.url))
     yield context
     context.close()
     assert errors == []
+
+
+@contextmanager
+def opened(browser: Browser, review: Review, *, serves_photos: bool = True) -> Iterator[BrowserContext]:
+    """A browser for the pages of a review."""
+    fresh = browser.new_context(viewport=WIDE, reduced_motion="reduce")
+    with watched(fresh, lambda url: review.secret in url) as context:
+        if not serves_photos:
+            context.route("**/photos/**", lambda route: route.fulfill(body=_EMPTY, content_type="image/svg+xml"))
+        yield context
+
+
+@pytest.fixture
+def page(browser: Browser, review: Review) -> Iterator[Page]:
+    """The first page of the module's ``review``; what a test decides and does not apply is taken back."""
+    with opened(browser, review) as context:
+        page = context.new_page()
+        page.goto(f"{review.address}/")
+        yield page
+    while review.session.take_back():
+        pass
 
 
 def press(page: Page, *keys: str) -> None:
@@ -110,19 +128,10 @@ def open_page(browser: Browser) -> OpenPage:
     """Open a file in a window of its own."""
 
     @contextmanager
-    def opened(path: Path, **options: Any) -> Iterator[Page]:
-        context = browser.new_context(**options)
-        page = context.new_page()
-        errors: list[str] = []
-        page.on("console", lambda message: errors.append(message.text))
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.on("dialog", lambda dialog: errors.append(f"dialog: {dialog.message}"))
-        page.on(
-            "request", lambda request: errors.append(request.url) if request.url.startswith(("http", "ws")) else None
-        )
-        page.goto(path.as_uri())
-        yield page
-        context.close()
-        assert errors == []
+    def opened_file(path: Path, **options: Any) -> Iterator[Page]:
+        with watched(browser.new_context(**options), lambda url: not url.startswith(("http", "ws"))) as context:
+            page = context.new_page()
+            page.goto(path.as_uri())
+            yield page
 
-    return opened
+    return opened_file

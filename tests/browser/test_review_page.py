@@ -20,7 +20,7 @@ from tests.fixtures.reviews import of_report, review_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from playwright.sync_api import Browser, BrowserContext, Page
+    from playwright.sync_api import Browser, Page
 
     from clip_client.dedup import DuplicateReport, Member
     from clip_client.dedup.types import OnProgress
@@ -48,22 +48,6 @@ def review(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Review]:
     folder = tmp_path_factory.mktemp("review")
     with review_of(make_album(folder / "Pictures"), store=folder / "store") as running:
         yield running
-
-
-@pytest.fixture
-def window(browser: Browser, review: Review) -> Iterator[BrowserContext]:
-    with opened(browser, review) as context:
-        yield context
-
-
-@pytest.fixture
-def page(window: BrowserContext, review: Review) -> Iterator[Page]:
-    """The list of groups; whatever a test decides is taken back."""
-    page = window.new_page()
-    page.goto(f"{review.address}/")
-    yield page
-    while review.session.take_back():
-        pass
 
 
 def decisions(review: Review) -> list[tuple[str, str, list[str]]]:

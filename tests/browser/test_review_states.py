@@ -70,15 +70,6 @@ def album(review: Review) -> Path:
     return Path(review.session.roots[0])
 
 
-@pytest.fixture
-def page(browser: Browser, review: Review) -> Iterator[Page]:
-    """The list of groups; what a test decided and did not apply is taken back."""
-    with opened(browser, review) as context:
-        yield go(context, review)
-    while review.session.take_back():
-        pass
-
-
 def go(context: BrowserContext, review: Review, path: str = "/") -> Page:
     page = context.new_page()
     page.goto(review.address + path)
