@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -25,7 +25,6 @@ WIDE: Final[ViewportSize] = {"width": 1440, "height": 900}
 TABLET: Final[ViewportSize] = {"width": 800, "height": 600}
 PHONE: Final[ViewportSize] = {"width": 390, "height": 844}
 
-_SCHEMES: Final[tuple[Literal["light", "dark"], ...]] = ("light", "dark")
 _EMPTY: Final = "<svg xmlns='http://www.w3.org/2000/svg'/>"
 
 
@@ -48,26 +47,26 @@ def browser() -> Iterator[Browser]:
 
 
 def violations(view: Page, *, sizes: Sequence[ViewportSize] = (WIDE, TABLET, PHONE)) -> list[str]:
-    """Return what axe finds in the page, light and dark, on a large screen, a tablet and a phone."""
+    """Return what axe finds in the page: on a large screen, a tablet and a phone, and dark on the first of them."""
     pytest.importorskip("axe_playwright_python", reason="axe-playwright-python is not installed")
     from axe_playwright_python.sync_playwright import Axe
 
     view.evaluate(Axe().axe_script)
     found = []
-    for size in sizes:
+    only_colours = ["color-contrast"]
+    only_layout = ["color-contrast", "scrollable-region-focusable", "target-size"]
+    for size, scheme, rules in (
+        (sizes[0], "dark", only_colours),
+        *((size, "light", only_layout if size is TABLET else None) for size in sizes),
+    ):
         view.set_viewport_size(size)
-        for scheme in _SCHEMES:
-            view.emulate_media(color_scheme=scheme)
-            options: dict[str, Any] = {"resultTypes": ["violations"]}
-            if scheme == "dark":  # only the colours differ
-                options["runOnly"] = ["color-contrast"]
-            elif size is TABLET:  # only the layout differs
-                options["runOnly"] = ["color-contrast", "scrollable-region-focusable", "target-size"]
-            found += [
-                f"{size['width']} px, {scheme}: {one['id']}: {node['html']}"
-                for one in view.evaluate("options => axe.run(options).then((all) => all.violations)", options)
-                for node in one["nodes"]
-            ]
+        view.emulate_media(color_scheme=scheme)
+        options = {"resultTypes": ["violations"], **({"runOnly": rules} if rules else {})}
+        found += [
+            f"{size['width']} px, {scheme}: {one['id']}: {node['html']}"
+            for one in view.evaluate("options => axe.run(options).then((all) => all.violations)", options)
+            for node in one["nodes"]
+        ]
     view.set_viewport_size(WIDE)
     return found
 
@@ -103,13 +102,18 @@ def opened(browser: Browser, review: Review, *, serves_photos: bool = True) -> I
         yield context
 
 
+def go(context: BrowserContext, review: Review) -> Page:
+    """Open the first page of a review."""
+    page = context.new_page()
+    page.goto(f"{review.address}/")
+    return page
+
+
 @pytest.fixture
 def page(browser: Browser, review: Review) -> Iterator[Page]:
     """The first page of the module's ``review``; what a test decides and does not apply is taken back."""
     with opened(browser, review) as context:
-        page = context.new_page()
-        page.goto(f"{review.address}/")
-        yield page
+        yield go(context, review)
     while review.session.take_back():
         pass
 
