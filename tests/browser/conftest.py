@@ -53,17 +53,15 @@ def violations(view: Page, *, sizes: Sequence[ViewportSize] = (WIDE, TABLET, PHO
 
     view.evaluate(Axe().axe_script)
     found = []
-    only_colours = ["color-contrast"]
-    only_layout = ["color-contrast", "scrollable-region-focusable", "target-size"]
-    for size, scheme, rules in (
-        (sizes[0], "dark", only_colours),
-        *((size, "light", only_layout if size is TABLET else None) for size in sizes),
-    ):
+    colours: list[str] = ["color-contrast"]
+    layout = [*colours, "scrollable-region-focusable", "target-size"]
+    rules_of = [(size, layout if size is TABLET else None) for size in sizes]
+    for number, (size, rules) in enumerate([(sizes[0], colours), *rules_of]):
         view.set_viewport_size(size)
-        view.emulate_media(color_scheme=scheme)
+        view.emulate_media(color_scheme="light" if number else "dark")
         options = {"resultTypes": ["violations"], **({"runOnly": rules} if rules else {})}
         found += [
-            f"{size['width']} px, {scheme}: {one['id']}: {node['html']}"
+            f"{size['width']} px{'' if number else ', dark'}: {one['id']}: {node['html']}"
             for one in view.evaluate("options => axe.run(options).then((all) => all.violations)", options)
             for node in one["nodes"]
         ]

@@ -289,7 +289,7 @@ def make(root: Path, chosen: Entries, obstacle: str) -> None:
         (root / QUARANTINE_NAME).symlink_to(root / "a")
 
 
-def last_part(root: Path, store: Store, **chosen: bool) -> list[str]:
+def last_part(root: Path, store: Store, **chosen: Any) -> list[str]:
     """Run the last part of the command and return its lines."""
     options = ActionOptions(**chosen)
     lines: list[str] = []

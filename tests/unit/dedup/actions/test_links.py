@@ -117,7 +117,7 @@ def test_a_link_out_of_the_folders_is_not_kept_instead_of_a_file_inside(
 def test_a_link_alone_beside_the_file_inside_moves_nothing(root: Path, tmp_path: Path, where: str) -> None:
     """Also one into the quarantine."""
     (inside,) = copies(root, "z.nef")
-    (root / "a.nef").symlink_to(*copies(tmp_path / where, "1.nef"))
+    (root / "a.nef").symlink_to(copies(tmp_path / where, "1.nef")[0])
     found = searched(root)
     assert found.groups[0].keep == str(inside)
     assert found.groups[0].reason == "the other is a link to a file that was not searched"
