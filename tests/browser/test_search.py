@@ -58,16 +58,10 @@ def test_a_person_searches_with_the_keyboard_and_enlarges_what_is_found(page: Pa
     expect(viewer.get_by_role("heading")).not_to_have_text("scene 0.png")
     page.keyboard.press("Escape")
     expect(viewer).to_be_hidden()
-
-
-def test_a_result_leads_to_its_group_and_back(page: Page, folder: Path, review: Review) -> None:
-    page.goto(f"{review.address}/search?q={folder}/Pictures/scene 0.png")
     page.get_by_role("link", name="+1 copy of scene 0.png").click()
     expect(page.locator(".group[data-group='1']")).to_be_visible()
     page.keyboard.press("w")
     expect(page.locator(".name").first).to_have_text("scene 0.png")
-    page.get_by_role("link", name="Similar to scene 3.png").click()
-    expect(page.locator(".name").first).to_have_text("scene 3.png")
 
 
 def test_a_photo_is_dropped_onto_the_page(page: Page, folder: Path, review: Review) -> None:
