@@ -190,15 +190,22 @@ def test_each_change_of_a_folder_is_on_the_disk_before_the_journal_goes_on(
     )
     found = report(*(group.members for group in album(root).groups), titled)
     unsynced: set[int] = set()
+    synced: set[int] = set()
     steps: set[str] = set()
 
     def change(name: str) -> Callable[..., None]:
         def note(*arguments: Any) -> None:
             steps.add(name)
+            if str(arguments[0]).endswith(".part") and name == "link":
+                assert os.stat(arguments[0]).st_ino in synced, "a sidecar gets its name before its content is on disk"
             paths = arguments[name == "link" :]  # a new name changes the folder of that name only
             unsynced.update(os.stat(os.path.dirname(path)).st_ino for path in paths if isinstance(path, str))
 
         return note
+
+    def sync(descriptor: int) -> None:
+        synced.add(os.fstat(descriptor).st_ino)
+        unsynced.discard(os.fstat(descriptor).st_ino)
 
     class WatchedJournal(Journal):
         def set_state(self, entry: JournalEntry, state: str) -> JournalEntry:
@@ -209,7 +216,7 @@ def test_each_change_of_a_folder_is_on_the_disk_before_the_journal_goes_on(
         plan = planned(found, [root], merge_metadata=True, hard_link=hard_link)
         for name in ("rename", "replace", "link", "unlink", "mkdir"):
             patch.setattr(os, name, then(getattr(os, name), change(name)))
-        patch.setattr(os, "fsync", then(os.fsync, lambda folder: unsynced.discard(os.fstat(folder).st_ino)))
+        patch.setattr(os, "fsync", then(os.fsync, sync))
         done = [outcome.done for outcome in apply(plan, journal)]
         assert done.count(True) >= 3
         assert all(outcome.done for outcome in undo(journal))
