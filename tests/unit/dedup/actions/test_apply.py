@@ -23,6 +23,7 @@ from tests.fixtures.albums import (
     TIME_NS,
     album,
     copies,
+    files,
     member,
     opened,
     planned,
@@ -49,13 +50,12 @@ def then(call: Callable[..., Any], act: Callable[..., object]) -> Callable[..., 
     return both
 
 
-def test_copies_go_and_come_back_with_their_times(tmp_path: Path, journal: Journal) -> None:
-    root = tmp_path / "root"
+def test_copies_go_and_come_back_with_their_times(root: Path, journal: Journal) -> None:
     groups = album(root)
-    before = snapshot(root)
+    before = files(root)
     plan = planned(groups, [root])
     assert [os.path.basename(move.duplicate.path) for move in plan.moves] == ["2.jpg", "3.jpg", "copy.jpg"]
-    assert without_access(snapshot(root)) == without_access(before)
+    assert files(root) == before
     before = snapshot(root)  # the plan has read the RAW files
 
     assert all(outcome.done for outcome in apply(plan, journal, run="run"))
@@ -73,8 +73,7 @@ def test_copies_go_and_come_back_with_their_times(tmp_path: Path, journal: Journ
     assert undo(journal) == ()
 
 
-def test_apply_tells_how_far_it_is_and_what_became_of_each_photo(tmp_path: Path, journal: Journal) -> None:
-    root = tmp_path / "r"
+def test_apply_tells_how_far_it_is_and_what_became_of_each_photo(root: Path, journal: Journal) -> None:
     plan, photos = planned_copies(root, 4)
     photos[2].unlink()
     told: list[tuple[str, int, int]] = []
@@ -114,7 +113,7 @@ def test_a_journal_on_a_full_disk_loses_no_photo(tmp_path: Path, room: int) -> N
 
     root, store = tmp_path / "root", tmp_path / "journal.sqlite"
     plan = planned(album(root), [root])
-    before = snapshot(root)
+    before = files(root)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     with opened(store) as journal:
         full = store.with_name(f"{store.name}-wal").stat().st_size + room
@@ -126,9 +125,9 @@ def test_a_journal_on_a_full_disk_loses_no_photo(tmp_path: Path, room: int) -> N
                 apply(plan, journal, run="run")
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        assert sorted(data for data, _, _ in snapshot(root).values()) == sorted(data for data, _, _ in before.values())
+        assert sorted(data for data, _ in files(root).values()) == sorted(data for data, _ in before.values())
         undo(journal)
-    assert without_access(snapshot(root)) == without_access(before)
+    assert files(root) == before
 
 
 def test_a_journal_that_fails_says_what_has_moved_before(tmp_path: Path) -> None:
@@ -241,19 +240,19 @@ def test_each_change_of_a_folder_is_on_the_disk_before_the_journal_goes_on(
     ],
 )
 def test_what_the_system_refuses_is_told_without_numbers(
-    tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch, call: str, error: OSError, sentence: str
+    root: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch, call: str, error: OSError, sentence: str
 ) -> None:
-    plan, (_, copy) = planned_copies(tmp_path / "r")
+    plan, (_, copy) = planned_copies(root)
     with monkeypatch.context() as patch:
         patch.setattr(os, call, refusing(getattr(os, call), error, copy))
         (outcome,) = apply(plan, journal)
     assert (outcome.done, outcome.message) == (False, sentence)
     assert copy.read_bytes() == b"x"
-    assert not (tmp_path / "r" / QUARANTINE_NAME).exists()
+    assert not (root / QUARANTINE_NAME).exists()
 
 
 def test_a_folder_that_cannot_be_synced_is_no_failure(
-    tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
+    root: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Some network file systems refuse it for folders, as POSIX lets them; a sick disk is another matter."""
     code = errno.EINVAL
@@ -262,13 +261,13 @@ def test_a_folder_that_cannot_be_synced_is_no_failure(
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(os, "fsync", refuse)
-    plan = planned(album(tmp_path / "root"), [tmp_path / "root"])
-    before = snapshot(tmp_path / "root")
+    plan = planned(album(root), [root])
+    before = files(root)
     assert all(outcome.done for outcome in apply(plan, journal))
     assert all(outcome.done for outcome in undo(journal))
     code = errno.EIO
     assert not any(outcome.done for outcome in apply(plan, journal))
-    assert without_access(snapshot(tmp_path / "root")) == without_access(before)
+    assert files(root) == before
 
 
 @pytest.mark.skipif(not hasattr(os, "pathconf"), reason="this system does not tell how long a path may be")
@@ -322,29 +321,27 @@ CHANGES: list[tuple[str, Callable[[Path], object], str]] = [
 
 @pytest.mark.parametrize(("name", "change", "sentence"), CHANGES)
 def test_what_changes_after_the_plan_stays_and_says_why(
-    tmp_path: Path, journal: Journal, name: str, change: Callable[[Path], object], sentence: str
+    root: Path, journal: Journal, name: str, change: Callable[[Path], object], sentence: str
 ) -> None:
     """The sidecars are empty: one that is gone is no copy of them."""
-    root = tmp_path / "r"
     for number in (1, 2):
         write(root / f"{number}.nef", b"raw")
         write(root / f"{number}.xmp", b"")
     plan, _ = planned_copies(root)
     assert len(plan.moves) == 1
     change(root / name)
-    before = snapshot(root)
+    before = files(root)
     (outcome,) = apply(plan, journal)
     assert (outcome.done, outcome.message) == (False, sentence)
-    assert without_access(snapshot(root)) == without_access(before)
+    assert files(root) == before
     assert journal.entries(IN_QUARANTINE) == []
 
 
 @pytest.mark.parametrize("name", ["2.jpg", "2.nef"])
 @pytest.mark.parametrize("data", [b"longer", b"y"])
 def test_a_file_that_is_written_to_during_the_move_comes_back(
-    tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch, name: str, data: bytes
+    root: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch, name: str, data: bytes
 ) -> None:
-    root = tmp_path / "r"
     for number in (1, 2):
         write(root / f"{number}.nef", b"z")
     plan, _ = planned_copies(root)
@@ -403,11 +400,11 @@ def replace(kept: Path) -> Path:
     ],
 )
 def test_a_kept_photo_that_changes_during_the_move_brings_the_copy_back(
-    tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], object], hard_link: bool
+    root: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], object], hard_link: bool
 ) -> None:
     """As a search with another store does that keeps the copy, and moves what this one keeps."""
-    found, (kept, copy) = copies(tmp_path / "r")
-    plan = planned(found, [tmp_path / "r"], hard_link=hard_link)
+    found, (kept, copy) = copies(root)
+    plan = planned(found, [root], hard_link=hard_link)
     with monkeypatch.context() as patch:
         patch.setattr(os, "rename", then(os.rename, lambda *_: change(kept)))
         (outcome,) = apply(plan, journal)
@@ -415,4 +412,4 @@ def test_a_kept_photo_that_changes_during_the_move_brings_the_copy_back(
     assert (outcome.done, outcome.message) == (False, said)
     assert copy.read_bytes() == b"x"
     assert journal.entries(IN_QUARANTINE) == []
-    assert not (tmp_path / "r" / QUARANTINE_NAME).exists()
+    assert not (root / QUARANTINE_NAME).exists()

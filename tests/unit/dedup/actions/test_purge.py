@@ -109,9 +109,8 @@ def test_purge_of_one_run_leaves_the_others_and_tells_how_far_it_is(tmp_path: Pa
 
 @pytest.mark.parametrize("name", ["2.jpg", "2.nef", "2.xmp"])
 @pytest.mark.parametrize("data", [b"", b"x"])
-def test_a_changed_time_alone_does_not_keep_a_photo(tmp_path: Path, journal: Journal, name: str, data: bytes) -> None:
+def test_a_changed_time_alone_does_not_keep_a_photo(root: Path, journal: Journal, name: str, data: bytes) -> None:
     """Times on FAT shift with daylight saving. What counts are the bytes; an empty file has none."""
-    root = tmp_path / "r"
     kept, copy = write(root / "1.jpg", b"photo"), write(root / "2.jpg", b"photo")
     for stem in "12":
         write(root / f"{stem}.nef", b"raw" if name == "2.jpg" else data)
@@ -124,8 +123,8 @@ def test_a_changed_time_alone_does_not_keep_a_photo(tmp_path: Path, journal: Jou
 
 
 @pytest.mark.parametrize("change", [b"other", b"longer", b""])
-def test_other_bytes_keep_a_photo_whatever_their_time(tmp_path: Path, journal: Journal, change: bytes) -> None:
-    kept, copy = write(tmp_path / "r" / "1.jpg", b"bytes"), write(tmp_path / "r" / "2.jpg", b"bytes")
+def test_other_bytes_keep_a_photo_whatever_their_time(root: Path, journal: Journal, change: bytes) -> None:
+    kept, copy = write(root / "1.jpg", b"bytes"), write(root / "2.jpg", b"bytes")
     move(journal, kept, copy)
     (entry,) = journal.entries(IN_QUARANTINE)
     (file,) = entry.files
@@ -153,9 +152,9 @@ def test_only_the_photo_that_was_kept_instead_counts(tmp_path: Path, journal: Jo
     )
 
 
-def test_a_kept_photo_that_was_edited_and_then_moved_keeps_its_copies(tmp_path: Path, journal: Journal) -> None:
+def test_a_kept_photo_that_was_edited_and_then_moved_keeps_its_copies(root: Path, journal: Journal) -> None:
     """What stays instead of it holds other bytes."""
-    last, kept, copy = (write(tmp_path / "r" / name, b"x") for name in ("0.jpg", "1.jpg", "2.jpg"))
+    last, kept, copy = (write(root / name, b"x") for name in ("0.jpg", "1.jpg", "2.jpg"))
     move(journal, kept, copy)
     for path in (kept, last):
         write(path, b"edited")
@@ -164,9 +163,9 @@ def test_a_kept_photo_that_was_edited_and_then_moved_keeps_its_copies(tmp_path: 
     assert outcomes == {"1.jpg": True, "2.jpg": False}
 
 
-def test_photos_that_were_kept_for_each_other_in_a_circle_stay(tmp_path: Path, journal: Journal) -> None:
+def test_photos_that_were_kept_for_each_other_in_a_circle_stay(root: Path, journal: Journal) -> None:
     """A person has put copies back where they were, let them move again, and deleted the last one."""
-    photos = [write(tmp_path / "r" / f"{number}.jpg", b"x") for number in range(3)]
+    photos = [write(root / f"{number}.jpg", b"x") for number in range(3)]
     for kept, copy in ((1, 0), (2, 1), (0, 2)):
         write(photos[kept], b"x")
         move(journal, photos[kept], photos[copy])
@@ -264,16 +263,15 @@ def test_a_proof_is_recorded_once(tmp_path: Path, journal: Journal) -> None:
     assert [outcome.done for outcome in purge(journal, trash=os.unlink)] == [True]
 
 
-def test_purge_of_nothing_purges_nothing(tmp_path: Path, journal: Journal) -> None:
+def test_purge_of_nothing_purges_nothing(root: Path, journal: Journal) -> None:
     """Such as what a person agreed to while the quarantine was empty."""
-    move(journal, *(write(tmp_path / "r" / f"{number}.jpg", b"x") for number in range(3)))
+    move(journal, *(write(root / f"{number}.jpg", b"x") for number in range(3)))
     assert purge(journal, only=(), trash=os.unlink) == ()
     (entry, _) = journal.entries((State.MOVED,))
     assert os.path.exists(entry.files[0].quarantined)
 
 
-def test_the_raw_file_of_the_kept_photo_is_found_by_kind_and_bytes(tmp_path: Path, journal: Journal) -> None:
-    root = tmp_path / "r"
+def test_the_raw_file_of_the_kept_photo_is_found_by_kind_and_bytes(root: Path, journal: Journal) -> None:
     kept, copy = write(root / "1.jpg", b"x"), write(root / "2.jpg", b"x")
     raw, _ = write(root / "1.nef", b"raw"), write(root / "2.nef", b"raw")
     move(journal, kept, copy)

@@ -121,8 +121,8 @@ def test_paths_may_be_relative_and_the_root_of_all_files_can_be_named(
     assert quarantine_folder(str(photo), {os.sep}) in (os.sep, *map(str, photo.parents))
 
 
-def test_files_go_to_the_top_of_their_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    root, disk = tmp_path / "root", tmp_path / "root" / "disk"
+def test_files_go_to_the_top_of_their_file_system(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, disk = root, root / "disk"
     tops = {
         root / "1.jpg": root,
         disk / "2.jpg": disk,

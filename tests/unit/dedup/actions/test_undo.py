@@ -11,17 +11,7 @@ from clip_client.dedup.actions.apply import apply, undo
 from clip_client.dedup.actions.purge import purge
 from clip_client.dedup.store.journal import IN_QUARANTINE, Journal, JournalEntry, State
 from clip_client.dedup.types import QUARANTINE_NAME
-from tests.fixtures.albums import (
-    album,
-    member,
-    planned,
-    planned_copies,
-    refusing,
-    report,
-    snapshot,
-    without_access,
-    write,
-)
+from tests.fixtures.albums import album, files, member, planned, planned_copies, refusing, report, write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,7 +57,7 @@ def test_another_disk_in_the_same_place_is_not_taken_for_an_emptied_quarantine(
     """Drive letters and mount points are given again; what lies on the first disk must not be forgotten for that."""
     disk, away = tmp_path / "disk", tmp_path / "away"
     groups = album(disk)
-    before = snapshot(disk)
+    before = files(disk)
     apply(planned(groups, [disk]), journal)
     disk.rename(away)
     write(disk / "something.txt", b"else")
@@ -77,15 +67,14 @@ def test_another_disk_in_the_same_place_is_not_taken_for_an_emptied_quarantine(
     disk.rmdir()
     away.rename(disk)
     assert [outcome.done for outcome in undo(journal)] == [True] * 3
-    assert without_access(snapshot(disk)) == without_access(before)
+    assert files(disk) == before
 
 
 def test_a_quarantine_that_may_not_be_looked_into_is_not_taken_for_an_empty_one(
-    tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
+    root: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root = tmp_path / "root"
     groups = album(root)
-    before = snapshot(root)
+    before = files(root)
     apply(planned(groups, [root]), journal)
     begun, purging, *_ = journal.entries(IN_QUARANTINE)
     journal.set_state(begun, State.PLANNED)  # as a process leaves them that is killed
@@ -96,7 +85,7 @@ def test_a_quarantine_that_may_not_be_looked_into_is_not_taken_for_an_empty_one(
         for outcomes in (undo(journal), purge(journal, trash=os.unlink)):
             assert {(one.done, one.message) for one in outcomes} == {(False, "The system refuses: Permission denied.")}
     assert [outcome.done for outcome in undo(journal)] == [True] * 3
-    assert without_access(snapshot(root)) == without_access(before)
+    assert files(root) == before
 
 
 def test_a_hard_link_comes_back_where_the_kept_file_was_replaced(tmp_path: Path, journal: Journal) -> None:
