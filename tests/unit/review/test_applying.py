@@ -66,6 +66,7 @@ def test_applied_choices_move_what_was_chosen_and_undo_brings_all_of_it_back(
     assert names(album) == {"b.jpg", "x.jpg"}
     assert states(review) == {"exact": "applied", SIMILAR: "applied"}
     assert "3 photos moved to the quarantine" in review.get("/plan").text
+    assert review.post("/groups/1/choice", {"what": "keep-all"}).status == 409, "it has been applied"
     assert run in review.get("/history").text
     assert TAKEN_BACK not in review.get("/groups/1").text
     assert done(review, f"/history/{run}/undo")["error"] == ""

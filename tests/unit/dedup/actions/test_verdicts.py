@@ -11,8 +11,8 @@ import cv2
 import numpy as np
 import pytest
 
-from clip_client.dedup.actions.plan import Skip
-from clip_client.dedup.actions.verdicts import check_tiers
+from clip_client.dedup.actions.plan import Skip, plan_moves
+from clip_client.dedup.actions.verdicts import check_tiers, judged
 from clip_client.dedup.aligned import ENLARGED, UNTOLD
 from clip_client.dedup.types import (
     ALTERED,
@@ -168,6 +168,17 @@ def test_files_move_in_the_named_folders_and_beside_named_files(root: Path, monk
         (str(photos[2]), str(root / "c")),
     ]
     assert [skip.reason for skip in plan.skipped] == ["It is in none of the folders that you named."]
+
+
+def test_what_is_gone_before_or_after_the_verdict_moves_nothing(root: Path) -> None:
+    found, (kept, copy) = copies(root)
+    before = judged(found, [root])
+    copy.unlink()
+    gone = "It cannot be read: No such file or directory."
+    assert [skip.reason for skip in plan_moves(before, [root]).skipped] == [gone]
+    write(copy, b"x")
+    kept.unlink()
+    assert [skip.reason for skip in planned(found, [root]).skipped] == ["The kept photo is missing."]
 
 
 # Copies of a photo that is not kept.
