@@ -33,7 +33,7 @@ from tests.fixtures.albums import (
     snapshot,
     without_access,
     write,
-)  # fmt: skip
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -27,7 +27,7 @@ from tests.fixtures.albums import (
     take_back,
     without_access,
     write,
-)  # fmt: skip
+)
 from tests.fixtures.crashes import IN_MEMORY, contents, fork_and_kill
 
 if TYPE_CHECKING:
