@@ -22,7 +22,6 @@ from clip_client.dedup.types import (
     PROVED_TIERS,
     RAW,
     RE_ENCODED,
-    SAFE_TIERS,
     SAME_PIXELS,
     SIMILAR,
     TIERS,
@@ -121,25 +120,6 @@ def test_a_copy_moves_by_its_proof_or_if_a_person_chose_it(
         plan = planned(report((kept, copy)), [root], **choice)
         assert [skip.reason for skip in plan.skipped] == ([reason] if reason else [])
         assert len(plan.moves) == (not reason)
-
-
-@pytest.mark.parametrize(
-    ("tiers", "leaving"),
-    [
-        (SAFE_TIERS, {EXACT, SAME_PIXELS, RE_ENCODED}),
-        ([EDITED], {EDITED}),
-        ([SIMILAR], {SIMILAR}),
-        ([EXACT, EDITED, SIMILAR], {EXACT, EDITED, SIMILAR}),
-    ],
-)
-def test_a_copy_moves_only_if_its_tier_is_selected(root: Path, tiers: Sequence[str], leaving: set[str]) -> None:
-    kept = member(write(root / "1.jpg", b"x"), **FROM_A_CAMERA)
-    members = [member(write(root / f"{tier}.jpg", b"x"), tier=tier, matches=aligned(tier)) for tier in TIERS]
-    plan = planned(report((kept, *members)), [root], tiers=tiers)
-    assert {move.tier for move in plan.moves} == leaving
-    assert len(plan.skipped) == len(members) - len(leaving)
-    # It says what else would have to be asked for.
-    assert {skip.tier for skip in plan.skipped} == {*TIERS, ""} - {*tiers, ALTERED}
 
 
 def test_tiers_are_checked_by_name_and_by_the_weights_of_the_model() -> None:
