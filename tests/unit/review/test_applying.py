@@ -345,7 +345,7 @@ async def test_a_server_that_ends_stops_the_search(album: Path, tmp_path: Path) 
 
 # A server that is killed.
 
-STRIDE = 7
+STRIDE = 9
 """Of about 80 steps, the kills come before each of these."""
 
 

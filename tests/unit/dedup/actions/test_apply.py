@@ -52,10 +52,10 @@ def then(call: Callable[..., Any], act: Callable[..., object]) -> Callable[..., 
 
 def test_copies_go_and_come_back_with_their_times(root: Path, journal: Journal) -> None:
     groups = album(root)
-    before = files(root)
+    before_plan = files(root)
     plan = planned(groups, [root])
     assert [os.path.basename(move.duplicate.path) for move in plan.moves] == ["2.jpg", "3.jpg", "copy.jpg"]
-    assert files(root) == before
+    assert files(root) == before_plan
     before = snapshot(root)  # the plan has read the RAW files
 
     assert all(outcome.done for outcome in apply(plan, journal, run="run"))

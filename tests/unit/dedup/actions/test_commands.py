@@ -303,7 +303,7 @@ def last_part(root: Path, store: Store, **chosen: Any) -> list[str]:
 TWO_WITH_FILMS: Entries = [("a", PHOTO, 0, "mov=1"), ("b", PHOTO, 0, "mov=1")]
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=20, deadline=None, derandomize=True)
 @given(chosen=entries, obstacle=obstacles, hard_link=st.booleans())
 @example(chosen=[*TWO_WITH_FILMS, ("b/c", PHOTO, 0, "mov=2")], obstacle="", hard_link=False)
 @example(chosen=[("a", PHOTO, 0, "xmp=1"), ("b", PHOTO, 0, "xmp->")], obstacle="", hard_link=False)
