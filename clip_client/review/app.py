@@ -26,9 +26,10 @@ from starlette.staticfiles import StaticFiles
 
 from clip_client.dedup.actions.plan import Skip
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES
-from clip_client.review.pages import better_ones, environment
-from clip_client.review.requests import (
+from clip_client.review.pages import (
+    better_ones,
     checked_filter,
+    environment,
     query_of,
     read_body,
     read_filter,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -25,7 +25,6 @@ WIDE: Final[ViewportSize] = {"width": 1440, "height": 900}
 TABLET: Final[ViewportSize] = {"width": 800, "height": 600}
 PHONE: Final[ViewportSize] = {"width": 390, "height": 844}
 
-_SCHEMES: Final[tuple[Literal["light", "dark"], ...]] = ("light", "dark")
 _EMPTY: Final = "<svg xmlns='http://www.w3.org/2000/svg'/>"
 
 
@@ -48,26 +47,24 @@ def browser() -> Iterator[Browser]:
 
 
 def violations(view: Page, *, sizes: Sequence[ViewportSize] = (WIDE, TABLET, PHONE)) -> list[str]:
-    """Return what axe finds in the page, light and dark, on a large screen, a tablet and a phone."""
+    """Return what axe finds in the page: on a large screen, a tablet and a phone, and dark on the first of them."""
     pytest.importorskip("axe_playwright_python", reason="axe-playwright-python is not installed")
     from axe_playwright_python.sync_playwright import Axe
 
     view.evaluate(Axe().axe_script)
     found = []
-    for size in sizes:
+    colours: list[str] = ["color-contrast"]
+    layout = [*colours, "scrollable-region-focusable", "target-size"]
+    rules_of = [(size, layout if size is TABLET else None) for size in sizes]
+    for number, (size, rules) in enumerate([(sizes[0], colours), *rules_of]):
         view.set_viewport_size(size)
-        for scheme in _SCHEMES:
-            view.emulate_media(color_scheme=scheme)
-            options: dict[str, Any] = {"resultTypes": ["violations"]}
-            if scheme == "dark":  # only the colours differ
-                options["runOnly"] = ["color-contrast"]
-            elif size is TABLET:  # only the layout differs
-                options["runOnly"] = ["color-contrast", "scrollable-region-focusable", "target-size"]
-            found += [
-                f"{size['width']} px, {scheme}: {one['id']}: {node['html']}"
-                for one in view.evaluate("options => axe.run(options).then((all) => all.violations)", options)
-                for node in one["nodes"]
-            ]
+        view.emulate_media(color_scheme="light" if number else "dark")
+        options = {"resultTypes": ["violations"], **({"runOnly": rules} if rules else {})}
+        found += [
+            f"{size['width']} px{'' if number else ', dark'}: {one['id']}: {node['html']}"
+            for one in view.evaluate("options => axe.run(options).then((all) => all.violations)", options)
+            for node in one["nodes"]
+        ]
     view.set_viewport_size(WIDE)
     return found
 
@@ -80,20 +77,43 @@ def box(item: Locator) -> tuple[int, ...]:
 
 
 @contextmanager
-def opened(browser: Browser, review: Review, *, serves_photos: bool = True) -> Iterator[BrowserContext]:
-    """A browser for the pages of a review; an error, a request elsewhere or a dialog on its pages fails the test."""
-    context = browser.new_context(viewport=WIDE, reduced_motion="reduce")
-    if not serves_photos:
-        context.route("**/photos/**", lambda route: route.fulfill(body=_EMPTY, content_type="image/svg+xml"))
+def watched(context: BrowserContext, may_ask: Callable[[str], bool]) -> Iterator[BrowserContext]:
+    """An error, a dialog, or a request to an address that a page may not ask for fails the test."""
     errors: list[str] = []
     # Not what Chromium only notes: that it left the focus where it was, for instance.
     context.on("console", lambda message: errors.append(message.text) if message.type in ("error", "warning") else None)
     context.on("dialog", lambda dialog: errors.append(f"dialog: {dialog.message}"))
     context.on("weberror", lambda error: errors.append(str(error.error)))
-    context.on("request", lambda request: errors.append(request.url) if review.secret not in request.url else None)
+    context.on("request", lambda request: None if may_ask(request.url) else errors.append(request.url))
     yield context
     context.close()
     assert errors == []
+
+
+@contextmanager
+def opened(browser: Browser, review: Review, *, serves_photos: bool = True) -> Iterator[BrowserContext]:
+    """A browser for the pages of a review."""
+    fresh = browser.new_context(viewport=WIDE, reduced_motion="reduce")
+    with watched(fresh, lambda url: review.secret in url) as context:
+        if not serves_photos:
+            context.route("**/photos/**", lambda route: route.fulfill(body=_EMPTY, content_type="image/svg+xml"))
+        yield context
+
+
+def go(context: BrowserContext, review: Review) -> Page:
+    """Open the first page of a review."""
+    page = context.new_page()
+    page.goto(f"{review.address}/")
+    return page
+
+
+@pytest.fixture
+def page(browser: Browser, review: Review) -> Iterator[Page]:
+    """The first page of the module's ``review``; what a test decides and does not apply is taken back."""
+    with opened(browser, review) as context:
+        yield go(context, review)
+    while review.session.take_back():
+        pass
 
 
 def press(page: Page, *keys: str) -> None:
@@ -110,19 +130,10 @@ def open_page(browser: Browser) -> OpenPage:
     """Open a file in a window of its own."""
 
     @contextmanager
-    def opened(path: Path, **options: Any) -> Iterator[Page]:
-        context = browser.new_context(**options)
-        page = context.new_page()
-        errors: list[str] = []
-        page.on("console", lambda message: errors.append(message.text))
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.on("dialog", lambda dialog: errors.append(f"dialog: {dialog.message}"))
-        page.on(
-            "request", lambda request: errors.append(request.url) if request.url.startswith(("http", "ws")) else None
-        )
-        page.goto(path.as_uri())
-        yield page
-        context.close()
-        assert errors == []
+    def opened_file(path: Path, **options: Any) -> Iterator[Page]:
+        with watched(browser.new_context(**options), lambda url: not url.startswith(("http", "ws"))) as context:
+            page = context.new_page()
+            page.goto(path.as_uri())
+            yield page
 
-    return opened
+    return opened_file

@@ -191,22 +191,18 @@ class FoundGroups:
     def add(self, choices: Iterable[Choice]) -> None:
         """Take new choices, oldest first, and the new states of those that are known."""
         with self._lock:
-            changed = set[int]()
-            for choice in choices:
-                if number := self._group_about(choice):
-                    self._choices[number][choice.id] = choice
-                    changed.add(number)
-            self._update(changed)
+            about = [(number, choice) for choice in choices if (number := self._group_about(choice))]
+            for number, choice in about:
+                self._choices[number][choice.id] = choice
+            self._update({number for number, _ in about})
 
     def forget(self, choices: Iterable[Choice]) -> None:
         """Leave choices out; the ones before them hold again."""
         with self._lock:
-            changed = set[int]()
-            for choice in choices:
-                if number := self._group_about(choice):
-                    self._choices[number].pop(choice.id, None)
-                    changed.add(number)
-            self._update(changed)
+            about = [(number, choice) for choice in choices if (number := self._group_about(choice))]
+            for number, choice in about:
+                self._choices[number].pop(choice.id, None)
+            self._update({number for number, _ in about})
 
     def superseded(self, number: int) -> list[Choice]:
         """Return the choices about a group that a later one replaced."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import time
@@ -11,13 +12,15 @@ from typing import TYPE_CHECKING, Any
 from clip_client.dedup.aligned import Match
 from clip_client.dedup.types import BURST, SIMILAR
 from clip_client.review.state.applying import Worker
+from clip_client.review.state.session import READY, Session
 from tests.fixtures.albums import member, report, write
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from clip_client.dedup import Store
     from clip_client.dedup.report import DuplicateReport
-    from clip_client.review.state.session import Session
+    from clip_client.review.state.session import Search
     from tests.fixtures.reviews import Review
 
 LOOKS_ALIKE = (Match(test="embedding", value=0.9, threshold=0.85),)
@@ -39,6 +42,14 @@ def found_in(album: Path) -> DuplicateReport:
 
 
 ALL_NAMES = {"a.jpg", "b.jpg", "x.jpg", "y.jpg", "z.jpg"}
+
+
+def session_of(store: Store, root: Path, search: Search, kind: type[Session] = Session) -> Session:
+    """Return a session after its search."""
+    session = kind(store, [str(root)])
+    asyncio.run(session.search(search))
+    assert session.phase == READY, session.error
+    return session
 
 
 def done(review: Review, path: str, body: Any = None) -> dict[str, Any]:

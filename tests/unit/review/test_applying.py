@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -14,17 +15,30 @@ import pytest
 from clip_client.cli.main import main
 from clip_client.dedup import Store
 from clip_client.dedup.files.file_types import EDITED as EDITED_VERSION
-from clip_client.dedup.store.decisions import DIFFERENT
+from clip_client.dedup.store.decisions import KEEP_ALL
+from clip_client.dedup.store.journal import State
 from clip_client.dedup.types import EXACT, SIMILAR, Companion, LibraryPhoto
 from clip_client.review.state import applying
-from clip_client.review.state.applying import Job
+from clip_client.review.state.applying import Job, Worker
 from clip_client.review.state.found_groups import Filter
 from clip_client.review.state.session import FAILED, Session
-from tests.fixtures.albums import member, report, snapshot, without_access, write
+from tests.fixtures.albums import files, member, report, searched, write
+from tests.fixtures.crashes import contents, die_before
 from tests.fixtures.photos_libraries import Photos, on_a_mac
 from tests.fixtures.reviews import Review, of_report, review_of
 from tests.fixtures.waiting import until
-from tests.unit.review.albums import ALL_NAMES, applied, apply_all, done, finished, found_in, names, plan_lines, states
+from tests.unit.review.albums import (
+    ALL_NAMES,
+    applied,
+    apply_all,
+    done,
+    finished,
+    found_in,
+    names,
+    plan_lines,
+    session_of,
+    states,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,6 +47,7 @@ if TYPE_CHECKING:
     from clip_client.dedup.report import DuplicateReport
     from clip_client.dedup.types import OnProgress
     from clip_client.review.state.found_groups import FoundGroup
+    from tests.fixtures.crashes import Kills
 
 TAKEN_BACK = "The earlier decision about this group was taken back"
 
@@ -40,21 +55,22 @@ TAKEN_BACK = "The earlier decision about this group was taken back"
 def test_applied_choices_move_what_was_chosen_and_undo_brings_all_of_it_back(
     review: Review, album: Path, tmp_path: Path
 ) -> None:
-    before = without_access(snapshot(album))
+    before = files(album)
     assert review.post("/groups/1/choice", {"what": "keep", "keep": 1, "move": [0]}).status == 200
     assert review.post("/groups/2/choice", {"what": "keep", "keep": 0, "move": [1, 2]}).status == 200
     assert done(review, "/plan")["what"] == "planning"
-    assert without_access(snapshot(album)) == before
+    assert files(album) == before
     plan = review.get("/plan").text
     assert "3 photos would move" in plan
     run = applied(review)
     assert names(album) == {"b.jpg", "x.jpg"}
     assert states(review) == {"exact": "applied", SIMILAR: "applied"}
     assert "3 photos moved to the quarantine" in review.get("/plan").text
+    assert review.post("/groups/1/choice", {"what": "keep-all"}).status == 409, "it has been applied"
     assert run in review.get("/history").text
     assert TAKEN_BACK not in review.get("/groups/1").text
     assert done(review, f"/history/{run}/undo")["error"] == ""
-    assert without_access(snapshot(album)) == before
+    assert files(album) == before
     assert states(review) == {"exact": "open", SIMILAR: "open"}
     assert TAKEN_BACK in review.get("/groups/1").text
 
@@ -110,8 +126,7 @@ def test_a_second_server_never_loses_a_line_of_the_history(review: Review, album
 
 def test_a_server_that_starts_while_another_applies_leaves_its_choices_alone(album: Path, tmp_path: Path) -> None:
     with Store(tmp_path / "store") as store:
-        session = Session(store, [str(album)])
-        asyncio.run(session.search(of_report(found_in(album))))
+        session = session_of(store, album, of_report(found_in(album)))
         session.choose(2, "different")
         found = list(session.groups.each(Filter(state="staged")))
         with store.journal.exclusive():
@@ -122,15 +137,6 @@ def test_a_server_that_starts_while_another_applies_leaves_its_choices_alone(alb
         # The server was killed: the next one can tell, because the right to move files is free.
         with review_of(album, store=tmp_path / "store", search=of_report(found_in(album))) as third:
             assert states(third)[SIMILAR] == "different"
-
-
-def test_a_decision_that_was_forgotten_is_open_again(review: Review, album: Path, tmp_path: Path) -> None:
-    review.post("/groups/2/choice", {"what": "different"})
-    applied(review)
-    with Store(tmp_path / "store") as store:
-        store.decisions.forget([next(store.choices.all()).photos[0].sha256])
-    with review_of(album, store=tmp_path / "store", search=of_report(found_in(album))) as later:
-        assert (states(later)[SIMILAR], "data-run" in later.get("/history").text) == ("open", False)
 
 
 def test_the_journal_knows_what_a_person_chose_and_what_rules_chose(
@@ -148,24 +154,6 @@ def test_the_journal_knows_what_a_person_chose_and_what_rules_chose(
     }
 
 
-def test_different_is_a_decision_of_the_store_until_it_is_taken_back(
-    review: Review, album: Path, tmp_path: Path
-) -> None:
-    review.post("/groups/2/choice", {"what": "different"})
-    with Store(tmp_path / "store") as store:
-        assert store.decisions.all() == []
-    run = applied(review)
-    with Store(tmp_path / "store") as store:
-        (decision,) = store.decisions.all()
-        assert (decision.what, len(decision.contents)) == (DIFFERENT, 3)
-        assert store.journal.runs() == {}
-    assert names(album) == ALL_NAMES
-    assert f'data-run="{run}"' in review.get("/history").text
-    done(review, f"/history/{run}/undo")
-    with Store(tmp_path / "store") as store:
-        assert store.decisions.all() == []
-
-
 def test_what_cannot_move_stays_with_its_reason_and_its_choice_waits(review: Review, album: Path) -> None:
     write(album / "b.jpg.xmp", b"<x/>")
     review.post("/groups/1/choice", {"what": "keep", "keep": 0, "move": [1]})
@@ -179,7 +167,7 @@ def test_what_cannot_move_stays_with_its_reason_and_its_choice_waits(review: Rev
     assert states(review) == {"exact": "keep", SIMILAR: "keep"}
 
 
-@pytest.mark.parametrize("what", ["keep", "open", "skip"])
+@pytest.mark.parametrize("what", ["keep", "open"])
 def test_a_run_carries_out_what_was_planned_and_no_choice_that_is_made_meanwhile(
     what: str, album: Path, tmp_path: Path
 ) -> None:
@@ -197,8 +185,7 @@ def test_a_run_carries_out_what_was_planned_and_no_choice_that_is_made_meanwhile
             return batch
 
     with Store(tmp_path / "store") as store:
-        session = AnotherTab(store, [str(album)])
-        asyncio.run(session.search(of_report(found)))
+        session = session_of(store, album, of_report(found), AnotherTab)
         for number in range(1, last + (what != "keep")):
             session.choose(number, "keep", keep=0, move=[1])
         apply_all(session)
@@ -354,3 +341,58 @@ async def test_a_server_that_ends_stops_the_search(album: Path, tmp_path: Path) 
         session.stop()
         await searching
     assert (session.phase, "has ended" in session.error) == (FAILED, True)
+
+
+# A server that is killed.
+
+STRIDE = 9
+"""Of about 80 steps, the kills come before each of these."""
+
+
+def apply_killed(root: Path, place: Path, found: DuplicateReport, step: int) -> None:
+    with Store(place) as store:
+        session = session_of(store, root, of_report(found))
+        die_before(step)
+        apply_all(session)
+
+
+def test_a_kill_while_choices_are_applied_loses_nothing_and_the_next_session_continues(kills: Kills) -> None:
+    moved_before = set()
+
+    async def search(_on_progress: OnProgress) -> DuplicateReport:
+        return await asyncio.to_thread(searched, root)
+
+    for folder in kills.every(STRIDE):
+        root, place = folder / "root", folder / "store"
+        for number in range(3):
+            for name in ("a", "b"):
+                write(root / f"{number}{name}.nef", b"copy %d" % number)
+        before, photos, found = files(root), contents(root), searched(root)
+        with Store(place) as store:
+            session = session_of(store, root, of_report(found))
+            session.choose(1, "keep", keep=0, move=[1])
+            session.choose(2, KEEP_ALL)
+            session.choose(3, "keep", keep=1, move=[0])
+        kills.kill(apply_killed, root, place, found, kills.step, before_step=sys.maxsize)
+        assert contents(root) == photos
+        with Store(place) as store:
+            unfinished = store.journal.entries([State.PLANNED])
+            session = session_of(store, root, search)
+            assert bool(session.notice) == bool(unfinished)
+            # What was moved before the kill is gone from the search; the other choices wait as they were.
+            moved = {entry.files[0].original for entry in store.journal.entries(["moved"])}
+            moved_before.add(len(moved))
+            waiting = {photo.path for choice in store.choices.all() if not choice.run for photo in choice.photos}
+            assert waiting.isdisjoint(moved)
+            apply_all(session)
+            runs = sorted(store.journal.runs(), reverse=True)
+            assert sorted(path.name for path in root.glob("*.nef")) == ["0a.nef", "1a.nef", "1b.nef", "2b.nef"]
+            assert [one.what for one in store.decisions.all()] == [KEEP_ALL]
+            assert all(choice.run for choice in store.choices.all())
+            worker = Worker(session)
+            for run in runs:
+                worker.restore(run)
+                worker.join()
+        assert files(root) == before, f"killed before step {kills.step}"
+    assert kills.step > 5 * STRIDE
+    assert moved_before == {0, 1, 2}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -12,10 +11,7 @@ from urllib.parse import urlencode
 import pytest
 
 from clip_client.dedup import Store
-from clip_client.dedup.aligned import PUT_INTO, UNTOLD
-from clip_client.dedup.compare.chosen_groups import chosen_photos
 from clip_client.dedup.types import ALTERED, EDITED, EXACT, RE_ENCODED, SIMILAR, LibraryPhoto
-from clip_client.review.state.found_groups import Filter
 from tests.fixtures.albums import member, report, write
 from tests.fixtures.images.image_files import jpeg
 from tests.fixtures.members import FROM_A_CAMERA, aligned
@@ -65,9 +61,9 @@ def test_a_tier_that_no_selection_moves_is_refused(tier: str, error: str, review
 def test_without_rules_those_of_the_search_choose_and_one_step_takes_it_back(review: Review, tmp_path: Path) -> None:
     assert review.post("/rules/choose").status == 200
     with Store(tmp_path / "store") as store:
-        choices = list(store.choices.all())
-    assert [[photo.moves for photo in one.photos] for one in choices] == [[False, True]]
-    assert {choice.rules for choice in choices} == {"suggestion"}
+        assert [(one.rules, [photo.moves for photo in one.photos]) for one in store.choices.all()] == [
+            ("suggestion", [False, True])
+        ]
     review.post("/undo")
     assert set(states(review).values()) == {"open"}
 
@@ -144,34 +140,17 @@ def test_with_random_weights_rules_choose_certain_copies_only(album: Path, tmp_p
             review.post("/undo")
 
 
-def test_rules_choose_edited_copies_only_if_a_person_adds_them(album: Path, tmp_path: Path) -> None:
-    names_of = ("kept", "crop", "doubted", "colour", "altered")
-    kept, *others = (write(album / f"{name}.jpg", jpeg(quality=90 - i)) for i, name in enumerate(names_of))
-    facts: list[dict[str, Any]] = [
-        {"matches": aligned(EDITED, "cropped to 80%")},
-        {"matches": aligned(EDITED, doubts=(PUT_INTO,))},
-        {"matches": aligned(EDITED, lost=("colour",))},
-        {"tier": ALTERED, "matches": aligned(ALTERED)},
-    ]
-    members = (member(path, **{"tier": EDITED, **more}) for path, more in zip(others, facts, strict=True))
-    found = report((member(kept), *members))
+def test_a_group_is_found_by_the_copies_that_it_holds(album: Path, tmp_path: Path) -> None:
+    """A group is as certain as its least certain member: "Look at some first" leads to those with edited copies."""
+    kept, crop, altered = (write(album / f"{name}.jpg", jpeg(quality=90 - i)) for i, name in enumerate("kca"))
+    edited = member(crop, tier=EDITED, matches=aligned(EDITED, "cropped to 80%"))
+    found = report((member(kept), edited, member(altered, tier=ALTERED, matches=aligned(ALTERED))))
     with review_of(album, store=tmp_path / "store", search=of_report(found)) as review:
-        # The group itself is altered, but it holds such a copy: "Look at some first" leads to it.
-        assert all(
-            part in review.get("/rules").text for part in ('name="also" value="edited"', 'href="./?holds=edited"')
-        )
+        rules = review.get("/rules").text
+        assert 'name="also" value="edited"' in rules
+        assert 'href="./?holds=edited"' in rules
         shown = [review.get(f"/?{query}").text.count("data-group=") for query in ("holds=edited", "tier=edited")]
         assert shown == [1, 0]
-        review.post("/rules/choose")
-        assert states(review) == {ALTERED: "open"}
-        review.post("/rules/choose", {"also": [EDITED]})
-        (group,) = review.session.groups.each(Filter())
-        assert [os.path.basename(photo.path) for photo in group.chosen if photo.moves] == ["crop.jpg"]
-        # A choice in the store that says more than verdicts allow moves no more either.
-        everything = chosen_photos(group.group, {1, 2, 3, 4})
-        review.session.stage([("keep", everything)], rules="suggestion, act-on=edited, act-on=altered")
-        applied(review)
-        assert names(album) == {"kept.jpg", "doubted.jpg", "colour.jpg", "altered.jpg"}
 
 
 def test_rules_leave_what_was_never_compared_with_the_photo_that_they_keep(album: Path, tmp_path: Path) -> None:
@@ -186,19 +165,6 @@ def test_rules_leave_what_was_never_compared_with_the_photo_that_they_keep(album
         review.post("/rules/choose", {"rules": ["path=*/z.jpg"]})
         applied(review)
     assert names(album) == {"x.jpg", "z.jpg"}
-
-
-def test_what_apply_would_refuse_moves_only_if_a_person_looked_at_it(album: Path, tmp_path: Path) -> None:
-    paths = [write(album / f"{name}.jpg", jpeg(quality=90 - i)) for i, name in enumerate("xy")]
-    untold = member(paths[1], tier=RE_ENCODED, matches=aligned(RE_ENCODED, doubts=(UNTOLD,)))
-    with review_of(album, store=tmp_path / "store", search=of_report(report((member(paths[0]), untold)))) as review:
-        review.post("/rules/choose")
-        assert states(review) == {RE_ENCODED: "open"}
-        review.post("/groups/1/choice", {"what": "keep", "keep": 0, "move": [1]})
-        done(review, "/plan")
-        assert "Which of the two shows more cannot be told, so neither moves." in review.get("/plan").text
-        applied(review)
-    assert names(album) == {"x.jpg"}
 
 
 @pytest.mark.parametrize("rules", [["no such rule"], ["pixels=3"], [1]])

@@ -1,67 +1,53 @@
-"""What the pages show, and what a choice leaves in the store: the real server, and requests as a browser sends them."""
+"""What the pages show, what would move, and the pictures: the real server, and requests as a browser sends them."""
 
 from __future__ import annotations
 
+import hashlib
+import io
+import os
 import re
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from anyio import to_thread
 from PIL import Image
 
-from clip_client.dedup import Store
-from clip_client.review.state.session import Session
+from clip_client.dedup import Store, scan
+from clip_client.dedup.store.sqlite import StoreError
+from clip_client.dedup.types import SAME_PIXELS, SIMILAR, Metadata
+from clip_client.review.state.applying import Worker
+from clip_client.review.state.previews import PreviewCache
+from clip_client.review.state.session import Busy, Session
 from tests.fixtures.albums import member, report, write
+from tests.fixtures.images.raw_files import dng
 from tests.fixtures.reviews import Review, of_report, review_of
-from tests.unit.review.albums import applied
+from tests.unit.review.albums import ALL_NAMES, applied, done, found_in, names, session_of, states
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from clip_client.dedup.report import DuplicateReport
     from clip_client.dedup.types import OnProgress
 
 
-@pytest.fixture
-def album(tmp_path: Path) -> Path:
-    root = tmp_path / "album"
-    for number, direction in enumerate(("linear", "radial")):
-        picture = getattr(Image, f"{direction}_gradient")("L").convert("RGB").rotate(40 * number)
-        (root / f"{direction}").mkdir(parents=True)
-        picture.save(root / direction / "a.png")
-        write(root / direction / "copy of a.png", (root / direction / "a.png").read_bytes())
-        picture.resize((128, 128)).save(root / direction / "small.png")
-    return root
-
-
-@pytest.fixture
-def review(album: Path, tmp_path: Path) -> Iterator[Review]:
-    with review_of(album, store=tmp_path / "store") as running:
-        yield running
-
-
 def test_the_list_shows_every_group_and_a_group_shows_every_photo(review: Review) -> None:
     page = review.get("/")
-    assert page.status == 200
     assert page.text.count("data-group=") == 2
-    group = review.get("/groups/1")
-    assert group.text.count("data-place=") == 3
+    assert review.get("/groups/2").text.count("data-place=") == 3
     assert review.get("/groups/3").status == 404
 
 
 def test_enter_opens_the_first_undecided_group(review: Review) -> None:
-    page = review.get("/").text
-    assert page.count('data-key="Enter"') == 1
-    assert 'href="groups/1" data-key="Enter"' in page
+    assert 'href="groups/1" data-key="Enter"' in review.get("/").text
     review.post("/groups/1/choice", {"what": "skip"})
     assert 'href="groups/2" data-key="Enter"' in review.get("/").text
 
 
 def test_a_large_group_shows_its_first_photos_and_the_others_move_as_suggested(album: Path, tmp_path: Path) -> None:
-    paths = [write(album / "many" / f"{number:03}.jpg", b"copy") for number in range(200)]
+    paths = [write(album / "many" / f"{number:03}.jpg", b"copy") for number in range(120)]
     found = report(tuple(map(member, paths)))
     with review_of(album, store=tmp_path / "store", search=of_report(found)) as review:
 
@@ -74,15 +60,15 @@ def test_a_large_group_shows_its_first_photos_and_the_others_move_as_suggested(a
             return group.keep_and_moving[1]
 
         assert shown("/groups/1") == [*range(60)]
-        assert shown("/groups/1?most=240") == [*range(200)]
+        assert shown("/groups/1?most=240") == [*range(120)]
         review.post("/groups/1/choice", {"what": "keep", "keep": 0, "move": [1], "seen": 60})
-        assert moving() == {1, *range(60, 200)}
-        review.post("/groups/1/choice", {"what": "keep", "keep": 150, "move": [0, 199]})
-        assert shown("/groups/1") == [*range(60), 150]
-        review.post("/groups/1/choice", {"what": "keep", "keep": 1, "move": [0, 150], "seen": 60})
-        assert moving() == {0, 150, 199}
-        write(paths[199].with_suffix(".jpg.xmp"), b"<x/>")
-        assert list(review.get("/groups/1/plan?keep=1&move=0&seen=60").json) == ["199"]
+        assert moving() == {1, *range(60, 120)}
+        review.post("/groups/1/choice", {"what": "keep", "keep": 90, "move": [0, 119]})
+        assert shown("/groups/1") == [*range(60), 90]
+        review.post("/groups/1/choice", {"what": "keep", "keep": 1, "move": [0, 90], "seen": 60})
+        assert moving() == {0, 90, 119}
+        write(paths[119].with_suffix(".jpg.xmp"), b"<x/>")
+        assert list(review.get("/groups/1/plan?keep=1&move=0&seen=60").json) == ["119"]
         applied(review)
         assert shown("/groups/1?most=2") == [0, 1]
 
@@ -102,8 +88,8 @@ def test_a_choice_is_in_the_store_and_in_the_next_session(review: Review, album:
         (choice,) = store.choices.all()
         assert (choice.what, choice.run) == ("keep", "")
         assert [photo.moves for photo in choice.photos] == [False, True, False]
-    with review_of(album, store=tmp_path / "store") as second:
-        assert sorted(total["state"] for total in second.get("/state").json["totals"]) == ["keep", "open"]
+    with review_of(album, store=tmp_path / "store", search=of_report(found_in(album))) as second:
+        assert states(second) == {"exact": "open", "similar": "keep"}
 
 
 def test_a_page_made_at_the_end_of_the_search_is_loaded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,3 +114,162 @@ def test_a_page_made_at_the_end_of_the_search_is_loaded_again(tmp_path: Path, mo
         page = running.get("/").text
         is_old = f'data-version="{running.session.version}"' not in page
         assert is_old or "Looking for duplicates" not in page
+
+
+# What would move and what would stay, and which plans are not carried out.
+
+
+def test_the_plan_shows_the_size_of_a_photo_that_stays(album: Path, tmp_path: Path) -> None:
+    kept, stays = write(album / "kept.jpg", b"kept"), write(album / "large.jpg", bytes(123_000))
+    found = report((member(kept), member(stays, tier=SIMILAR, embedded="film", embedded_digest="1")))
+    with review_of(album, store=tmp_path / "store", search=of_report(found)) as review:
+        review.post("/groups/1/choice", {"what": "keep", "keep": 0, "move": [1]})
+        done(review, "/plan")
+        plan = review.get("/plan").text
+    assert "1 photo would stay; the list says why" in plan
+    assert plan.count("123 kB") == 2, "of the photo, and of all that stay"
+
+
+def test_a_group_says_what_apply_would_refuse(review: Review, album: Path) -> None:
+    by_default = re.findall(r'by-default">(.*?)</td>', review.get("/groups/2").text)
+    assert by_default[:2] == ["keeps it", "leaves it. It moves only with --act-on similar."]
+    assert "another frame of a burst" in by_default[2]
+    assert review.get("/groups/2/plan?keep=0&move=1&move=2").json == {}
+    write(album / "y.jpg.xmp", b"<x/>")
+    (refused,) = review.get("/groups/2/plan?keep=0&move=1").json.items()
+    assert (refused[0], "sidecar" in refused[1]) == ("1", True)
+    assert review.get("/groups/2/plan?keep=3&move=1").status == 400
+
+
+def test_a_plan_of_other_choices_is_not_applied(review: Review, album: Path) -> None:
+    review.post("/groups/1/choice", {"what": "keep", "keep": 0, "move": [1]})
+    number = done(review, "/plan")["number"]
+    review.post("/groups/2/choice", {"what": "keep", "keep": 0, "move": [1]})
+    answer = review.post("/apply", {"plan": number})
+    assert (answer.status, answer.json["error"][:24]) == (409, "the choices have changed")
+    assert review.post("/apply", {"plan": number + 1}).status == 409
+    assert review.post("/apply", {"plan": str(number)}).status == 400
+    assert names(album) == ALL_NAMES
+
+
+def test_a_plan_that_could_not_be_finished_is_not_applied(album: Path, tmp_path: Path) -> None:
+    class OnAFullDisk(Session):
+        def judged(self, *_: Any, **__: Any) -> Any:
+            raise StoreError("the disk is full")
+
+    with Store(tmp_path / "store") as store:
+        session = session_of(store, album, of_report(found_in(album)), OnAFullDisk)
+        session.choose(1, "keep", keep=0, move=[1])
+        worker = Worker(session)
+        worker.plan(merge_metadata=False)
+        worker.join()
+        assert worker.job is not None
+        assert worker.job.error == "the disk is full"
+        with pytest.raises(Busy, match="no such plan"):
+            worker.apply(worker.job.number)
+
+
+def test_what_only_a_copy_says_is_written_beside_the_kept_photo_if_a_person_wants_it(
+    album: Path, tmp_path: Path
+) -> None:
+    said = (Metadata(lens="50 mm"), Metadata(lens="50 mm", rating=4))
+    pair = [
+        member(write(album / f"{rating}.jpg", b"%d" % rating), tier=SAME_PIXELS, metadata=metadata)
+        for rating, metadata in enumerate(said)
+    ]
+    with review_of(album, store=tmp_path / "store", search=of_report(report(tuple(pair)))) as review:
+        review.post("/groups/1/choice", {"what": "keep", "keep": 0, "move": [1]})
+        done(review, "/plan")
+        assert "1 photo would stay" in review.get("/plan").text
+        number = done(review, "/plan", {"merge_metadata": True})["number"]
+        assert "1 photo would move" in review.get("/plan").text
+        assert done(review, "/apply", {"plan": number})["error"] == ""
+    assert {path.name for path in album.iterdir() if path.is_file()} == {"0.jpg", "0.jpg.xmp"}
+
+
+# Pictures of photos: whole, upright, never enlarged, and only of what was searched.
+
+
+def saved(path: Path, width: int, height: int, **options: object) -> str:
+    """Save a photo, red at its left half; return the SHA-256 of its file."""
+    picture = Image.new("RGB", (width, height), "blue")
+    picture.paste("red", (0, 0, width // 2, height))
+    picture.save(path, **options)  # type: ignore[arg-type]
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def drawn(jpeg: bytes | None) -> Image.Image:
+    assert jpeg is not None
+    return Image.open(io.BytesIO(jpeg))
+
+
+@pytest.fixture
+def previews(tmp_path: Path) -> PreviewCache:
+    return PreviewCache(tmp_path / "previews")
+
+
+def test_sizes_are_limits_and_nothing_is_enlarged(previews: PreviewCache, tmp_path: Path) -> None:
+    sha256 = saved(tmp_path / "a.png", 4000, 1000)
+    sizes = [drawn(previews.jpeg(sha256, [str(tmp_path / "a.png")], size)).size for size in ("small", "large", "full")]
+    assert sizes == [(480, 120), (1600, 400), (4000, 1000)]
+    icon = saved(tmp_path / "icon.png", 16, 12)
+    assert drawn(previews.jpeg(icon, [str(tmp_path / "icon.png")], "full")).size == (16, 12)
+
+
+def test_a_turned_photo_is_upright_and_a_raw_file_shows_its_preview(previews: PreviewCache, tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turn clockwise by 90 degrees
+    sha256 = saved(tmp_path / "a.jpg", 64, 48, exif=exif)
+    picture = drawn(previews.jpeg(sha256, [str(tmp_path / "a.jpg")], "small"))
+    assert picture.size == (48, 64)
+    assert picture.convert("RGB").getpixel((24, 8))[0] > 200  # type: ignore[index]  # the left is on top now
+    raw = dng(Image.radial_gradient("L").resize((320, 240)).convert("RGB"))
+    path = write(tmp_path / "a.dng", raw)
+    assert drawn(previews.jpeg(hashlib.sha256(raw).hexdigest(), [str(path)], "full")).size == (320, 240)
+
+
+def test_a_file_that_was_replaced_is_not_shown_even_by_a_link(previews: PreviewCache, tmp_path: Path) -> None:
+    sha256 = saved(tmp_path / "a.png", 8, 8)
+    saved(tmp_path / "secret.png", 9, 9)
+    os.remove(tmp_path / "a.png")
+    assert previews.jpeg(sha256, [str(tmp_path / "a.png")], "small") is None
+    os.symlink(tmp_path / "secret.png", tmp_path / "a.png")
+    assert previews.jpeg(sha256, [str(tmp_path / "a.png")], "small") is None
+    (tmp_path / "broken.png").write_bytes(b"no picture")
+    broken = hashlib.sha256(b"no picture").hexdigest()
+    assert previews.jpeg(broken, [str(tmp_path / "broken.png")], "small") is None
+
+
+def test_a_picture_is_drawn_once_and_another_copy_will_do(previews: PreviewCache, tmp_path: Path) -> None:
+    sha256 = saved(tmp_path / "a.png", 8, 8)
+    first = previews.jpeg(sha256, [str(tmp_path / "missing.png"), str(tmp_path / "a.png")], "small")
+    os.remove(tmp_path / "a.png")
+    assert previews.jpeg(sha256, [], "small") == first
+    # No search takes them for photos.
+    assert scan(tmp_path).files == ()
+
+
+def test_the_least_used_pictures_make_room(tmp_path: Path) -> None:
+    contents = [saved(tmp_path / f"{number}.png", 50 + number, 50) for number in range(8)]
+    one = len(PreviewCache(tmp_path / "one").jpeg(contents[0], [str(tmp_path / "0.png")], "small") or b"")
+    folder = tmp_path / "previews"
+    for number, sha256 in enumerate(contents):
+        # Another process each time, so the sizes are those on the disk.
+        previews = PreviewCache(folder, most_bytes=6 * one)
+        previews.jpeg(sha256, [str(tmp_path / f"{number}.png")], "small")
+        previews.jpeg(contents[0], [], "small")
+        for age, file in enumerate(sorted(folder.glob("*.jpg"), key=lambda path: path.stat().st_mtime_ns)):
+            os.utime(file, ns=(0, 10**9 * (age + 1)))
+    kept = {path.name.partition("-")[0] for path in folder.glob("*.jpg")}
+    assert sum(path.stat().st_size for path in folder.glob("*.jpg")) <= 6 * one
+    assert {contents[0], contents[7]} <= kept
+    assert contents[1] not in kept
+
+
+def test_the_address_of_a_picture_names_its_content(review: Review, album: Path) -> None:
+    saved(album / "x.jpg", 8, 8)
+    for path in ("/photos/0/small", f"/photos/{'0' * 64}/small", f"/photos/{hashlib.sha256(b'x').hexdigest()}/huge"):
+        assert review.get(path).status == 404
+    # x.jpg was other bytes when it was searched.
+    assert review.get(f"/photos/{hashlib.sha256(b'x').hexdigest()}/small").status == 404
+    assert "Changed" in review.get("/groups/2").text or "changed" in review.get("/groups/2").text

@@ -63,7 +63,7 @@ def test_meaningless_words_say_so(review: Review) -> None:
 
 
 def test_a_photo_that_is_uploaded_is_searched_for(review: Review, folder: Path) -> None:
-    name = _upload(review, (folder / "Pictures" / "scene 2.png").read_bytes())
+    name = review.post("/search/photo", (folder / "Pictures" / "scene 2.png").read_bytes()).json["photo"]
     assert found(search(review, photo=name))[0] == "scene 2.png"
     assert "no longer known" in search(review, photo="0" * 32)
     huge = review.request(
@@ -107,15 +107,3 @@ def test_photos_outside_the_folders_of_the_review_are_not_found(folder: Path, tm
     scene(7, (480, 360)).save(tmp_path / "other" / "seven.png")
     with review_of(tmp_path / "other", store=folder / "store") as review:
         assert found(search(review, q=quote("any"))) == ["seven.png"]
-
-
-def _upload(review: Review, data: bytes) -> str:
-    import http.client
-    import json
-
-    connection = http.client.HTTPConnection("127.0.0.1", review.port, timeout=60)
-    headers = {"Origin": f"http://127.0.0.1:{review.port}", "Sec-Fetch-Site": "same-origin"}
-    connection.request("POST", f"{review.secret}/search/photo", data, headers)
-    answer = json.loads(connection.getresponse().read())
-    connection.close()
-    return str(answer["photo"])

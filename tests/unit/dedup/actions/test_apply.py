@@ -7,25 +7,28 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
 import sys
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from clip_client.dedup.actions.apply import apply, undo
 from clip_client.dedup.actions.plan import Plan
-from clip_client.dedup.actions.purge import purge
 from clip_client.dedup.store.journal import IN_QUARANTINE, Journal, JournalEntry, State
 from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.types import QUARANTINE_NAME, SAME_PIXELS, Metadata
 from tests.fixtures.albums import (
+    TIME_NS,
     album,
+    copies,
+    files,
     member,
     opened,
     planned,
     planned_copies,
+    refusing,
     report,
     snapshot,
     without_access,
@@ -34,16 +37,25 @@ from tests.fixtures.albums import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 
-def test_copies_go_and_come_back_with_their_times(tmp_path: Path, journal: Journal) -> None:
-    root = tmp_path / "root"
+def then(call: Callable[..., Any], act: Callable[..., object]) -> Callable[..., Any]:
+    """Return a call after which something else happens."""
+
+    def both(*arguments: Any, **named: Any) -> Any:
+        result = call(*arguments, **named)
+        act(*arguments)
+        return result
+
+    return both
+
+
+def test_copies_go_and_come_back_with_their_times(root: Path, journal: Journal) -> None:
     groups = album(root)
-    before = snapshot(root)
+    before_plan = files(root)
     plan = planned(groups, [root])
     assert [os.path.basename(move.duplicate.path) for move in plan.moves] == ["2.jpg", "3.jpg", "copy.jpg"]
-    assert without_access(snapshot(root)) == without_access(before)
+    assert files(root) == before_plan
     before = snapshot(root)  # the plan has read the RAW files
 
     assert all(outcome.done for outcome in apply(plan, journal, run="run"))
@@ -61,8 +73,7 @@ def test_copies_go_and_come_back_with_their_times(tmp_path: Path, journal: Journ
     assert undo(journal) == ()
 
 
-def test_apply_tells_how_far_it_is_and_what_became_of_each_photo(tmp_path: Path, journal: Journal) -> None:
-    root = tmp_path / "r"
+def test_apply_tells_how_far_it_is_and_what_became_of_each_photo(root: Path, journal: Journal) -> None:
     plan, photos = planned_copies(root, 4)
     photos[2].unlink()
     told: list[tuple[str, int, int]] = []
@@ -75,21 +86,6 @@ def test_apply_tells_how_far_it_is_and_what_became_of_each_photo(tmp_path: Path,
     ]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the trash of other systems cannot be moved aside")
-def test_purge_reaches_the_real_trash(tmp_path: Path) -> None:
-    root, store = tmp_path / "root", tmp_path / "store"
-    store.mkdir()
-    with opened(store / "journal.sqlite") as journal:
-        apply(planned(album(root), [root]), journal)
-    environment = {**os.environ, "HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path / "data")}
-    command = [sys.executable, "-m", "clip_client.cli.main", "purge", "--yes", "--store", str(store)]
-    ended = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
-    assert "3 photos in the system's trash" in ended.stdout
-    trashed = {path.name for path in (tmp_path / "data" / "Trash" / "files").iterdir()}
-    assert trashed == {"2.jpg", "2.cr2", "2.jpg.xmp", "3.jpg", "copy.jpg"}
-    assert not (root / QUARANTINE_NAME).exists()
-
-
 # The journal.
 
 
@@ -100,19 +96,12 @@ def test_one_process_acts_at_a_time(tmp_path: Path, journal: Journal) -> None:
     assert journal.entries(IN_QUARANTINE) == []
 
 
-@pytest.mark.parametrize(
-    ("code", "sentence"), [(errno.EWOULDBLOCK, "another clip-client is moving"), (errno.ENOLCK, "No locks available")]
-)
 def test_a_file_system_without_locks_is_not_taken_for_another_process(
-    journal: Journal, monkeypatch: pytest.MonkeyPatch, code: int, sentence: str
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fcntl = pytest.importorskip("fcntl")
-
-    def refuse(*_: object) -> None:
-        raise OSError(code, os.strerror(code))
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
-    with pytest.raises(StoreError, match=sentence), journal.exclusive():
+    monkeypatch.setattr(fcntl, "flock", refusing(fcntl.flock, OSError(errno.ENOLCK, "No locks available")))
+    with pytest.raises(StoreError, match="No locks available"), journal.exclusive():
         pass
 
 
@@ -124,7 +113,7 @@ def test_a_journal_on_a_full_disk_loses_no_photo(tmp_path: Path, room: int) -> N
 
     root, store = tmp_path / "root", tmp_path / "journal.sqlite"
     plan = planned(album(root), [root])
-    before = snapshot(root)
+    before = files(root)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     with opened(store) as journal:
         full = store.with_name(f"{store.name}-wal").stat().st_size + room
@@ -136,9 +125,9 @@ def test_a_journal_on_a_full_disk_loses_no_photo(tmp_path: Path, room: int) -> N
                 apply(plan, journal, run="run")
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        assert sorted(data for data, _, _ in snapshot(root).values()) == sorted(data for data, _, _ in before.values())
+        assert sorted(data for data, _ in files(root).values()) == sorted(data for data, _ in before.values())
         undo(journal)
-    assert without_access(snapshot(root)) == without_access(before)
+    assert files(root) == before
 
 
 def test_a_journal_that_fails_says_what_has_moved_before(tmp_path: Path) -> None:
@@ -188,77 +177,49 @@ def test_each_state_of_a_killed_process_has_one_end(
     assert (root / QUARANTINE_NAME).exists() == (ends == State.MOVED)
 
 
-@pytest.mark.parametrize("state", [State.PLANNED, State.RESTORING])
-@pytest.mark.parametrize(
-    "settle", [lambda journal: purge(journal, trash=os.unlink), lambda journal: undo(journal, only=())]
-)
-def test_what_a_killed_process_left_is_settled_before_anything_else(
-    tmp_path: Path, journal: Journal, state: str, settle: Callable[[Journal], object]
-) -> None:
-    """Something on its way back is wanted, so it comes back and does not go to the trash."""
-    root = tmp_path / "root"
-    groups = album(root)
-    before = snapshot(root)
-    apply(planned(groups, [root]), journal)
-    for entry in journal.entries(IN_QUARANTINE):
-        journal.set_state(entry, state)
-    assert settle(journal) == ()
-    assert without_access(snapshot(root)) == without_access(before)
-
-
 @pytest.mark.parametrize("hard_link", [False, True])
 def test_each_change_of_a_folder_is_on_the_disk_before_the_journal_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hard_link: bool
 ) -> None:
     """After a power failure the journal must not say more than the folders do."""
     root = tmp_path / "root"
-    groups = album(root)
     titled = (
         member(write(root / "d" / "1.jpg", b"t1"), tier=SAME_PIXELS),
         member(write(root / "d" / "2.jpg", b"t2"), tier=SAME_PIXELS, metadata=Metadata(title="Gate")),
     )
-    found = report(*(group.members for group in groups.groups), titled)
-    unsynced: set[str] = set()
-    steps: list[str] = []
+    found = report(*(group.members for group in album(root).groups), titled)
+    unsynced: set[int] = set()
+    synced: set[int] = set()
+    steps: set[str] = set()
 
-    def watched(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        def change(*paths: Any, **named: Any) -> Any:
-            result = call(*paths, **named)
-            changed = paths[1:] if name == "link" else paths
-            unsynced.update(os.path.dirname(path) for path in changed if isinstance(path, str))
-            steps.append(name)
-            return result
+    def change(name: str) -> Callable[..., None]:
+        def note(*arguments: Any) -> None:
+            steps.add(name)
+            if str(arguments[0]).endswith(".part") and name == "link":
+                assert os.stat(arguments[0]).st_ino in synced, "a sidecar gets its name before its content is on disk"
+            paths = arguments[name == "link" :]  # a new name changes the folder of that name only
+            unsynced.update(os.stat(os.path.dirname(path)).st_ino for path in paths if isinstance(path, str))
 
-        return change
-
-    folders: dict[int, str] = {}
-    open_, fsync = os.open, os.fsync
-
-    def open_folder(path: Any, *arguments: Any, **named: Any) -> int:
-        descriptor = open_(path, *arguments, **named)
-        folders[descriptor] = os.fspath(path)
-        return descriptor
+        return note
 
     def sync(descriptor: int) -> None:
-        fsync(descriptor)
-        unsynced.discard(folders.get(descriptor, ""))
+        synced.add(os.fstat(descriptor).st_ino)
+        unsynced.discard(os.fstat(descriptor).st_ino)
 
     class WatchedJournal(Journal):
         def set_state(self, entry: JournalEntry, state: str) -> JournalEntry:
-            assert not unsynced, f"not on the disk before {state}: {unsynced}"
+            assert not unsynced, f"not on the disk before {state}"
             return super().set_state(entry, state)
 
-    with closing(WatchedJournal(tmp_path / "journal.sqlite")) as journal:
+    with closing(WatchedJournal(tmp_path / "journal.sqlite")) as journal, monkeypatch.context() as patch:
         plan = planned(found, [root], merge_metadata=True, hard_link=hard_link)
         for name in ("rename", "replace", "link", "unlink", "mkdir"):
-            monkeypatch.setattr(os, name, watched(name, getattr(os, name)))
-        monkeypatch.setattr(os, "open", open_folder)
-        monkeypatch.setattr(os, "fsync", sync)
+            patch.setattr(os, name, then(getattr(os, name), change(name)))
+        patch.setattr(os, "fsync", then(os.fsync, sync))
         done = [outcome.done for outcome in apply(plan, journal)]
         assert done.count(True) >= 3
         assert all(outcome.done for outcome in undo(journal))
-        monkeypatch.undo()
-    assert {"rename", "link", "mkdir"} <= set(steps)
+    assert {"rename", "link", "mkdir"} <= steps
     assert not (root / QUARANTINE_NAME).exists()
 
 
@@ -266,48 +227,32 @@ def test_each_change_of_a_folder_is_on_the_disk_before_the_journal_goes_on(
 
 
 @pytest.mark.parametrize(
-    ("error", "sentence"),
+    ("call", "error", "sentence"),
     [
-        (OSError(errno.ENOSPC, "No space left on device"), "The system refuses: No space left on device."),
-        (OSError("the network share is gone"), "The system refuses: the network share is gone."),
+        ("rename", OSError(errno.ENOSPC, "No space left on device"), "The system refuses: No space left on device."),
+        ("rename", OSError("the network share is gone"), "The system refuses: the network share is gone."),
+        (
+            "rename",
+            OSError(errno.EXDEV, "Invalid cross-device link"),
+            "Its folder is mounted there, and files cannot be renamed across mounts; name that folder itself.",
+        ),
+        ("open", OSError(errno.EIO, "Input/output error"), "The file cannot be read: Input/output error."),
     ],
 )
 def test_what_the_system_refuses_is_told_without_numbers(
-    tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch, error: OSError, sentence: str
+    root: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch, call: str, error: OSError, sentence: str
 ) -> None:
-    plan, photos = planned_copies(tmp_path / "r")
-
-    def refuse(source: str, target: str) -> None:
-        raise error
-
+    plan, (_, copy) = planned_copies(root)
     with monkeypatch.context() as patch:
-        patch.setattr(os, "rename", refuse)
+        patch.setattr(os, call, refusing(getattr(os, call), error, copy))
         (outcome,) = apply(plan, journal)
     assert (outcome.done, outcome.message) == (False, sentence)
-    assert all(photo.exists() for photo in photos)
-    assert not (tmp_path / "r" / QUARANTINE_NAME).exists()
-
-
-def test_a_photo_on_a_damaged_disk_stays_and_says_why(
-    tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan, (_, copy) = planned_copies(tmp_path / "r")
-    open_ = os.open
-
-    def refuse(path: str, *arguments: Any, **named: Any) -> int:
-        if path == str(copy):
-            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
-        return open_(path, *arguments, **named)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "open", refuse)
-        (outcome,) = apply(plan, journal)
-    assert (outcome.done, outcome.message) == (False, "The file cannot be read: Input/output error.")
     assert copy.read_bytes() == b"x"
+    assert not (root / QUARANTINE_NAME).exists()
 
 
 def test_a_folder_that_cannot_be_synced_is_no_failure(
-    tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
+    root: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Some network file systems refuse it for folders, as POSIX lets them; a sick disk is another matter."""
     code = errno.EINVAL
@@ -316,13 +261,13 @@ def test_a_folder_that_cannot_be_synced_is_no_failure(
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(os, "fsync", refuse)
-    plan = planned(album(tmp_path / "root"), [tmp_path / "root"])
-    before = snapshot(tmp_path / "root")
+    plan = planned(album(root), [root])
+    before = files(root)
     assert all(outcome.done for outcome in apply(plan, journal))
     assert all(outcome.done for outcome in undo(journal))
     code = errno.EIO
     assert not any(outcome.done for outcome in apply(plan, journal))
-    assert without_access(snapshot(tmp_path / "root")) == without_access(before)
+    assert files(root) == before
 
 
 @pytest.mark.skipif(not hasattr(os, "pathconf"), reason="this system does not tell how long a path may be")
@@ -337,3 +282,134 @@ def test_a_path_too_long_for_the_quarantine_keeps_its_photo(tmp_path: Path, jour
     assert (outcome.done, outcome.message) == (False, "The system refuses: File name too long.")
     assert copy.read_bytes() == b"x"
     assert not (tmp_path / QUARANTINE_NAME).exists()
+
+
+# What changes after the plan, or during the move.
+
+
+def replace_by_a_link(path: Path) -> None:
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to("elsewhere")
+
+
+def link_to_the_kept_photo(path: Path) -> None:
+    path.unlink()
+    path.hardlink_to(path.with_name("1.jpg"))
+
+
+KEPT_CHANGED = "The kept photo has changed or can no longer be read."
+CHANGES: list[tuple[str, Callable[[Path], object], str]] = [
+    ("2.jpg", lambda path: path.write_bytes(b"y"), "It has changed since it was compared."),
+    ("2.jpg", lambda path: path.write_bytes(b""), "It has changed since it was compared."),
+    ("2.jpg", replace_by_a_link, "It is no longer a regular file."),
+    ("2.jpg", link_to_the_kept_photo, "It is the kept photo itself under another name."),
+    ("2.nef", replace_by_a_link, "It is no longer a regular file."),
+    ("2.jpg", os.unlink, "The system refuses: No such file or directory."),
+    ("1.jpg", os.unlink, KEPT_CHANGED),
+    ("1.jpg", lambda path: path.write_bytes(b""), KEPT_CHANGED),
+    ("1.jpg", lambda path: path.write_bytes(b"y"), KEPT_CHANGED),
+    *(
+        (name, change, f"The {kind} beside it is damaged, or differs from that of the kept photo.")
+        for kind, both in (("RAW file", ("1.nef", "2.nef")), ("sidecar", ("1.xmp", "2.xmp")))
+        for name in both
+        for change in (lambda path: path.write_bytes(b"longer"), lambda path: path.write_bytes(b"war"))
+    ),
+    ("1.nef", os.unlink, "The RAW file beside it is damaged, or differs from that of the kept photo."),
+    ("1.xmp", os.unlink, "The sidecar beside it is damaged, or differs from that of the kept photo."),
+]
+
+
+@pytest.mark.parametrize(("name", "change", "sentence"), CHANGES)
+def test_what_changes_after_the_plan_stays_and_says_why(
+    root: Path, journal: Journal, name: str, change: Callable[[Path], object], sentence: str
+) -> None:
+    """The sidecars are empty: one that is gone is no copy of them."""
+    for number in (1, 2):
+        write(root / f"{number}.nef", b"raw")
+        write(root / f"{number}.xmp", b"")
+    plan, _ = planned_copies(root)
+    assert len(plan.moves) == 1
+    change(root / name)
+    before = files(root)
+    (outcome,) = apply(plan, journal)
+    assert (outcome.done, outcome.message) == (False, sentence)
+    assert files(root) == before
+    assert journal.entries(IN_QUARANTINE) == []
+
+
+@pytest.mark.parametrize("name", ["2.jpg", "2.nef"])
+@pytest.mark.parametrize("data", [b"longer", b"y"])
+def test_a_file_that_is_written_to_during_the_move_comes_back(
+    root: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch, name: str, data: bytes
+) -> None:
+    for number in (1, 2):
+        write(root / f"{number}.nef", b"z")
+    plan, _ = planned_copies(root)
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            os, "rename",
+            then(os.rename, lambda old, new: Path(new).write_bytes(data) if os.path.basename(old) == name else None),
+        )  # fmt: skip
+        (outcome,) = apply(plan, journal)
+    assert (outcome.done, outcome.message) == (False, "It changed during the move, and is back.")
+    assert (root / name).read_bytes() == data
+    assert sorted(os.listdir(root)) == ["1.jpg", "1.nef", "2.jpg", "2.nef"]
+    assert len(journal.entries((State.ABANDONED,))) == 1
+
+
+def test_what_a_program_saves_in_the_moment_of_the_move_is_not_lost(
+    tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Editors write a new file and rename it onto the old name: also between two of our own steps."""
+    plan, (_, copy) = planned_copies(tmp_path / "r")
+    saves = iter([write(tmp_path / "new", b"edited")])
+
+    def after_a_save(call: Callable[..., None]) -> Callable[..., None]:
+        def step(*paths: str) -> None:
+            for new in saves:
+                os.replace(new, copy)
+            call(*paths)
+
+        return step
+
+    for name in ("unlink", "rename"):
+        monkeypatch.setattr(os, name, after_a_save(getattr(os, name)))
+    (outcome,) = apply(plan, journal)
+    assert (outcome.done, copy.read_bytes()) == (False, b"edited")
+
+
+def append(kept: Path) -> Path:
+    kept.write_bytes(b"xy")
+    return kept
+
+
+def replace(kept: Path) -> Path:
+    os.replace(write(kept.with_name("new"), b"y"), kept)
+    return kept
+
+
+@pytest.mark.parametrize("hard_link", [False, True])
+@pytest.mark.parametrize(
+    "change",
+    [
+        os.unlink,
+        lambda kept: kept.write_bytes(b"y"),
+        # Times can be set back.
+        lambda kept: os.utime(append(kept), ns=(0, TIME_NS)),
+        lambda kept: os.utime(replace(kept), ns=(0, TIME_NS)),
+    ],
+)
+def test_a_kept_photo_that_changes_during_the_move_brings_the_copy_back(
+    root: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], object], hard_link: bool
+) -> None:
+    """As a search with another store does that keeps the copy, and moves what this one keeps."""
+    found, (kept, copy) = copies(root)
+    plan = planned(found, [root], hard_link=hard_link)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", then(os.rename, lambda *_: change(kept)))
+        (outcome,) = apply(plan, journal)
+    said = "The kept photo disappeared or changed during the move, so this one is back."
+    assert (outcome.done, outcome.message) == (False, said)
+    assert copy.read_bytes() == b"x"
+    assert journal.entries(IN_QUARANTINE) == []
+    assert not (root / QUARANTINE_NAME).exists()

@@ -16,13 +16,23 @@ from clip_client.dedup.actions.apply import apply, undo
 from clip_client.dedup.actions.purge import purge
 from clip_client.dedup.store.journal import IN_QUARANTINE, State
 from clip_client.dedup.types import QUARANTINE_NAME
-from tests.fixtures.albums import album, member, opened, planned, report, snapshot, without_access, write
+from tests.fixtures.albums import (
+    carry_out,
+    member,
+    opened,
+    planned,
+    refusing,
+    report,
+    snapshot,
+    take_back,
+    without_access,
+    write,
+)
 from tests.fixtures.crashes import IN_MEMORY, contents, fork_and_kill
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from clip_client.dedup.actions.plan import Plan
+    from clip_client.dedup import DuplicateReport
+    from tests.fixtures.crashes import Kills
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are killed by way of fork"),
@@ -31,139 +41,81 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(dir=IN_MEMORY) as name:
-        yield Path(name)
+def few_copies(root: Path) -> DuplicateReport:
+    """Two copies of a photo, of which one has a companion: the fewest files for which each step differs."""
+    for name in ("kept.cr2", "1.cr2"):
+        write(root / "deep" / name, b"raw")
+    paths = [write(root / name, b"x", 10**18) for name in ("deep/kept.jpg", "deep/1.jpg", "2.jpg")]
+    return report(tuple(map(member, paths)))
 
 
-@pytest.mark.parametrize("hard_link", [False, True])
-def test_a_kill_between_any_two_steps_loses_nothing(folder: Path, hard_link: bool) -> None:
-    """Kill ``apply``, then kill the ``undo`` that follows, at every step each; then undo in peace."""
-    step, killed = 0, True
-    while killed:
-        root, store = folder / f"{step}" / "root", folder / f"{step}" / "journal.sqlite"
-        groups = album(root)
-        before = snapshot(root)
-        plan = planned(groups, [root], hard_link=hard_link)
+@pytest.mark.parametrize("hard_link", [False, True, None])
+def test_a_kill_between_any_two_steps_loses_nothing(
+    kills: Kills, monkeypatch: pytest.MonkeyPatch, hard_link: bool | None
+) -> None:
+    """Kill ``apply``, then kill the ``undo`` that follows, at every step each; then undo in peace.
 
-        def act(store: Path = store, plan: Plan = plan) -> None:
-            with opened(store) as journal:
-                apply(plan, journal)
-
-        def take_back(store: Path = store) -> None:
-            with opened(store) as journal:
-                undo(journal)
-
-        killed = fork_and_kill(act, before_step=step)
-        assert contents(root) == {data for data, _, _ in before.values()}
+    With None on a file system without hard links, such as exFAT and many network shares.
+    """
+    if hard_link is None:
+        monkeypatch.setattr(os, "link", refusing(os.link, OSError(errno.EPERM, os.strerror(errno.EPERM))))
+    for folder in kills.every(1 if hard_link is False else 2):
+        root, journal = folder / "root", folder / "journal.sqlite"
+        (group,) = few_copies(root).groups
+        before, photos = snapshot(root), contents(root)
+        kills.kill(carry_out, planned(report(group.members), [root], hard_link=bool(hard_link)), journal)
+        assert contents(root) == photos
         moved = [name for name in before if not (root / name).exists()]
-        for group in groups.groups:
-            assert Path(group.keep).exists()
+        assert Path(group.keep).exists()
         # A second crash, in the recovery or in the undo itself.
-        fork_and_kill(take_back, before_step=step % 41)
-        assert contents(root) == {data for data, _, _ in before.values()}
-        take_back()
+        fork_and_kill(take_back, journal, before_step=kills.step % 29)
+        assert contents(root) == photos
+        take_back(journal)
         after = snapshot(root)
-        assert without_access(after) == without_access(before), f"killed before step {step}"
-        assert [after[name] for name in moved] == [before[name] for name in moved], f"killed before step {step}"
-        assert not (root / QUARANTINE_NAME).exists(), f"killed before step {step}"
-        step += 1
-    assert step > 40
+        assert without_access(after) == without_access(before), f"killed before step {kills.step}"
+        assert [after[name] for name in moved] == [before[name] for name in moved], f"killed before step {kills.step}"
+        assert not (root / QUARANTINE_NAME).exists(), f"killed before step {kills.step}"
+    assert kills.step > 40
 
 
-def test_a_kill_during_undo_without_hard_links_loses_nothing(folder: Path) -> None:
-    """On exFAT and many network shares. A file that takes the name meanwhile stays, too."""
-
-    def refuse(source: str, target: str) -> None:
-        raise OSError(errno.EPERM, os.strerror(errno.EPERM), source, None, target)
-
-    step, killed = 0, True
-    while killed:
-        root, store = folder / f"{step}" / "root", folder / f"{step}" / "journal.sqlite"
-        for number in range(2):
-            write(root / "deep" / f"{number}.nef", b"raw")
-        kept, copy = (write(root / "deep" / f"{number}.jpg", b"x") for number in range(2))
-        before = snapshot(root)
-        with opened(store) as journal:
-            apply(planned(report((member(kept), member(copy))), [root]), journal)
-        assert not copy.exists()
-
-        def take_back(store: Path = store) -> None:
-            os.link = refuse  # type: ignore[assignment]  # the child never gives it back
-            with opened(store) as journal:
-                undo(journal)
-
-        killed = fork_and_kill(take_back, before_step=step)
-        assert contents(root) == {data for data, _, _ in before.values()}
-        taken = step % 2 and not copy.exists()
-        if taken:
-            write(copy, b"new")
-        fork_and_kill(take_back, before_step=10**6)
-        if taken:
-            assert copy.read_bytes() == b"new"
-            copy.unlink()
-            fork_and_kill(take_back, before_step=10**6)
-        assert without_access(snapshot(root)) == without_access(before), f"killed before step {step}"
-        assert not (root / QUARANTINE_NAME).exists(), f"killed before step {step}"
-        step += 1
-    assert step > 15
-
-
-def test_a_purge_after_a_kill_during_undo_parts_no_photo_from_its_companions(folder: Path) -> None:
+def test_a_purge_after_a_kill_during_undo_parts_no_photo_from_its_companions(kills: Kills) -> None:
     """The journal says that files are coming back before the first of them does, so purge completes that first."""
-    step, killed = 0, True
-    while killed:
-        root, store = folder / f"{step}" / "root", folder / f"{step}" / "journal.sqlite"
+    for folder in kills.every(1):
+        root, store = folder / "root", folder / "journal.sqlite"
         for number in range(2):
             write(root / f"{number}.nef", b"raw")
             write(root / f"{number}.xmp", b"<x/>")
         kept, copy = (write(root / f"{number}.jpg", b"x") for number in range(2))
-        with opened(store) as journal:
-            apply(planned(report((member(kept), member(copy))), [root]), journal)
-
-        def take_back(store: Path = store) -> None:
-            with opened(store) as journal:
-                undo(journal)
-
-        killed = fork_and_kill(take_back, before_step=step)
+        carry_out(planned(report((member(kept), member(copy))), [root]), store)
+        kills.kill(take_back, store)
         with opened(store) as journal:
             purge(journal, trash=os.unlink)
         left = {path.name for path in root.glob("1.*")}
-        assert left in (set(), {"1.jpg", "1.nef", "1.xmp"}), f"killed before step {step}"
-        step += 1
-    assert step > 15
+        assert left in (set(), {"1.jpg", "1.nef", "1.xmp"}), f"killed before step {kills.step}"
+    assert kills.step > 15
+
+
+def purge_into(trash: Path, store: Path) -> None:
+    with opened(store) as journal:
+        purge(journal, trash=lambda path: os.rename(path, trash / os.path.basename(path)))
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_a_kill_during_purge_keeps_what_is_not_in_the_trash(folder: Path, again: bool) -> None:
-    step, killed = 0, True
-    while killed:
-        root, store = folder / f"{step}" / "root", folder / f"{step}" / "journal.sqlite"
-        trash = folder / f"{step}" / "trash"
+def test_a_kill_during_purge_keeps_what_is_not_in_the_trash(kills: Kills, again: bool) -> None:
+    for folder in kills.every(1):
+        root, store, trash = folder / "root", folder / "journal.sqlite", folder / "trash"
         trash.mkdir(parents=True)
-        groups = album(root)
-        before = snapshot(root)
+        carry_out(planned(few_copies(root), [root]), store)
+        files = len(snapshot(root))
+        kills.kill(purge_into, trash, store)
+        if again:
+            purge_into(trash, store)
+        else:
+            take_back(store)
         with opened(store) as journal:
-            apply(planned(groups, [root]), journal)
-
-        def into_trash(path: str, trash: Path = trash) -> None:
-            os.rename(path, trash / os.path.basename(path))
-
-        def act(store: Path = store, into: Callable[[str], None] = into_trash) -> None:
-            with opened(store) as journal:
-                purge(journal, trash=into)
-
-        killed = fork_and_kill(act, before_step=step)
-        with opened(store) as journal:
-            if again:
-                purge(journal, trash=into_trash)
-            else:
-                undo(journal)
             assert journal.entries((State.MOVED,)) == []
-        assert not (root / QUARANTINE_NAME).exists(), f"killed before step {step}"
-        assert contents(root) | contents(trash) == {data for data, _, _ in before.values()}
-        step += 1
+        assert not (root / QUARANTINE_NAME).exists(), f"killed before step {kills.step}"
+        assert len(snapshot(root)) + len(snapshot(trash)) == files
 
 
 steps = st.lists(
@@ -192,34 +144,40 @@ def test_nothing_is_ever_lost_but_by_the_person(steps: list[tuple[str, int, int 
         for number in range(6):
             write(root / f"{number % 2}" / f"{number}.jpg", str(number % 2).encode())
         for action, which, crash in steps:
-            act = lambda action=action, which=which: _step(action, which, root, store, trash)  # noqa: E731
-            fork_and_kill(act, before_step=10**6 if crash is None or action in ("edit", "delete", "add") else crash)
+            if action in ("edit", "delete", "add"):
+                meddle(action, which, root)
+            else:
+                fork_and_kill(act, action, which, root, store, trash, before_step=10**6 if crash is None else crash)
             shown = {data for name, (data, _, _) in snapshot(root).items() if QUARANTINE_NAME not in name}
             assert {b"0", b"1"} <= shown
             assert outside.read_bytes() == b"0"
-        with opened(store) as journal:
-            undo(journal)
+        take_back(store)
         hidden = [name for name in snapshot(root) if QUARANTINE_NAME in name]
         with opened(store) as journal:
             known = {file.quarantined for entry in journal.entries((State.MOVED,)) for file in entry.files}
         assert {str(root / name) for name in hidden} <= known
 
 
-def _step(action: str, which: int, root: Path, store: Path, trash: Path) -> None:
+def groups_in(root: Path) -> list[list[Path]]:
     present = sorted(path for path in root.rglob("*.jpg") if QUARANTINE_NAME not in str(path))
-    groups = [[path for path in present if path.read_bytes() == data] for data in (b"0", b"1")]
-    if action in ("edit", "delete", "add"):
-        # The person, too, leaves one of each: otherwise there would be nothing to hold the program to.
-        of_kind, new = groups[which % 2], root / "0" / f"{which}.jpg"
-        if action == "add" and not new.exists():
-            write(new, b"0" if which % 2 else b"1")
-        elif action != "add" and len(of_kind) > 1:
-            of_kind[0].unlink()
-            if action == "edit":  # as editors do: in place it would change every hard link of the file
-                write(of_kind[0], b"edited %d" % which)
-        return
+    return [[path for path in present if path.read_bytes() == data] for data in (b"0", b"1")]
+
+
+def meddle(action: str, which: int, root: Path) -> None:
+    """Do what a person may do, who leaves one of each photo: else there would be nothing to hold the program to."""
+    of_kind, new = groups_in(root)[which % 2], root / "0" / f"{which}.jpg"
+    if action == "add" and not new.exists():
+        write(new, b"0" if which % 2 else b"1")
+    elif action != "add" and len(of_kind) > 1:
+        of_kind[0].unlink()
+        if action == "edit":  # as editors do: in place it would change every hard link of the file
+            write(of_kind[0], b"edited %d" % which)
+
+
+def act(action: str, which: int, root: Path, store: Path, trash: Path) -> None:
     with opened(store) as journal:
         if action == "apply":
+            groups = groups_in(root)
             turned = [files[which % len(files) :] + files[: which % len(files)] for files in groups if len(files) > 1]
             found = report(*(tuple(map(member, files)) for files in turned))
             apply(planned(found, [root], hard_link=bool(which % 2)), journal)

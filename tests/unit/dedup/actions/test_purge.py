@@ -6,6 +6,8 @@ import errno
 import os
 import shlex
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -13,14 +15,12 @@ from typing import TYPE_CHECKING
 import pytest
 from PIL import Image
 
-from clip_client.cli.main import main
-from clip_client.dedup import Store
 from clip_client.dedup.actions.apply import apply, undo
 from clip_client.dedup.actions.purge import purge, suspects
 from clip_client.dedup.compare.proofs import prove_again
 from clip_client.dedup.store.journal import IN_QUARANTINE, PROOF, Journal, State
-from clip_client.dedup.types import EDITED, EXACT, RE_ENCODED, SAME_PIXELS, SIMILAR
-from tests.fixtures.albums import member, opened, planned, report, snapshot, without_access, write
+from clip_client.dedup.types import EDITED, EXACT, QUARANTINE_NAME, RE_ENCODED, SAME_PIXELS, SIMILAR
+from tests.fixtures.albums import album, carry_out, files, member, planned, report, write
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -42,33 +42,36 @@ def made_by_an_earlier_version(journal_file: Path) -> None:
         connection.execute("UPDATE units SET tier = '', proof = 0")
 
 
-@pytest.fixture
-def journal_file(tmp_path: Path) -> Path:
-    return tmp_path / "journal.sqlite"
-
-
-def none_is_proved(_kept: str, _moved: str) -> str:
-    return ""
+@pytest.mark.skipif(sys.platform != "linux", reason="the trash of other systems cannot be moved aside")
+def test_purge_reaches_the_real_trash(root: Path, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+    carry_out(planned(album(root), [root]), store / "journal.sqlite")
+    environment = {**os.environ, "HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path / "data")}
+    command = [sys.executable, "-m", "clip_client.cli.main", "purge", "--yes", "--store", str(store)]
+    ended = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    assert "3 photos in the system's trash" in ended.stdout
+    trashed = {path.name for path in (tmp_path / "data" / "Trash" / "files").iterdir()}
+    assert trashed == {"2.jpg", "2.cr2", "2.jpg.xmp", "3.jpg", "copy.jpg"}
+    assert not (root / QUARANTINE_NAME).exists()
 
 
 @pytest.mark.parametrize(
-    ("error", "reason"),
+    ("refused", "error", "reason"),
     [
-        (PermissionError(errno.EACCES, "Permission denied", "path"), "Permission denied"),
-        (OSError("there is no trash on this disk"), "there is no trash on this disk"),  # as send2trash says it
+        ("1.jpg", PermissionError(errno.EACCES, "Permission denied", "path"), "Permission denied"),
+        ("2.jpg", OSError("there is no trash on this disk"), "there is no trash on this disk"),  # as send2trash says it
+        ("2.cr2", OSError("there is no trash on this disk"), "there is no trash on this disk"),
     ],
 )
-@pytest.mark.parametrize("refused", ["1.jpg", "2.jpg", "2.cr2"])
 def test_what_the_trash_refuses_comes_back(
-    tmp_path: Path, journal: Journal, error: OSError, reason: str, refused: str
+    root: Path, tmp_path: Path, journal: Journal, refused: str, error: OSError, reason: str
 ) -> None:
     """Also if it takes the photo, and refuses only what belongs to it."""
-    root = tmp_path / "root"
-    kept = write(root / "0.jpg", b"x")
-    copies = [write(root / name, b"x") for name in ("1.jpg", "2.jpg")]
+    kept, *copies = (write(root / name, b"x") for name in ("0.jpg", "1.jpg", "2.jpg"))
     for name in ("0.cr2", "2.cr2"):
         write(root / name, b"raw")
-    before = snapshot(root)
+    before = files(root)
     move(journal, kept, *copies)
     trashed: dict[str, str] = {}
 
@@ -80,19 +83,17 @@ def test_what_the_trash_refuses_comes_back(
 
     outcomes = purge(journal, trash=trash)
     stays = root / f"{refused[0]}.jpg"
-    assert [outcome.path for outcome in outcomes] == list(map(str, copies))
-    assert [outcome.done for outcome in outcomes] == [path != stays for path in copies]
-    assert {outcome.message for outcome in outcomes} == {
-        "In the system's trash.",
-        f"The system's trash refuses it: {reason}.",
-    }
+    assert [(outcome.path, outcome.message) for outcome in outcomes] == [
+        (str(path), f"The system's trash refuses it: {reason}." if path == stays else "In the system's trash.")
+        for path in copies
+    ]
     assert [entry.files[0].original for entry in journal.entries((State.MOVED,))] == [str(stays)]
     for name, path in trashed.items():
         os.renames(tmp_path / name, path)  # as the trash does that puts something back
     for entry in journal.entries((State.PURGED,)):
         journal.set_state(entry, State.MOVED)
     assert [outcome.message for outcome in undo(journal)] == ["Restored."] * 2
-    assert without_access(snapshot(root)) == without_access(before)
+    assert files(root) == before
 
 
 def test_purge_of_one_run_leaves_the_others_and_tells_how_far_it_is(tmp_path: Path, journal: Journal) -> None:
@@ -108,9 +109,8 @@ def test_purge_of_one_run_leaves_the_others_and_tells_how_far_it_is(tmp_path: Pa
 
 @pytest.mark.parametrize("name", ["2.jpg", "2.nef", "2.xmp"])
 @pytest.mark.parametrize("data", [b"", b"x"])
-def test_a_changed_time_alone_does_not_keep_a_photo(tmp_path: Path, journal: Journal, name: str, data: bytes) -> None:
+def test_a_changed_time_alone_does_not_keep_a_photo(root: Path, journal: Journal, name: str, data: bytes) -> None:
     """Times on FAT shift with daylight saving. What counts are the bytes; an empty file has none."""
-    root = tmp_path / "r"
     kept, copy = write(root / "1.jpg", b"photo"), write(root / "2.jpg", b"photo")
     for stem in "12":
         write(root / f"{stem}.nef", b"raw" if name == "2.jpg" else data)
@@ -123,8 +123,8 @@ def test_a_changed_time_alone_does_not_keep_a_photo(tmp_path: Path, journal: Jou
 
 
 @pytest.mark.parametrize("change", [b"other", b"longer", b""])
-def test_other_bytes_keep_a_photo_whatever_their_time(tmp_path: Path, journal: Journal, change: bytes) -> None:
-    kept, copy = write(tmp_path / "r" / "1.jpg", b"bytes"), write(tmp_path / "r" / "2.jpg", b"bytes")
+def test_other_bytes_keep_a_photo_whatever_their_time(root: Path, journal: Journal, change: bytes) -> None:
+    kept, copy = write(root / "1.jpg", b"bytes"), write(root / "2.jpg", b"bytes")
     move(journal, kept, copy)
     (entry,) = journal.entries(IN_QUARANTINE)
     (file,) = entry.files
@@ -152,9 +152,9 @@ def test_only_the_photo_that_was_kept_instead_counts(tmp_path: Path, journal: Jo
     )
 
 
-def test_a_kept_photo_that_was_edited_and_then_moved_keeps_its_copies(tmp_path: Path, journal: Journal) -> None:
+def test_a_kept_photo_that_was_edited_and_then_moved_keeps_its_copies(root: Path, journal: Journal) -> None:
     """What stays instead of it holds other bytes."""
-    last, kept, copy = (write(tmp_path / "r" / name, b"x") for name in ("0.jpg", "1.jpg", "2.jpg"))
+    last, kept, copy = (write(root / name, b"x") for name in ("0.jpg", "1.jpg", "2.jpg"))
     move(journal, kept, copy)
     for path in (kept, last):
         write(path, b"edited")
@@ -163,9 +163,9 @@ def test_a_kept_photo_that_was_edited_and_then_moved_keeps_its_copies(tmp_path: 
     assert outcomes == {"1.jpg": True, "2.jpg": False}
 
 
-def test_photos_that_were_kept_for_each_other_in_a_circle_stay(tmp_path: Path, journal: Journal) -> None:
+def test_photos_that_were_kept_for_each_other_in_a_circle_stay(root: Path, journal: Journal) -> None:
     """A person has put copies back where they were, let them move again, and deleted the last one."""
-    photos = [write(tmp_path / "r" / f"{number}.jpg", b"x") for number in range(3)]
+    photos = [write(root / f"{number}.jpg", b"x") for number in range(3)]
     for kept, copy in ((1, 0), (2, 1), (0, 2)):
         write(photos[kept], b"x")
         move(journal, photos[kept], photos[copy])
@@ -175,18 +175,27 @@ def test_photos_that_were_kept_for_each_other_in_a_circle_stay(tmp_path: Path, j
     assert [outcome.done for outcome in purge(journal, trash=os.unlink)] == [True] * 3
 
 
-@pytest.mark.parametrize("tier", [SIMILAR, EXACT, SAME_PIXELS, RE_ENCODED, EDITED])
+@pytest.mark.parametrize(
+    ("tier", "is_chosen", "is_proved"),
+    [
+        (EXACT, False, True),
+        (SAME_PIXELS, False, True),
+        (RE_ENCODED, False, True),
+        (RE_ENCODED, True, False),  # a person kept a small copy instead of the photo itself
+        (EDITED, False, True),
+        (SIMILAR, False, False),
+    ],
+)
 def test_only_a_proved_move_makes_another_photo_stand_for_the_kept_one(
-    tmp_path: Path, journal: Journal, tier: str
+    tmp_path: Path, journal: Journal, tier: str, is_chosen: bool, is_proved: bool
 ) -> None:
     """A moves as an exact copy of B, and then B moves for C: of the picture of A, C may show nothing."""
     a, b, c = (write(tmp_path / f"it's {name}.jpg", data) for name, data in (("A", b"x"), ("B", b"x"), ("C", b"y")))
     if tier == EXACT:
         write(c, b"x")
     move(journal, b, a)
-    move(journal, c, b, tier=tier)
+    move(journal, c, b, tier=tier, chosen={str(b)} if is_chosen else ())
     outcomes = purge(journal, trash=os.unlink)
-    is_proved = tier != SIMILAR
     assert [outcome.done for outcome in outcomes] == [is_proved, True]
     if not is_proved:
         assert outcomes[0].message == (
@@ -199,14 +208,6 @@ def test_only_a_proved_move_makes_another_photo_stand_for_the_kept_one(
         assert a.read_bytes() == b"x"
 
 
-def test_what_a_person_chose_proves_nothing_about_other_photos(tmp_path: Path, journal: Journal) -> None:
-    """A is a copy of B. Then a person keeps a small copy of B instead, which is re-encoded, too."""
-    a, b, small = (write(tmp_path / f"{name}.jpg", data) for name, data in (("A", b"x"), ("B", b"x"), ("C", b"y")))
-    move(journal, b, a)
-    move(journal, small, b, tier=RE_ENCODED, chosen={str(b)})
-    assert [outcome.done for outcome in purge(journal, trash=os.unlink)] == [False, True]
-
-
 def test_a_chain_is_proved_only_if_each_of_its_moves_is(tmp_path: Path, journal: Journal) -> None:
     photos = [write(tmp_path / f"{number}.jpg", b"%d" % number) for number in range(5)]
     tiers = (SAME_PIXELS, SIMILAR, EDITED, RE_ENCODED)
@@ -217,7 +218,7 @@ def test_a_chain_is_proved_only_if_each_of_its_moves_is(tmp_path: Path, journal:
 
 
 @pytest.mark.parametrize("how", ["kept", "chain"])
-def test_what_an_earlier_version_moved_is_proved_again(tmp_path: Path, journal_file: Path, how: str) -> None:
+def test_what_an_earlier_version_moved_is_proved_again(tmp_path: Path, journal: Journal, how: str) -> None:
     """Each photo by itself: not by the earlier version, and not by the photo that was kept in between."""
     photos = [write(tmp_path / "r" / f"{number}.jpg", b"%d" % number) for number in range(4)]
     asked: list[tuple[str, str]] = []
@@ -226,54 +227,51 @@ def test_what_an_earlier_version_moved_is_proved_again(tmp_path: Path, journal_f
         asked.append((os.path.basename(kept), os.path.basename(moved)))
         return RE_ENCODED if asked[-1][1] == "1.jpg" else ""
 
-    with opened(journal_file) as journal:
-        move(journal, *photos[:3], tier=RE_ENCODED)
-        exact = write(tmp_path / "r" / "exact.jpg", b"0")
-        move(journal, photos[0], exact)
-        if how == "chain":
-            move(journal, photos[3], photos[0], tier=RE_ENCODED)
-        made_by_an_earlier_version(journal_file)
-        kept = photos[3 if how == "chain" else 0]
-        assert [entry.files[0].original for entry in suspects(journal, prove=none_is_proved)] == [
-            str(one) for one in (photos[1], photos[2], *([exact, photos[0]] if how == "chain" else []))
-        ]
-        outcomes = {os.path.basename(one.path): one for one in purge(journal, prove=prove, trash=os.unlink)}
-        assert (kept.name, "1.jpg") in asked
-        assert {name: one.done for name, one in outcomes.items() if name in ("1.jpg", "2.jpg")} == {
-            "1.jpg": True,
-            "2.jpg": False,
-        }
-        why = (
-            f"The photo that was kept instead, {photos[0]}, was moved itself for"
-            if how == "chain"
-            else "An earlier version moved it for"
-        )
-        assert outcomes["2.jpg"].message.startswith(f"{why} {kept}, which is not proved to show all of it; restore it")
-        # The same bytes prove themselves, as long as the file is there.
-        assert outcomes["exact.jpg"].done == (how == "kept")
+    move(journal, *photos[:3], tier=RE_ENCODED)
+    exact = write(tmp_path / "r" / "exact.jpg", b"0")
+    move(journal, photos[0], exact)
+    if how == "chain":
+        move(journal, photos[3], photos[0], tier=RE_ENCODED)
+    made_by_an_earlier_version(tmp_path / "journal.sqlite")
+    kept = photos[3 if how == "chain" else 0]
+    assert [entry.files[0].original for entry in suspects(journal, prove=lambda _kept, _moved: "")] == [
+        str(one) for one in (photos[1], photos[2], *([exact, photos[0]] if how == "chain" else []))
+    ]
+    outcomes = {os.path.basename(one.path): one for one in purge(journal, prove=prove, trash=os.unlink)}
+    assert (kept.name, "1.jpg") in asked
+    assert {name: one.done for name, one in outcomes.items() if name in ("1.jpg", "2.jpg")} == {
+        "1.jpg": True,
+        "2.jpg": False,
+    }
+    why = (
+        f"The photo that was kept instead, {photos[0]}, was moved itself for"
+        if how == "chain"
+        else "An earlier version moved it for"
+    )
+    assert outcomes["2.jpg"].message.startswith(f"{why} {kept}, which is not proved to show all of it; restore it")
+    # The same bytes prove themselves, as long as the file is there.
+    assert outcomes["exact.jpg"].done == (how == "kept")
 
 
-def test_a_proof_is_recorded_once(tmp_path: Path, journal_file: Path) -> None:
+def test_a_proof_is_recorded_once(tmp_path: Path, journal: Journal) -> None:
     kept, copy = (write(tmp_path / "r" / f"{number}.jpg", b"%d" % number) for number in range(2))
-    with opened(journal_file) as journal:
-        move(journal, kept, copy, tier=RE_ENCODED)
-        made_by_an_earlier_version(journal_file)
-        assert suspects(journal, prove=lambda _kept, _moved: EDITED) == []
-        (entry,) = journal.entries((State.MOVED,))
-        assert (entry.tier, entry.proof) == (EDITED, PROOF)
-        assert [outcome.done for outcome in purge(journal, trash=os.unlink)] == [True]
+    move(journal, kept, copy, tier=RE_ENCODED)
+    made_by_an_earlier_version(tmp_path / "journal.sqlite")
+    assert suspects(journal, prove=lambda _kept, _moved: EDITED) == []
+    (entry,) = journal.entries((State.MOVED,))
+    assert (entry.tier, entry.proof) == (EDITED, PROOF)
+    assert [outcome.done for outcome in purge(journal, trash=os.unlink)] == [True]
 
 
-def test_purge_of_nothing_purges_nothing(tmp_path: Path, journal: Journal) -> None:
+def test_purge_of_nothing_purges_nothing(root: Path, journal: Journal) -> None:
     """Such as what a person agreed to while the quarantine was empty."""
-    move(journal, *(write(tmp_path / "r" / f"{number}.jpg", b"x") for number in range(3)))
+    move(journal, *(write(root / f"{number}.jpg", b"x") for number in range(3)))
     assert purge(journal, only=(), trash=os.unlink) == ()
     (entry, _) = journal.entries((State.MOVED,))
     assert os.path.exists(entry.files[0].quarantined)
 
 
-def test_the_raw_file_of_the_kept_photo_is_found_by_kind_and_bytes(tmp_path: Path, journal: Journal) -> None:
-    root = tmp_path / "r"
+def test_the_raw_file_of_the_kept_photo_is_found_by_kind_and_bytes(root: Path, journal: Journal) -> None:
     kept, copy = write(root / "1.jpg", b"x"), write(root / "2.jpg", b"x")
     raw, _ = write(root / "1.nef", b"raw"), write(root / "2.nef", b"raw")
     move(journal, kept, copy)
@@ -288,76 +286,21 @@ def test_the_raw_file_of_the_kept_photo_is_found_by_kind_and_bytes(tmp_path: Pat
     assert [outcome.done for outcome in purge(journal, trash=os.unlink)] == [True]
 
 
-# The files themselves, as the commands prove them again.
-
-COPIES = ("same bytes.png", "same pixels.bmp", "another pixel.bmp")
-
-
-@pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    """A picture, and three files that were moved as copies of it, of which the last is none."""
-    folder = tmp_path / "photos"
-    folder.mkdir()
+def test_bytes_and_pixels_prove_a_copy_and_files_without_them_nothing(tmp_path: Path) -> None:
     picture = Image.linear_gradient("L").resize((64, 48)).convert("RGB")
-    picture.save(folder / "kept.png")
-    (folder / COPIES[0]).write_bytes((folder / "kept.png").read_bytes())
-    picture.save(folder / COPIES[1])
+    picture.save(tmp_path / "kept.png")
+    write(tmp_path / "same bytes.png", (tmp_path / "kept.png").read_bytes())
+    picture.save(tmp_path / "same pixels.bmp")
     picture.putpixel((40, 20), (255, 0, 0))
-    picture.save(folder / COPIES[2])
-    return folder
-
-
-def moved(photos: Path, store: Path, *, is_earlier: bool = True, tier: str = RE_ENCODED) -> None:
-    with Store(store) as opened:
-        plan = planned(report(tuple(member(photos / name) for name in ("kept.png", *COPIES))), [photos])
-        apply(replace(plan, moves=tuple(replace(move, tier=tier) for move in plan.moves)), opened.journal)
-    if is_earlier:
-        made_by_an_earlier_version(store / "journal.sqlite")
-
-
-def test_purge_keeps_what_is_not_proved_and_undo_brings_it_back(
-    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    where = ["--store", str(tmp_path / "store")]
-    moved(photos, tmp_path / "store")
-    assert main(["undo", "--suspects", "--list", *where]) == 0
-    _, _, line = capsys.readouterr().out.splitlines()
-    assert str(photos / COPIES[2]) in line
-    sent: list[str] = []
-    monkeypatch.setattr("send2trash.send2trash", sent.append)
-    assert main(["purge", "--yes", *where]) == 1
-    assert [path.rpartition("/")[2] for path in sent] == list(COPIES[:2])
-    said = capsys.readouterr()
-    assert said.out.splitlines()[-1] == "2 photos in the system's trash"
-    assert said.err.startswith(
-        f"not done: {photos / COPIES[2]}: An earlier version moved it for {photos / 'kept.png'}, "
-    )
-    assert "or all such photos with: clip-client undo --suspects" in said.err
-    assert main(["undo", "--suspects", *where]) == 0
-    assert (photos / COPIES[2]).exists()
-    assert main(["undo", "--suspects", *where]) == 0
-    assert capsys.readouterr().out.splitlines() == [
-        "1 photo restored",
-        "for each photo in the quarantine, a photo is left that is proved to show the same",
-    ]
-
-
-@pytest.mark.parametrize("tier", [RE_ENCODED, SIMILAR])
-def test_what_this_version_moved_is_as_a_person_asked_for_it(
-    photos: Path, tmp_path: Path, tier: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    where = ["--store", str(tmp_path / "store")]
-    moved(photos, tmp_path / "store", is_earlier=False, tier=tier)
-    monkeypatch.setattr("send2trash.send2trash", lambda _path: None)
-    assert main(["undo", "--suspects", *where]) == 0
-    assert main(["purge", "--yes", *where]) == 0
-
-
-def test_bytes_and_pixels_prove_a_copy_and_files_without_them_nothing(photos: Path) -> None:
-    kept, *copies = (str(photos / name) for name in ("kept.png", *COPIES))
-    assert [prove_again(kept, copy) for copy in copies] == [EXACT, SAME_PIXELS, ""]
+    picture.save(tmp_path / "another pixel.bmp")
     for name in ("text.jpg", "other.jpg", "empty.jpg"):
-        (photos / name).write_bytes(b"" if name == "empty.jpg" else name.encode())
-    for pair in (("text.jpg", "other.jpg"), ("empty.jpg", "empty.jpg"), ("gone.jpg", "kept.png")):
-        kept, copy = (str(photos / name) for name in pair)
-        assert prove_again(kept, copy) == ""
+        write(tmp_path / name, b"" if name == "empty.jpg" else name.encode())
+    proofs = {
+        ("kept.png", "same bytes.png"): EXACT,
+        ("kept.png", "same pixels.bmp"): SAME_PIXELS,
+        ("kept.png", "another pixel.bmp"): "",
+        ("text.jpg", "other.jpg"): "",
+        ("empty.jpg", "empty.jpg"): "",
+        ("gone.jpg", "kept.png"): "",
+    }
+    assert {pair: prove_again(*(str(tmp_path / name) for name in pair)) for pair in proofs} == proofs

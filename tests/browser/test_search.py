@@ -1,4 +1,4 @@
-"""The search by words in Chromium: the keyboard, a photo that is dropped, the way to a group and back, and axe."""
+"""The search by words in Chromium: on the pages of the review, and the page that ``search --report`` writes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.browser.conftest import PHONE, opened, violations
+from clip_client.dedup.features.preview import thumbnail
+from clip_client.search.page import write_page
+from clip_client.search.pictures import FoundPicture
+from tests.browser.conftest import PHONE, WIDE, violations
 from tests.fixtures.images.scenes import resized, scene
 from tests.fixtures.reviews import review_of
 
@@ -14,8 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Page
 
+    from tests.browser.conftest import OpenPage
     from tests.fixtures.reviews import Review
 
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
@@ -37,14 +41,6 @@ def review(folder: Path) -> Iterator[Review]:
         yield running
 
 
-@pytest.fixture
-def page(browser: Browser, review: Review) -> Iterator[Page]:
-    with opened(browser, review) as context:
-        page = context.new_page()
-        page.goto(f"{review.address}/")
-        yield page
-
-
 def test_a_person_searches_with_the_keyboard_and_enlarges_what_is_found(page: Page, folder: Path) -> None:
     page.keyboard.press("w")
     expect(page.get_by_role("heading", level=1)).to_have_text("Search by words")
@@ -62,16 +58,10 @@ def test_a_person_searches_with_the_keyboard_and_enlarges_what_is_found(page: Pa
     expect(viewer.get_by_role("heading")).not_to_have_text("scene 0.png")
     page.keyboard.press("Escape")
     expect(viewer).to_be_hidden()
-
-
-def test_a_result_leads_to_its_group_and_back(page: Page, folder: Path, review: Review) -> None:
-    page.goto(f"{review.address}/search?q={folder}/Pictures/scene 0.png")
     page.get_by_role("link", name="+1 copy of scene 0.png").click()
     expect(page.locator(".group[data-group='1']")).to_be_visible()
     page.keyboard.press("w")
     expect(page.locator(".name").first).to_have_text("scene 0.png")
-    page.get_by_role("link", name="Similar to scene 3.png").click()
-    expect(page.locator(".name").first).to_have_text("scene 3.png")
 
 
 def test_a_photo_is_dropped_onto_the_page(page: Page, folder: Path, review: Review) -> None:
@@ -101,3 +91,50 @@ def test_axe_finds_nothing_and_a_phone_needs_no_scrolling_sideways(page: Page, f
     assert violations(page) == []
     page.set_viewport_size(PHONE)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+# The page that ``search --report`` writes.
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    pictures = []
+    for number in range(3):
+        path = tmp_path / f"a & b {number}.png"
+        scene(number, (480, 360)).save(path)
+        facts = {"width": 480, "height": 360, "taken_ms": 0, "camera": "Canon <EOS>"} if number else {}
+        copies = (str(tmp_path / "a copy.png"),) if number == 1 else ()
+        pictures.append(FoundPicture(path=str(path), score=0.3 - number / 10, facts=facts, copies=copies))
+    pictures.append(FoundPicture(path=str(tmp_path / "gone.png"), score=0.0))
+    about = {
+        "query": "a <dog>", "compared": 4, "model": "m/trained@00000000", "is_random": False,
+        "nothing_clearly_matches": True,
+    }  # fmt: skip
+    page = tmp_path / "page.html"
+    with page.open("wb") as file:
+        write_page(about, pictures, file, thumbnail=thumbnail)
+    return page
+
+
+def test_results_are_shown_and_enlarged(open_page: OpenPage, written: Path) -> None:
+    with open_page(written) as page:
+        expect(page.get_by_role("heading", level=1)).to_have_text("a <dog>")
+        expect(page.get_by_text("Nothing clearly matches.")).to_be_visible()
+        expect(page.locator("figure img")).to_have_count(3)
+        expect(page.get_by_text("can no longer be opened")).to_be_visible()
+        page.locator("figure a.mat").first.click()
+        viewer = page.get_by_role("dialog")
+        expect(viewer.get_by_role("heading")).to_have_text("a & b 0.png")
+        expect(viewer.get_by_role("button", name="Compare with another")).to_be_visible()
+        page.keyboard.press("ArrowRight")
+        expect(viewer.get_by_role("heading")).to_have_text("a & b 1.png")
+        page.keyboard.press("Escape")
+
+
+def test_axe_finds_nothing_on_the_written_page_and_a_phone_can_show_it(open_page: OpenPage, written: Path) -> None:
+    with open_page(written, reduced_motion="reduce") as page:
+        page.locator(".group").evaluate("one => one.style.contentVisibility = 'visible'")
+        page.locator("details").evaluate_all("all => all.forEach(one => one.open = true)")
+        assert violations(page, sizes=(WIDE, PHONE)) == []
+        page.set_viewport_size(PHONE)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
