@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from clip_client import ClipClient, ProtocolMismatch, Unauthorized, Unavailable
+from clip_client import ClientConfig, ClipClient, ClipError, ProtocolMismatch, Unauthorized, Unavailable
 from clip_client.testing import FakeTriton, Reply
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+from tests.fixtures.fakes import InMemoryClient, images
 
 
 class OfTheFuture(FakeTriton):
@@ -19,41 +16,38 @@ class OfTheFuture(FakeTriton):
         return {"contract": 2}
 
 
-@asynccontextmanager
-async def servers(count: int) -> AsyncIterator[list[FakeTriton]]:
-    async with AsyncExitStack() as stack:
-        yield [await stack.enter_async_context(FakeTriton()) for _ in range(count)]
+def client_of(*servers: FakeTriton) -> InMemoryClient:
+    hosts = {f"server{number}": server for number, server in enumerate(servers)}
+    return InMemoryClient(hosts, config=ClientConfig(urls=tuple(hosts)))
 
 
 async def test_all_servers_work() -> None:
-    async with servers(3) as fakes:
-        for fake in fakes:
-            fake.answer_always(Reply(delay_s=0.01))
-        async with ClipClient([fake.url for fake in fakes]) as clip:
-            batch = await clip.embed(b"%d" % number for number in range(600))
-            assert batch.errors == {}
-            counts = [fake.images_embedded for fake in fakes]
-            assert sum(counts) == 600
-            assert min(counts) > 60
-            assert len(clip.stats().servers) == 3
-            assert (await clip.health()).ok
-            assert {step.server for step in (await clip.health()).steps} == {fake.url for fake in fakes}
+    servers = [FakeTriton() for _ in range(3)]
+    for server in servers:
+        server.answer_always(Reply(delay_s=0.01))
+    async with client_of(*servers) as clip:
+        assert (await clip.embed(images(600))).errors == {}
+        counts = [server.images_embedded for server in servers]
+        assert sum(counts) == 600
+        assert min(counts) > 60
+        assert len(clip.stats().servers) == 3
+        report = await clip.health()
+        assert report.ok
+        assert {step.server for step in report.steps} == {f"grpc://server{number}:8001" for number in range(3)}
 
 
 async def test_a_server_that_stops_is_avoided_and_used_again_after_its_restart() -> None:
-    async with servers(2) as (good, fickle), ClipClient([good.url, fickle.url]) as clip:
-        await clip.embed(b"%d" % number for number in range(100))
+    async with FakeTriton() as good, FakeTriton() as fickle, ClipClient([good.url, fickle.url]) as clip:
+        await clip.embed(images(100))
         assert fickle.images_embedded
         await fickle.stop()
-        batch = await clip.embed(b"%d" % number for number in range(300))
-        assert batch.errors == {}
+        assert (await clip.embed(images(300))).errors == {}
         assert any(server.is_down for server in clip.stats().servers)
-        sent_while_down = clip.stats().requests_retried
-        assert sent_while_down < 20
+        assert clip.stats().requests_retried < 20
         await fickle.start()
         before = fickle.images_embedded
         while fickle.images_embedded == before:
-            await clip.embed([b"%d" % number for number in range(64)])
+            await clip.embed(images(64))
         assert not any(server.is_down for server in clip.stats().servers)
 
 
@@ -66,41 +60,36 @@ async def test_a_server_that_is_down_from_the_start_does_not_count() -> None:
 
 
 async def test_bad_images_do_not_mark_a_server_as_down() -> None:
-    async with servers(2) as fakes, ClipClient([fake.url for fake in fakes]) as clip:
-        batch = await clip.embed([b""] * 200)
-        assert len(batch.errors) == 200
+    servers = [FakeTriton(), FakeTriton()]
+    async with client_of(*servers) as clip:
+        assert len((await clip.embed([b""] * 200)).errors) == 200
         assert not any(server.is_down for server in clip.stats().servers)
         assert clip.stats().images_failed == 200
-        assert sum(fake.requests_received for fake in fakes) == clip.stats().requests_sent
+        assert sum(server.requests_received for server in servers) == clip.stats().requests_sent
         assert clip.stats().requests_retried == 0
 
 
-async def test_servers_with_two_models_are_refused() -> None:
-    async with servers(2) as (first, second):
-        second.model, second.fingerprint = "other", (5, 6)
-        async with ClipClient([first.url, second.url]) as clip:
-            with pytest.raises(ProtocolMismatch, match=r"fake/.*other/|other/.*fake/"):
-                await clip.embed(b"a")
+@pytest.mark.parametrize(
+    ("second", "kind", "says"),
+    [
+        (FakeTriton(model="other", fingerprint=(5, 6)), ProtocolMismatch, "serves fake/.* serves other/"),
+        (OfTheFuture(), ProtocolMismatch, "contract 2"),
+        (FakeTriton(token="another"), Unauthorized, "refused"),
+    ],
+    ids=["another model", "another contract", "another token"],
+)
+async def test_a_server_that_does_not_fit_is_no_reserve(second: FakeTriton, kind: type[ClipError], says: str) -> None:
+    async with client_of(FakeTriton(), second) as clip:
+        with pytest.raises(kind, match=says):
+            await clip.embed(b"a")
 
 
 async def test_a_server_that_changes_its_model_later_is_noticed() -> None:
-    async with servers(2) as (first, second), ClipClient([first.url, second.url]) as clip:
+    second = FakeTriton()
+    async with client_of(FakeTriton(), second) as clip:
         await clip.embed(b"a")
         second.model, second.fingerprint = "other", (5, 6)
         with pytest.raises(ProtocolMismatch):
             await clip.embed([b"x"] * 64)
         with pytest.raises(ProtocolMismatch, match="must serve one model"):
             await clip.embed(b"a")
-
-
-async def test_a_server_with_another_contract_is_refused() -> None:
-    async with FakeTriton() as first, OfTheFuture() as second, ClipClient([first.url, second.url]) as clip:
-        with pytest.raises(ProtocolMismatch, match="contract 2"):
-            await clip.embed(b"a")
-
-
-async def test_a_token_that_one_server_refuses() -> None:
-    async with FakeTriton(token="right") as strict, FakeTriton() as lax:
-        async with ClipClient([lax.url, strict.url], token="wrong") as clip:
-            with pytest.raises(Unauthorized):
-                await clip.embed(b"a")

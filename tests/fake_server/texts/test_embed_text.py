@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import grpc
 import numpy as np
 import pytest
 
@@ -19,46 +18,35 @@ from clip_client import (
     nearest,
 )
 from clip_client.testing import FakeTriton, Reply, fake_vector
-from tests.fixtures.fakes import InMemoryClient
-from tests.fixtures.simulated_time import play
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+from tests.fixtures.fakes import LOST, NEVER, InMemoryClient, asynchronous
+from tests.fixtures.simulated_time import connected, simulated
 
 TEXT_ID = "fake/random:0@00000000|text-clip-bpe/lower-77"
 LONG = "word " * 78
 
 
-def client_of(server: FakeTriton, **arguments: Any) -> ClipClient:
-    return InMemoryClient({"localhost": server}, **arguments)
-
-
-async def test_each_text_has_a_vector_or_an_error() -> None:
+async def test_each_text_has_a_vector_or_an_error(near: ClipClient) -> None:
     texts = ["a dog on the beach", " \n", LONG, "half a \ud83d", "long" * 2**14, "köpek"]
-    async with client_of(FakeTriton(has_text=True)) as clip:
-        batch = await clip.embed_text(texts)
-        assert batch.vector_id == TEXT_ID == (await clip.model()).text_vector_id
-        assert batch.truncated == (2,)
-        assert batch.sources == (None,) * 6
-        for index in (0, 2, 5):
-            np.testing.assert_array_equal(batch.vectors[index], fake_vector(texts[index].encode()))
-        assert {index: error.code for index, error in batch.errors.items()} == {1: "EMPTY", 3: "NOT_UTF8"}
-        assert np.isnan(batch.vectors[[1, 3]]).all()
-        with pytest.raises(ItemErrors, match=r"text 1: EMPTY.* and 1 more"):
-            batch.raise_for_errors()
-        one = await clip.embed_text("word " * 2**14)
-        with pytest.raises(TextError, match=r"text 0: TOO_LARGE: The text has 81,920 bytes"):
-            one.raise_for_errors()
-        assert len(await clip.embed_text([])) == 0
+    batch = await near.embed_text(texts)
+    assert batch.vector_id == TEXT_ID == (await near.model()).text_vector_id
+    assert batch.truncated == (2,)
+    assert batch.sources == (None,) * 6
+    for index in (0, 2, 5):
+        np.testing.assert_array_equal(batch.vectors[index], fake_vector(texts[index].encode()))
+    assert {index: error.code for index, error in batch.errors.items()} == {1: "EMPTY", 3: "NOT_UTF8"}
+    assert np.isnan(batch.vectors[[1, 3]]).all()
+    with pytest.raises(ItemErrors, match=r"text 1: EMPTY.* and 1 more"):
+        batch.raise_for_errors()
+    one = await near.embed_text("word " * 2**14)
+    with pytest.raises(TextError, match=r"text 0: TOO_LARGE: The text has 81,920 bytes"):
+        one.raise_for_errors()
+    assert len(await near.embed_text([])) == 0
 
 
-async def test_a_stream_of_texts_is_in_order_and_names_long_ones() -> None:
-    async def texts() -> AsyncIterator[str]:
-        for number in range(100):
-            yield LONG if number == 70 else "" if number == 40 else f"text {number}"
-
-    async with client_of(FakeTriton(has_text=True)) as clip:
-        items = [item async for item in clip.embed_text_stream(texts(), max_in_flight=20)]
+async def test_a_stream_of_texts_is_in_order_and_names_long_ones(near: ClipClient) -> None:
+    texts = [f"text {number}" for number in range(100)]
+    texts[70], texts[40] = LONG, ""
+    items = [item async for item in near.embed_text_stream(asynchronous(texts), max_in_flight=20)]
     assert [item.index for item in items] == list(range(100))
     assert [item.index for item in items if item.truncated] == [70]
     assert [(item.index, str(item.error)[:15]) for item in items if item.error] == [(40, "text 40: EMPTY:")]
@@ -68,111 +56,91 @@ async def test_a_stream_of_texts_is_in_order_and_names_long_ones() -> None:
 @pytest.mark.parametrize(
     "texts", [b"a text", 5, ["a text", 5], iter(["a text", None])], ids=["bytes", "int", "list", "iterator"]
 )
-async def test_only_str_is_a_text(texts: Any) -> None:
-    async with client_of(FakeTriton(has_text=True)) as clip:
-        with pytest.raises(TypeError, match=r"a text is a str, got|expected one text or an iterable of texts, got int"):
-            await clip.embed_text(texts)
+async def test_only_str_is_a_text(near: ClipClient, texts: Any) -> None:
+    with pytest.raises(TypeError, match=r"a text is a str, got|expected one text or an iterable of texts, got int"):
+        await near.embed_text(texts)
 
 
-async def test_a_model_without_a_text_tower_names_the_remedy() -> None:
-    server = FakeTriton()
-    async with client_of(server) as clip:
+async def test_texts_need_a_tower_on_every_server(fake: FakeTriton) -> None:
+    without = FakeTriton()
+    async with InMemoryClient({"a": fake, "b": without}, ["a", "b"]) as clip:
+        assert not (await clip.embed([b"image"] * 64)).errors
         assert (await clip.model()).text is None
         with pytest.raises(ModelNotReady, match=r"has no text tower; export both with clip-export --towers image,text"):
             await clip.embed_text("a")
         with pytest.raises(ModelNotReady, match="no text tower"):
             await anext(clip.embed_text_stream(["a"]))
-    assert not server.requests
+    assert {request.model for server in (fake, without) for request in server.requests} == {"clip_image"}
 
 
-async def test_texts_need_a_tower_on_every_server() -> None:
-    with_text, without = FakeTriton(has_text=True), FakeTriton()
-    async with InMemoryClient({"a": with_text, "b": without}, ["a", "b"]) as clip:
-        assert not (await clip.embed([b"image"] * 64)).errors
-        with pytest.raises(ModelNotReady, match="no text tower"):
-            await clip.embed_text("a")
-
-
-def test_images_and_texts_in_turn_share_requests_of_their_own_kind() -> None:
+@simulated
+async def test_images_and_texts_in_turn_share_requests_of_their_own_kind() -> None:
     server = FakeTriton(has_text=True)
-
-    async def test(clip: ClipClient) -> None:
-        server.answer_always(Reply(delay_s=0.1))
+    server.answer_always(Reply(delay_s=0.1))
+    async with connected(server) as clip:
         calls = []
         for number in range(32):  # each a call of its own
             calls += [clip.embed(b"image %d" % number), clip.embed_text(f"text {number}")]
         batches = await asyncio.gather(*calls)
-        for number in range(32):
-            image, text = batches[2 * number : 2 * number + 2]
-            np.testing.assert_array_equal(image.vectors[0], fake_vector(b"image %d" % number))
-            np.testing.assert_array_equal(text.vectors[0], fake_vector(b"text %d" % number))
-        assert len(server.requests) <= 12  # not one for each
-        for request in server.requests:
-            kind = request.model.removeprefix("clip_").encode()
-            assert all(item.startswith(kind) for item in request.images)
-
-    play(test, server)
+    for number in range(32):
+        image, text = batches[2 * number : 2 * number + 2]
+        np.testing.assert_array_equal(image.vectors[0], fake_vector(b"image %d" % number))
+        np.testing.assert_array_equal(text.vectors[0], fake_vector(b"text %d" % number))
+    assert len(server.requests) <= 12  # not one for each
+    for request in server.requests:
+        kind = request.model.removeprefix("clip_").encode()
+        assert all(item.startswith(kind) for item in request.images)
 
 
-def test_a_failed_request_is_sent_again_and_a_late_text_is_named() -> None:
+@simulated
+async def test_a_failed_request_is_sent_again_and_a_late_text_is_named() -> None:
     server = FakeTriton(has_text=True)
-
-    async def test(clip: ClipClient) -> None:
-        server.script(Reply(status=grpc.StatusCode.UNAVAILABLE, details="Socket closed"))
+    async with connected(server) as clip:
+        server.script(LOST)
         assert not (await clip.embed_text(["a", "b"])).errors
         assert clip.stats().requests_retried == 1
-        server.script(Reply(), Reply(delay_s=float("inf")))
+        server.script(Reply(), NEVER)
         first = await clip.embed_text([f"text {number}" for number in range(40)], timeout_s=5)
-        late = list(first.errors.values())
-        assert {type(error) for error in late} == {TextError}
-        assert {error.code for error in late} == {"TIMEOUT"}
-        assert "before this text was embedded" in late[0].message
-        assert "embed_text_stream" in late[0].message
-
-    play(test, server)
+    late = list(first.errors.values())
+    assert {(type(error), error.code) for error in late} == {(TextError, "TIMEOUT")}
+    assert "before this text was embedded" in late[0].message
+    assert "embed_text_stream" in late[0].message
 
 
-async def test_vectors_of_another_text_tower_are_refused() -> None:
-    server = FakeTriton(has_text=True)
-    async with client_of(server) as clip:
-        server.script(Reply(fingerprint=server.fingerprint))
-        with pytest.raises(ProtocolMismatch, match="does not serve fake"):
-            await clip.embed_text("a")
+async def test_vectors_of_another_text_tower_are_refused(fake: FakeTriton, near: ClipClient) -> None:
+    fake.script(Reply(fingerprint=fake.fingerprint))
+    with pytest.raises(ProtocolMismatch, match="does not serve fake"):
+        await near.embed_text("a")
 
 
-async def test_health_embeds_the_canary_text() -> None:
-    server = FakeTriton(has_text=True)
-    async with client_of(server) as clip:
-        report = await clip.health()
-        assert report.ok
-        assert [step.name for step in report.steps][-2:] == ["canary", "text canary"]
-        server.ready_models.discard("clip_text")
-        report = await clip.health()
-        assert report.failed is not None
-        assert (report.failed.name, report.failed.error) == ("text canary", ModelNotReady)
-        assert "no ready model clip_text" in report.failed.message
+async def test_health_embeds_the_canary_text(fake: FakeTriton, near: ClipClient) -> None:
+    report = await near.health()
+    assert report.ok
+    assert [step.name for step in report.steps][-2:] == ["canary", "text canary"]
+    fake.ready_models.discard("clip_text")
+    failed = (await near.health()).failed
+    assert failed is not None
+    assert (failed.name, failed.error) == ("text canary", ModelNotReady)
+    assert "no ready model clip_text" in failed.message
 
 
 async def test_one_of_several_models_is_named() -> None:
     server = FakeTriton(has_text=True, name="siglip")
     server.ready_models |= {"clip_image", "clip_preprocess", "clip_encoder"}
-    async with client_of(server, model="siglip") as clip:
+    async with InMemoryClient({"localhost": server}, model="siglip") as clip:
         assert not (await clip.embed(b"a")).errors
         assert not (await clip.embed_text("a")).errors
         assert (await clip.health()).ok
     assert {request.model for request in server.requests} == {"siglip_image", "siglip_text"}
-    async with client_of(server, model="nlb") as clip:
+    async with InMemoryClient({"localhost": server}, model="nlb") as clip:
         with pytest.raises(ModelNotReady, match=r"no ready model named 'nlb'; it has 'clip', 'siglip'\. Name one"):
             await clip.embed_text("a")
-    with pytest.raises(ValueError, match="'a_b' is no name of a model"):
-        client_of(server, model="a_b")
 
 
-async def test_texts_are_compared_with_images_of_their_model_only() -> None:
-    async with client_of(FakeTriton(has_text=True)) as clip:
-        images, text = await clip.embed([b"a cat", b"a dog"]), await clip.embed_text("a dog")
+async def test_texts_are_compared_with_images_of_their_model_only(near: ClipClient) -> None:
+    images, text = await near.embed([b"a cat", b"a dog"]), await near.embed_text("a dog")
     assert nearest(text, images, k=1)[0][0].row == 1
-    async with client_of(FakeTriton(has_text=True, model="other")) as clip:
+    async with InMemoryClient({"localhost": FakeTriton(has_text=True, model="other")}) as clip:
         others = await clip.embed_text("a dog")
     for query, vectors in ((others, images), (others, text)):
         with pytest.raises(VectorsError, match="must not be compared") as refused:

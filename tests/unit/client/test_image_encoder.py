@@ -101,9 +101,6 @@ def test_a_picture_in_memory_arrives_pixel_by_pixel(mode: str) -> None:
     if mode == "I":
         arrived = arrived.convert("I")
     assert (np.asarray(arrived) == np.asarray(image)).all()
-
-
-def test_an_array_arrives_pixel_by_pixel() -> None:
     for array in (PIXELS, PIXELS[:, ::-1]):
         assert (pixels_of(read(array)) == array).all()
 
