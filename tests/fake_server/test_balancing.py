@@ -1,14 +1,28 @@
-"""Several servers: shared work, failing over, one model."""
+"""Several servers, and what their URLs stand for: shared work, failing over, one model, names and ``auto:``."""
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from typing import Any
 
 import pytest
+import trustme
 
-from clip_client import ClientConfig, ClipClient, ClipError, ProtocolMismatch, Unauthorized, Unavailable
+from clip_client import (
+    ClientConfig,
+    ClipClient,
+    ClipError,
+    ModelNotReady,
+    ProtocolMismatch,
+    Unauthorized,
+    Unavailable,
+)
 from clip_client.testing import FakeTriton, Reply
-from tests.fixtures.fakes import InMemoryClient, images
+from tests.fixtures.fakes import InMemoryClient, images, listening, now
+from tests.fixtures.simulated_time import simulated
+
+NAME = "clip.example.org"
 
 
 class OfTheFuture(FakeTriton):
@@ -93,3 +107,84 @@ async def test_a_server_that_changes_its_model_later_is_noticed() -> None:
             await clip.embed([b"x"] * 64)
         with pytest.raises(ProtocolMismatch, match="must serve one model"):
             await clip.embed(b"a")
+
+
+@pytest.mark.parametrize("error", [Unauthorized, ModelNotReady])
+async def test_auto_uses_a_server_that_responds_even_an_unhealthy_one(
+    error: type[ClipError], caplog: pytest.LogCaptureFixture
+) -> None:
+    server = FakeTriton(token="secret" if error is Unauthorized else None)
+    server.ready_models.clear()
+    async with InMemoryClient({"localhost": server}, "auto:localhost") as clip:
+        with pytest.raises(error):
+            await clip.embed(b"x")
+        assert not clip.is_local
+    assert not caplog.records
+
+
+async def test_concurrent_calls_resolve_auto_once(fake: FakeTriton) -> None:
+    async with InMemoryClient({"localhost": fake}, "auto:") as clip:
+        assert repr(clip) == "<ClipClient auto:grpc://localhost:8001 [open]>"
+        await asyncio.gather(clip.health(), *(clip.embed(image) for image in images(5)))
+        assert repr(clip).startswith("<ClipClient grpc://localhost:8001 [open] model=fake")
+        # One to see who is there, and the one that stays.
+        assert [channel.closed for channel in clip.transports.channels["localhost"]] == [True, False]
+
+
+class Silent(FakeTriton):
+    async def ServerLive(self, request: Any, context: Any) -> Any:
+        await asyncio.Event().wait()
+
+
+@simulated
+async def test_auto_ignores_a_server_that_does_not_respond() -> None:
+    here = FakeTriton()
+    async with InMemoryClient({"localhost": Silent(), "": here}, "auto:") as clip:
+        await clip.embed(b"a")
+        assert now() == pytest.approx(5)
+        assert clip.is_local
+        assert here.images_embedded == 1
+        assert [channel.closed for channel in clip.transports.channels["localhost"]] == [True]
+
+
+@pytest.fixture
+async def two_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every name have two addresses of this machine."""
+
+    async def getaddrinfo(host: str, port: int, **_: object) -> list[tuple[Any, ...]]:
+        addresses = ("127.0.0.1", "127.0.0.2")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (address, port)) for address in addresses]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+
+
+@pytest.mark.parametrize("server_name", [None, "inside.example.org"], ids=["the URL's name", "server_name="])
+@pytest.mark.usefixtures("two_addresses")
+async def test_the_certificate_of_a_numeric_address_must_have_the_name(server_name: str | None) -> None:
+    authority = trustme.CA()
+    issued = authority.issue_cert(server_name or NAME)
+    server = FakeTriton(host="127.0.0.1")
+    server.use_tls(certificate=issued.cert_chain_pems[0].bytes(), key=issued.private_key_pem.bytes())
+    async with server:
+        url = f"grpcs://{NAME}:{server.port}"
+        config = ClientConfig(urls=(url,), ca_certificate=authority.cert_pem.bytes(), server_name=server_name)
+        async with ClipClient(config=config, timeout_s=20) as clip:
+            assert (await clip.embed(b"a")).errors == {}
+            assert len(clip.stats().servers) == 2
+
+
+@pytest.mark.usefixtures("two_addresses")
+async def test_a_proxy_is_told_the_name_of_a_numeric_address() -> None:
+    """Envoy and others choose the service by it."""
+    heard = bytearray()
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # An empty SETTINGS frame: an HTTP/2 client sends nothing before it.
+        writer.write(bytes(3) + b"\x04" + bytes(5))
+        while b"ServerLive" not in heard and b"ModelInfer" not in heard and (data := await reader.read(4096)):
+            heard.extend(data)
+
+    async with listening(listen) as address, ClipClient(f"{NAME}:{address.rpartition(':')[2]}", timeout_s=20) as clip:
+        with pytest.raises(Unavailable):
+            await clip.embed(b"a")
+    assert NAME.encode() in heard

@@ -23,7 +23,7 @@ from clip_client import (
 from clip_client._transports.grpc import channel_options
 from clip_client._transports.grpc_errors import ERROR_TABLE, find_row
 from clip_client.testing import FakeTriton, Reply
-from tests.fixtures.fakes import Relay, listening
+from tests.fixtures.fakes import listening, relay
 from tests.fixtures.waiting import until
 
 RETRIED: Final = (Unavailable, Overloaded, ModelNotReady)
@@ -166,28 +166,20 @@ async def test_the_remaining_time_travels(server: FakeTriton, clip: ClipClient) 
     assert 0 < second <= 9.5 * 1.03
 
 
-async def test_a_connection_cut_in_the_middle_of_an_answer() -> None:
-    async with FakeTriton(dimension=4096) as server, Relay(server.port) as relay, ClipClient(relay.url) as clip:
-        await clip.model()
-        relay.cut_after_bytes = 5000
-        batch = await clip.embed([b"a", b"b"])
-        assert (batch.vectors[1] == server.vector(b"b")).all()
-        assert clip.stats().requests_retried >= 1
-        assert relay.connections >= 2
-
-
 @pytest.mark.parametrize("pause_s", [0.0, 0.3], ids=["under gRPC's own ping", "at rest"])
 async def test_a_half_open_connection_is_detected_and_replaced(server: FakeTriton, pause_s: float) -> None:
     """Within ``keepalive_time_s``, not within gRPC's own limits of 20 s and a minute."""
+    flowing = asyncio.Event()
+    flowing.set()
     config = ClientConfig(keepalive_time_s=0.2)
-    async with Relay(server.port) as relay, ClipClient(relay.url, config=config) as clip:
+    async with relay(server.port, flowing) as address, ClipClient(address, config=config) as clip:
         await clip.embed(b"a")
         await asyncio.sleep(pause_s)
-        relay.flowing.clear()
+        flowing.clear()
         call = asyncio.create_task(clip.embed(b"b"))
         with anyio.fail_after(15):
             await until(lambda: clip.stats().requests_retried)
-        relay.flowing.set()
+        flowing.set()
         assert (await call).errors == {}
 
 

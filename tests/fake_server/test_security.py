@@ -54,15 +54,24 @@ async def test_certificates_are_bytes_or_paths(is_mutual: bool, tmp_path: Path) 
         assert server.requests[0].metadata["authorization"] == "Bearer s3cret"
 
 
+NO_PEM = "is not in PEM form, or the key is another certificate's"
+
+
 @pytest.mark.parametrize(
-    "wrong",
-    [{"ca_certificate": b"junk"}, {"client_certificate": b"junk"}, {"client_key": b"junk"},
-     {"client_key": OTHER.private_key_pem.bytes()}],
-    ids=["ca_certificate", "client_certificate", "client_key", "another key"],
-)  # fmt: skip
-async def test_files_that_are_no_certificates(wrong: dict[str, Any]) -> None:
+    ("wrong", "says"),
+    [
+        ({"ca_certificate": trustme.CA().cert_pem.bytes()}, "failed on a certificate"),
+        ({"ca_certificate": None}, "failed on a certificate"),
+        ({"ca_certificate": b"junk"}, NO_PEM),
+        ({"client_certificate": b"junk"}, NO_PEM),
+        ({"client_key": b"junk"}, NO_PEM),
+        ({"client_key": OTHER.private_key_pem.bytes()}, NO_PEM),
+    ],
+    ids=["another authority", "the system's", "no CA", "no certificate", "no key", "another key"],
+)
+async def test_certificates_that_do_not_fit(wrong: dict[str, Any], says: str) -> None:
     async with tls_server(is_mutual=True) as server:
-        with pytest.raises(Unauthorized, match="is not in PEM form, or the key is another certificate's"):
+        with pytest.raises(Unauthorized, match=says):
             await embed(server, **{"ca_certificate": CA, **OWN, **wrong})
 
 

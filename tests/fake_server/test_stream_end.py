@@ -17,11 +17,11 @@ import pytest
 
 from clip_client import ClientConfig, ClipClient, ClipError, ProtocolMismatch, Unavailable
 from clip_client.testing import FakeTriton, Reply
-from tests.fixtures.fakes import LOST, NEVER, InMemoryClient
+from tests.fixtures.fakes import LOST, NEVER, InMemoryClient, images
 from tests.fixtures.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
 
 def other_tasks() -> set[str]:
@@ -73,58 +73,56 @@ async def test_a_scope_of_anyio_that_ends_leaves_nothing_behind() -> None:
 
 
 class Recorded:
-    """Images from an iterator of each kind, whose closing takes a while, is recorded, and may fail."""
+    """Images from an iterator of each kind, whose closing takes a while, is counted, and may fail."""
 
-    def __init__(self, count: int, error: Exception | None = None) -> None:
-        self.left = count
-        self.closed: list[str] = []
+    def __init__(self, count: int = 10_000, error: Exception | None = None) -> None:
+        self.images = iter(images(count))
         self.error = error
-
-    def close(self, kind: str = "object") -> None:
-        self.closed.append(kind)
-        if self.error is not None:
-            raise self.error
-
-    def thread(self) -> Iterator[bytes]:
-        try:
-            yield from map(bytes, self)
-        finally:
-            time.sleep(0.2)
-            self.close("thread")
-
-    async def asynchronous(self) -> AsyncIterator[bytes]:
-        try:
-            for image in self:
-                yield image
-        finally:
-            await asyncio.sleep(0.2)
-            self.close("asynchronous")
-
-    def object(self) -> Recorded:
-        return self
+        self.closed = 0
 
     def __iter__(self) -> Recorded:
         return self
 
     def __next__(self) -> bytes:
-        self.left -= 1
-        if self.left < 0:
-            raise StopIteration
-        return b"%d" % self.left
+        return next(self.images)
+
+    def close(self) -> None:
+        time.sleep(0.1)
+        self.closed += 1
+        if self.error is not None:
+            raise self.error
+
+    def generator(self) -> Iterator[bytes]:
+        try:
+            yield from self.images
+        finally:
+            self.close()
+
+    async def asynchronous(self) -> AsyncIterator[bytes]:
+        try:
+            for image in self.images:
+                yield image
+        finally:
+            await asyncio.sleep(0.1)
+            self.close()
 
 
-KINDS = pytest.mark.parametrize("kind", ["thread", "asynchronous", "object"])
+KINDS = pytest.mark.parametrize(
+    "kind", [iter, Recorded.generator, Recorded.asynchronous], ids=["object", "generator", "async"]
+)
 
 
 @KINDS
 @pytest.mark.parametrize("how", ["end", "break", "cancel", "failure"])
-async def test_a_source_is_closed_when_its_stream_ends(fake: FakeTriton, near: ClipClient, kind: str, how: str) -> None:
+async def test_a_source_is_closed_when_its_stream_ends(
+    fake: FakeTriton, near: ClipClient, kind: Callable[..., Any], how: str
+) -> None:
     """By then, not when the garbage is collected or the loop ends."""
-    source = Recorded(3 if how == "end" else 10_000)
+    source = Recorded(3) if how == "end" else Recorded()
     await near.model()
     # anyio cancels again at each await, including those that clean up.
     with anyio.CancelScope() as scope, contextlib.suppress(ClipError):
-        async with aclosing(near.embed_stream(getattr(source, kind)())) as items:
+        async with aclosing(near.embed_stream(kind(source))) as items:
             async for _ in items:
                 if how == "failure":
                     fake.answer_always(Reply(status=grpc.StatusCode.INTERNAL))
@@ -132,7 +130,7 @@ async def test_a_source_is_closed_when_its_stream_ends(fake: FakeTriton, near: C
                     scope.cancel()
                 elif how == "break":
                     break
-    assert source.closed == [kind]
+    assert source.closed == 1
     assert other_tasks() == set()
     # And the client still works.
     fake.answer_always(Reply())
@@ -141,12 +139,14 @@ async def test_a_source_is_closed_when_its_stream_ends(fake: FakeTriton, near: C
 
 
 @KINDS
-async def test_a_source_that_fails_to_close_is_reported(near: ClipClient, kind: str, reported: list[Any]) -> None:
+async def test_a_source_that_fails_to_close_is_reported(
+    near: ClipClient, kind: Callable[..., Any], reported: list[Any]
+) -> None:
     """It does not hide why the stream was left."""
     error = ZeroDivisionError("of the user")
 
     async def leave() -> None:
-        async with aclosing(near.embed_stream(getattr(Recorded(10_000, error), kind)())) as items:
+        async with aclosing(near.embed_stream(kind(Recorded(error=error)))) as items:
             async for _ in items:
                 raise KeyError
 

@@ -1,4 +1,4 @@
-"""A real server, killed several times under long streams: every image arrives once, and no caller sees an error."""
+"""A real server, and then one of its processes, killed under long streams: nothing is lost, no caller sees an error."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-IMAGES: Final = 800
+IMAGES: Final = 400
 """In each of two streams, one ordered and one unordered."""
 PICTURES: Final = 40
 IN_FLIGHT: Final = 64
 """Images taken ahead: fewer than between two kills, so the server is back before it is killed again."""
-SERVER_DIES_AT: Final = (200, 400)
-STUB_DIES_AT: Final = 600
+SERVER_DIES_AT: Final = 120
+STUB_DIES_AT: Final = 260
 
 
 def _report(port: int) -> dict[str, Any]:
@@ -38,7 +38,6 @@ async def test_nothing_is_lost_or_doubled_while_the_server_is_killed(tiny_reposi
     with serving(tiny_repository, *options) as server:
         async with ClipClient(server.grpc_url, timeout_s=60, transfer="original") as clip:
             expected = (await clip.embed(files)).vectors
-            deaths_at = (*SERVER_DIES_AT, STUB_DIES_AT)
 
             async def stream(*, ordered: bool, deaths: bool) -> list[int]:
                 indices = []
@@ -48,8 +47,10 @@ async def test_nothing_is_lost_or_doubled_while_the_server_is_killed(tiny_reposi
                     assert item.vector is not None
                     assert int((expected @ item.vector).argmax()) == item.index % PICTURES
                     indices.append(item.index)
-                    if deaths and len(indices) in deaths_at:
-                        (server.stub(PREPROCESSOR) if len(indices) == STUB_DIES_AT else server.triton).kill()
+                    if deaths and len(indices) == SERVER_DIES_AT:
+                        server.triton.kill()
+                    if deaths and len(indices) == STUB_DIES_AT:
+                        server.stub(PREPROCESSOR).kill()
                 return indices
 
             in_order, as_they_came = await asyncio.gather(
@@ -57,7 +58,7 @@ async def test_nothing_is_lost_or_doubled_while_the_server_is_killed(tiny_reposi
             )
             assert in_order == list(range(IMAGES))
             assert sorted(as_they_came) == list(range(IMAGES))
-            assert clip.stats().requests_retried >= len(deaths_at)
+            assert clip.stats().requests_retried >= 2
             assert clip.stats().requests_failed == 0
         report = await asyncio.to_thread(_report, port)
-        assert report["restarts"] >= len(deaths_at)
+        assert report["restarts"] >= 2

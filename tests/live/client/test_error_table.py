@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import shutil
 import signal
 import sys
-import urllib.error
-import urllib.request
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,13 +20,12 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 import psutil
 import pytest
-import trustme
 from google.protobuf import text_format
 from tritonclient.grpc import InferenceServerClient
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelQueuePolicy
 from tritonclient.utils import InferenceServerException
 
-from benchmarks.fixtures.server import free_port, python_with_shared_memory, serving
+from benchmarks.fixtures.server import QUIET, free_port, python_with_shared_memory, serving
 from clip_client import (
     ClientConfig,
     ClipClient,
@@ -299,44 +295,10 @@ def _fill_disk(file: Path) -> None:
 async def test_a_server_whose_shared_memory_is_full(
     tiny_repository: Path, found: list[ErrorRow], tmp_path: Path
 ) -> None:
-    """What it cannot do is one sentence without the name of a region, and its health says so as well."""
-    python, port = python_with_shared_memory(tmp_path, mebibytes=64), free_port()
-    options = ("--health-port", str(port), "--canary-interval-s", "0.2")
-
-    def health() -> tuple[int, dict[str, object]]:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=60) as answer:
-                return answer.status, json.load(answer)
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, json.load(error)
-
-    with serving(tiny_repository, *options, python=python) as server:
-        assert (await asyncio.to_thread(health))[1]["status"] == "ready"
-        filler = Path(f"/proc/{server.process.pid}/root/dev/shm/filler")
-        await asyncio.to_thread(_fill_disk, filler)
+    python = python_with_shared_memory(tmp_path, mebibytes=64)
+    with serving(tiny_repository, *QUIET, python=python) as server:
+        await asyncio.to_thread(_fill_disk, Path(f"/proc/{server.process.pid}/root/dev/shm/filler"))
         async with _transport_to(server.grpc_url) as transport:
             with pytest.raises(ClipError, match="too little shared memory"):
                 await transport.infer([bytes(2**16)] * 32, request_id="a-request", timeout_s=TIMEOUT_S)
-        assert found == rows(("INTERNAL", "shared memory"))
-        await until(lambda: health()[0] == 503)
-        report = health()[1]
-        assert (report["status"], report["step"]) == ("degraded", "shared memory")
-        assert "docker run --shm-size=1g" in str(report["message"])
-        await asyncio.to_thread(filler.unlink)
-        await until(lambda: health() == (200, {**health()[1], "status": "ready", "restarts": 0}))
-
-
-async def test_a_server_with_a_certificate(tiny_repository: Path, found: list[ErrorRow], tmp_path: Path) -> None:
-    authority = trustme.CA()
-    issued = authority.issue_cert("localhost")
-    issued.cert_chain_pems[0].write_to_path(str(tmp_path / "certificate"))
-    issued.private_key_pem.write_to_path(str(tmp_path / "key"))
-    files = (f"--grpc-server-cert={tmp_path / 'certificate'}", f"--grpc-server-key={tmp_path / 'key'}")
-    with _triton(tiny_repository, tmp_path, "--grpc-use-ssl=true", *files) as server:
-        for ca, error in ((authority.cert_pem.bytes(), None), (None, Unauthorized), (b"junk", Unauthorized)):
-            async with _transport_to(f"grpcs://{server.url}", ca_certificate=ca) as transport:
-                assert await _embed(transport, b"x") is error
-    assert found == rows(
-        ("UNAVAILABLE", "CERTIFICATE_VERIFY_FAILED"), ("UNAVAILABLE", "Failed to create security handshaker")
-    )
+    assert found == rows(("INTERNAL", "shared memory"))

@@ -79,17 +79,18 @@ def test_files_are_read_by_any_name_and_as_objects(tmp_path: Path) -> None:
 
 def test_the_size_limit(tmp_path: Path) -> None:
     path = tmp_path / "large"
-    path.write_bytes(b"x" * (MAX + 1))
-    for source in (path, io.BytesIO(b"x" * (MAX + 1))):
-        with pytest.raises(ImageError, match="max_image_bytes") as caught:
-            read(source)
-        assert caught.value.code == "TOO_LARGE"
+    for size in (MAX, MAX + 1):
+        path.write_bytes(b"x" * size)
+        for source in (path, str(path), io.BytesIO(b"x" * size)):
+            if size == MAX:
+                assert len(read(source)) == MAX
+                continue
+            with pytest.raises(ImageError, match="max_image_bytes") as caught:
+                read(source)
+            assert caught.value.code == "TOO_LARGE"
     with pytest.raises(ImageError) as caught:
         ImageEncoder(ClientConfig(max_image_bytes=1000)).encode(encoded(NOISE, "PNG"), model())
     assert caught.value.code == "TOO_LARGE"
-    path.write_bytes(b"x" * MAX)
-    with path.open("rb") as file:
-        assert len(read(file)) == len(read(path)) == MAX
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "HSV", "I;16", "I"])
@@ -166,6 +167,7 @@ def test_a_large_file_becomes_the_pixels_that_the_model_takes(transfer: Transfer
     assert thumbnail == encoder(transfer).encode(np.asarray(SCENE), model())
     image = opened(thumbnail)
     assert (image.format, image.size) == ("JPEG", (48, 32))
+    assert (preprocess(decode(thumbnail), CONFIG) == pixels_of(thumbnail)).all(), "nothing is left to resize"
     exact = preprocess(decode(file), CONFIG)
     assert abs(pixels_of(thumbnail) - exact).mean() < MEAN_LEVELS[transfer]
     for turned in (exact[::-1], exact[:, ::-1], exact[::-1, ::-1]):
@@ -220,21 +222,17 @@ def test_a_picture_in_any_mode_looks_as_its_file_would(mode: str) -> None:
     assert abs(preprocess(decode(arrived), CONFIG).astype(np.int16) - expected).mean() < MEAN_LEVELS["thumbnail"]
 
 
-def test_a_bad_file_fails_with_the_code_and_the_sentence_of_the_server() -> None:
-    file = encoded(NOISE, "PNG")
-    for bad in (file[: len(file) // 2], b"no image" * 10_000):
-        with pytest.raises(DecodeError) as there:
-            decode(bad)
-        with pytest.raises(ImageError) as here:
-            encoder().encode(bad, model())
-        assert (here.value.code, here.value.message) == (there.value.status.name, there.value.message)
+STRIP = Image.fromarray(np.random.default_rng(0).integers(0, 256, (4, 8000, 3), dtype=np.uint8))
+"""Over a limit, as its file is."""
 
 
-def test_a_picture_in_memory_over_a_limit_fails_as_its_file_would() -> None:
-    strip = np.random.default_rng(0).integers(0, 256, (4, 8000, 3), dtype=np.uint8)
-    with pytest.raises(ImageError) as caught:
-        encoder().encode(strip, model())
-    assert caught.value.code == "LIMIT"
+@pytest.mark.parametrize("bad", [encoded(NOISE, "PNG")[:50_000], b"no image" * 10_000, STRIP])
+def test_a_bad_image_fails_with_the_code_and_the_sentence_of_the_server(bad: bytes | Image.Image) -> None:
+    with pytest.raises(DecodeError) as there:
+        decode(read(bad))
+    with pytest.raises(ImageError) as here:
+        encoder().encode(bad, model())
+    assert (here.value.code, here.value.message) == (there.value.status.name, there.value.message)
 
 
 def test_one_thread_at_a_time_reads_an_object_that_is_passed_twice() -> None:

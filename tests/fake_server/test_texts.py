@@ -1,4 +1,4 @@
-"""Texts through the client: errors of single texts, requests of one tower, several models, and what ids compare."""
+"""Texts through the client: their errors, requests of one tower, several models, what ids compare, and ``classify``."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from clip_client import (
     ModelNotReady,
     ProtocolMismatch,
     TextError,
-    VectorsError,
-    nearest,
 )
 from clip_client.testing import FakeTriton, Reply, fake_vector
 from tests.fixtures.fakes import LOST, NEVER, InMemoryClient, asynchronous
@@ -23,6 +21,8 @@ from tests.fixtures.simulated_time import connected, simulated
 
 TEXT_ID = "fake/random:0@00000000|text-clip-bpe/lower-77"
 LONG = "word " * 78
+LABELS = ["cat", "dog on a beach", "tax return"]
+IMAGES = [b"image %d" % number for number in range(5)]
 
 
 async def test_each_text_has_a_vector_or_an_error(near: ClipClient) -> None:
@@ -68,8 +68,9 @@ async def test_texts_need_a_tower_on_every_server(fake: FakeTriton) -> None:
         assert (await clip.model()).text is None
         with pytest.raises(ModelNotReady, match=r"has no text tower; export both with clip-export --towers image,text"):
             await clip.embed_text("a")
-        with pytest.raises(ModelNotReady, match="no text tower"):
-            await anext(clip.embed_text_stream(["a"]))
+        for work in (anext(clip.embed_text_stream(["a"])), clip.classify([b"a"], ["cat"])):
+            with pytest.raises(ModelNotReady, match="no text tower"):
+                await work
     assert {request.model for server in (fake, without) for request in server.requests} == {"clip_image"}
 
 
@@ -137,13 +138,51 @@ async def test_one_of_several_models_is_named() -> None:
             await clip.embed_text("a")
 
 
-async def test_texts_are_compared_with_images_of_their_model_only(near: ClipClient) -> None:
-    images, text = await near.embed([b"a cat", b"a dog"]), await near.embed_text("a dog")
-    assert nearest(text, images, k=1)[0][0].row == 1
-    async with InMemoryClient({"localhost": FakeTriton(has_text=True, model="other")}) as clip:
-        others = await clip.embed_text("a dog")
-    for query, vectors in ((others, images), (others, text)):
-        with pytest.raises(VectorsError, match="must not be compared") as refused:
-            nearest(query, vectors)
-        assert query.vector_id in str(refused.value)
-        assert vectors.vector_id in str(refused.value)
+@pytest.mark.parametrize("bias", [None, -10.0], ids=["softmax", "sigmoid"])
+async def test_a_label_is_the_mean_of_its_templates(bias: float | None) -> None:
+    """tests/live/client compares the probabilities with those of open_clip."""
+    server = FakeTriton(has_text=True)
+    server.logit_scale, server.logit_bias = 10.0, bias
+    async with InMemoryClient({"localhost": server}) as clip:
+        found = await clip.classify(iter(IMAGES), LABELS, templates=["{}", "a picture of {}"], timeout_s=60)
+    logits = np.empty((len(IMAGES), len(LABELS)))
+    for column, label in enumerate(LABELS):
+        both = fake_vector(label.encode()) + fake_vector(f"a picture of {label}".encode())
+        for row, image in enumerate(IMAGES):
+            logits[row, column] = 10.0 * fake_vector(image) @ both / np.linalg.norm(both)
+    if bias is None:
+        expected = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    else:
+        expected = 1 / (1 + np.exp(-(logits + bias)))
+    assert found.labels == tuple(LABELS)
+    assert found.probabilities.dtype == np.float32
+    np.testing.assert_allclose(found.probabilities, expected, rtol=1e-5)
+
+
+async def test_an_image_that_fails_has_no_probabilities(fake: FakeTriton, near: ClipClient) -> None:
+    fake.script(Reply(), Reply(row_errors={1: (5, "It contradicts itself.")}))
+    found = await near.classify([b"a", b"b"], ["cat"], templates=["{}"])
+    assert found.probabilities[0] == pytest.approx([1.0])
+    assert np.isnan(found.probabilities[1]).all()
+    assert found.errors[1].code == "CORRUPT"
+    assert found.sources == (None, None)
+    assert repr(found) == "Classification(2 x 1 labels, 1 failed)"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "says"),
+    [
+        ({"labels": "cat"}, TypeError, "labels is a list of texts"),
+        ({"labels": ["cat", 5]}, TypeError, "labels is a list of texts"),
+        ({"labels": []}, ValueError, "labels is empty"),
+        ({"labels": ["cat", " "]}, ValueError, "labels is empty, or one of them is"),
+        ({"labels": ["cat"], "templates": ["a photo"]}, ValueError, "the template 'a photo' has no {}"),
+        ({"labels": ["cat"], "templates": []}, ValueError, "templates is empty"),
+    ],
+)
+async def test_labels_and_templates_are_checked_first(
+    fake: FakeTriton, near: ClipClient, arguments: dict[str, Any], kind: type[Exception], says: str
+) -> None:
+    with pytest.raises(kind, match=says):
+        await near.classify([b"a"], **arguments)
+    assert not fake.requests
