@@ -11,9 +11,9 @@ import anyio.to_thread
 import numpy as np
 import pytest
 
-from clip_client import DeadlineExceeded, ItemErrors, Overloaded
+from clip_client import DeadlineExceeded, ItemErrors, Overloaded, ProtocolMismatch, Unavailable
 from clip_client.testing import FakeTriton, Reply
-from tests.fixtures.fakes import NEVER, asynchronous, images, now
+from tests.fixtures.fakes import NEVER, InMemoryClient, asynchronous, images, now
 from tests.fixtures.simulated_time import connected, simulated
 
 if TYPE_CHECKING:
@@ -66,6 +66,39 @@ async def test_one_callers_deadline_is_not_anothers() -> None:
         assert (await patient).errors == {}
         # They shared a request, and it continued for the other caller.
         assert [len(request.images) for request in server.requests] == [2]
+
+
+class Stalled(FakeTriton):
+    """Never ends a handshake."""
+
+    async def ModelConfig(self, request: Any, context: Any) -> Any:
+        await asyncio.Event().wait()
+
+
+@simulated
+async def test_a_handshake_has_the_time_of_the_call_that_waits_for_it() -> None:
+    async with InMemoryClient({"localhost": Stalled()}) as clip:
+        with pytest.raises(DeadlineExceeded, match="did not answer the handshake within timeout_s"):
+            await clip.embed(b"a", timeout_s=5)
+        assert now() == pytest.approx(5)
+        call = asyncio.create_task(clip.embed(b"a"))
+        await asyncio.sleep(1)
+    with pytest.raises(Unavailable, match="closed during the handshake"):
+        await call
+
+
+@simulated
+async def test_a_handshake_with_a_server_that_was_there_before_is_tried_again() -> None:
+    server = FakeTriton()
+    server.script(Reply(fingerprint=(9, 9)))
+    async with connected(server) as clip:
+        with pytest.raises(ProtocolMismatch):
+            await clip.embed(b"the next call asks for the model again")
+        ready, server.ready_models = server.ready_models, set()
+        call = asyncio.create_task(clip.embed(b"a"))
+        await asyncio.sleep(5)
+        server.ready_models = ready
+        assert (await call).errors == {}
 
 
 @pytest.mark.parametrize("max_request_bytes", [2**20, 40], ids=["roomy", "images wait for memory, too"])

@@ -90,7 +90,7 @@ async def test_a_long_stream_takes_no_more_memory() -> None:
         peaks = []
         tracemalloc.start()
         try:
-            for count in (1000, 10_000):
+            for count in (1000, 4000):
                 async for _ in clip.embed_stream(iter(images(count))):
                     pass
                 gc.collect()
@@ -98,8 +98,8 @@ async def test_a_long_stream_takes_no_more_memory() -> None:
                 tracemalloc.reset_peak()
         finally:
             tracemalloc.stop()
-    # The later images alone would take 18 MB if their vectors stayed.
-    assert peaks[1] < peaks[0] + 2e6
+    # The later images would take 6 MB if their vectors stayed, and 2 MB if only their futures did.
+    assert peaks[1] < peaks[0] + 1e6
 
 
 @pytest.mark.parametrize("source", [list, iter])
