@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from clip_client._balancing.retry import RETRIED, RetryBudget
+from clip_client._balancing.balancer import RETRIED, RetryBudget
 from clip_client._errors import ClipError, DeadlineExceeded, Overloaded, ProtocolMismatch, Unavailable
 from clip_client._pipeline.pending_item import Deadline, PendingItem, Result
 from clip_client._results import ClientStats

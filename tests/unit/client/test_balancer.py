@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from clip_client import ClientConfig, ClipError, DeadlineExceeded, ModelNotReady, Overloaded, Unauthorized, Unavailable
-from clip_client._balancing import retry
-from clip_client._balancing.balancer import Balancer, Server
-from clip_client._balancing.retry import RetryBudget, backoff_s
+from clip_client._balancing.balancer import Balancer, RetryBudget, Server, backoff_s
 from clip_client._endpoint import EndpointKind
 from clip_client.testing import FakeTriton
 from tests.fixtures.fakes import InMemoryTransports
@@ -37,7 +35,7 @@ class Longest:
 
 @pytest.fixture
 def longest_back_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "_random", Longest())
+    monkeypatch.setattr("clip_client._balancing.balancer._random", Longest())
 
 
 def new_server(**options: Any) -> Server:
