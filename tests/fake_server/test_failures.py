@@ -109,15 +109,6 @@ async def test_every_row_of_the_error_table(
     assert clip.stats().requests_failed == 1
 
 
-async def test_an_outage_is_survived_within_the_deadline(server: FakeTriton, clip: ClipClient) -> None:
-    await clip.embed(b"a")
-    await server.stop()
-    call = asyncio.create_task(clip.embed([b"b", b"c"]))
-    await until(lambda: clip.stats().requests_retried)
-    await server.start()
-    assert (await call).errors == {}
-
-
 @pytest.mark.parametrize(
     ("ready", "kind", "says"),
     [

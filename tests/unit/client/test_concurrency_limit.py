@@ -159,35 +159,35 @@ def test_a_request_is_about_half_of_the_target_latency_of_work(per_image_s: floa
     assert max(sent[len(sent) // 2 :]) * per_image_s <= 1.25
 
 
-def test_a_cancelled_request_keeps_its_slots_as_long_as_an_answer_takes() -> None:
+@pytest.mark.parametrize(
+    ("answered_in_s", "cancelled"),
+    [
+        (None, [(1.0, 1.03125, 1.0625)]),
+        (None, [(1.0, 1.5, 1.0625), (1.5, 2.0, 1.625)]),
+        (0.125, [(2.5, 2.5625, 2.625), (2.515625, 2.5625, 2.640625), (3.0, 3.0625, 3.25), (3.5, 3.5625, 4.0)]),
+        (0.375, [(2.5, 2.5625, 2.875), (3.0, 3.0625, 3.5)]),
+        (2.0, [(3.0, 3.5, 5.0), (6.0, 6.5, 8.0)]),
+    ],
+    ids=[
+        "an eighth of the target before the first answer",
+        "sent at the very cancellation: the next round trip",
+        "as an answer takes, twice as long for each round trip without one",
+        "at most the target",
+        "a slow server: longer than the target",
+    ],
+)
+def test_a_cancelled_request_keeps_its_slots_as_long_as_an_answer_takes(
+    answered_in_s: float | None, cancelled: list[tuple[float, float, float]]
+) -> None:
+    """(Sent, cancelled, released); an answer between makes it as at first."""
     limit = new_limit()
-    limit.started(8)
-    assert limit.cancelled(started_at=1.0, now=1.03125) == 1.0625, "an eighth of the target, before the first answer"
-    answer(limit, 8, 2.0, 2.125)
-    assert limit.in_flight == 8
-    for started_at, released_at in (
-        (2.5, 2.625),
-        (2.515625, 2.640625),  # the same round trip
-        (3.0, 3.25),  # the second round trip without an answer, and the third
-        (3.5, 4.0),
-        (4.5, 5.0),  # at most the target
-    ):
-        assert limit.cancelled(started_at=started_at, now=max(2.5625, started_at + 0.0625)) == released_at
-    answer(limit, 8, 5.0, 5.125)
-    assert limit.cancelled(started_at=6.0, now=6.0625) == 6.125
-
-
-def test_cancelled_requests_of_a_slow_server_keep_their_slots_longer_than_the_target() -> None:
-    limit = new_limit()
-    answer(limit, 1, 0.0, 2.0)
-    assert limit.cancelled(started_at=3.0, now=3.5) == 5.0
-    assert limit.cancelled(started_at=6.0, now=6.5) == 8.0
-
-
-def test_a_request_sent_at_the_very_cancellation_belongs_to_the_next_round_trip() -> None:
-    limit = new_limit()
-    assert limit.cancelled(started_at=1.0, now=1.5) == 1.0625
-    assert limit.cancelled(started_at=1.5, now=2.0) == 1.625, "twice as long"
+    for round_trip_s in (0.0, 100.0) if answered_in_s else (0.0,):
+        if answered_in_s:
+            answer(limit, 8, round_trip_s, round_trip_s + answered_in_s)
+        for started_at, now, released_at in cancelled:
+            found = limit.cancelled(started_at=round_trip_s + started_at, now=round_trip_s + now)
+            assert found == round_trip_s + released_at
+    assert limit.in_flight == 0
 
 
 def test_the_latency_is_a_running_mean() -> None:
