@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -136,7 +137,7 @@ async def test_what_counts_as_late_is_decided_by_the_caller_with_the_least_time(
 @simulated
 async def test_a_cancelled_call_frees_the_queue_and_the_server() -> None:
     server = FakeTriton()
-    server.script(NEVER, NEVER)
+    server.answer_always(NEVER)
     async with connected(server) as clip:
         first, other, big = (asyncio.create_task(clip.embed(images(count))) for count in (16, 1, 400))
         await asyncio.sleep(1)
@@ -147,8 +148,18 @@ async def test_a_cancelled_call_frees_the_queue_and_the_server() -> None:
             assert (clip.stats().images_in_flight, clip.stats().images_waiting) == (in_flight, waiting)
         assert clip.stats().servers[0].images_in_flight == 0
         assert clip.stats().servers[0].limit == 16, "a caller's change of mind is no sign of load"
+
+
+@simulated
+async def test_a_cancelled_call_behind_another_is_never_sent() -> None:
+    server = FakeTriton(seconds_per_image=0.005)
+    async with connected(server) as clip:
+        first, second = (asyncio.create_task(clip.embed(40 * [image])) for image in (b"first", b"second"))
+        await asyncio.sleep(0.001)
+        second.cancel()
+        assert (await first).errors == {}
         assert (await clip.embed(b"last")).errors == {}
-        assert [request.images for request in server.requests[2:]] == [(b"last",)], "what waited was never sent"
+        assert Counter(image for request in server.requests for image in request.images) == {b"first": 40, b"last": 1}
 
 
 @simulated
