@@ -17,7 +17,6 @@ from preprocess_ensemble.contract import ENSEMBLE
 from tests.fixtures.fakes import InMemoryClient, asynchronous, images
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
 NOISE = np.random.default_rng(0).integers(0, 256, (300, 400, 3), dtype=np.uint8)
@@ -78,20 +77,13 @@ async def test_thumbnails_are_made_off_the_loop(server: FakeTriton, clip: ClipCl
         assert (thumbnail.format, thumbnail.size) == ("JPEG", (224, 224))
 
 
-class OddlyPreprocessed(FakeTriton):
-    preprocess: Mapping[str, Any]
-
-    def passport(self) -> dict[str, Any]:
-        return {**super().passport(), "preprocess": self.preprocess}
+KNOWN = FakeTriton().passport()
 
 
-KNOWN = FakeTriton().passport()["preprocess"]
-
-
-@pytest.mark.parametrize("preprocess", [{"size": 224}, {**KNOWN, "resize_mode": "seam carving"}])
+@pytest.mark.parametrize("preprocess", [{"size": 224}, {**KNOWN["preprocess"], "resize_mode": "seam carving"}])
 async def test_unknown_preprocessing_fails_the_call_but_only_with_thumbnails(preprocess: dict[str, Any]) -> None:
-    server = OddlyPreprocessed()
-    server.preprocess = preprocess
+    server, passport = FakeTriton(), {**KNOWN, "preprocess": preprocess}
+    server.passport = lambda: passport  # type: ignore[method-assign]
     async with InMemoryClient({"localhost": server}) as clip:
         assert len(await clip.embed(b"small")) == 1
         with pytest.raises(ProtocolMismatch, match="transfer='original'"):

@@ -18,8 +18,8 @@ import pytest
 
 from clip_client import ClientConfig, ClipClient, ClipError, EmbeddedItem
 from clip_client.testing import FakeTriton, Reply
-from tests.fixtures.fakes import InMemoryClient, asynchronous, images
-from tests.fixtures.waiting import until
+from tests.fixtures.fakes import InMemoryClient, asynchronous, images, now
+from tests.fixtures.simulated_time import connected, simulated
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -55,33 +55,14 @@ async def test_each_image_exactly_once_through_outages(server: FakeTriton, clip:
         assert (item.vector == server.vector(b"%d" % item.index)).all()
 
 
-class HeldBack(FakeTriton):
-    """Answers the first two images only after ``go_on`` is set."""
-
-    def __init__(self) -> None:
-        super().__init__(max_batch_size=1)
-        self.go_on = asyncio.Event()
-
-    async def ModelInfer(self, request: Any, context: Any) -> Any:
-        if any(raw[4:] in (b"0", b"1") for raw in request.raw_input_contents):  # behind the length of the image
-            await self.go_on.wait()
-        return await super().ModelInfer(request, context)
-
-
-async def test_answers_overtake_each_other_and_order_is_kept_if_asked() -> None:
-    server = HeldBack()
-    async with InMemoryClient({"localhost": server}) as clip:
-        collecting = asyncio.create_task(collect(clip.embed_stream(iter(images(6)))))
-        await until(lambda: server.images_embedded == 4)  # 2 to 5 overtake 0 and 1
-        server.go_on.set()
-        assert [item.index for item in await collecting] == list(range(6))
-        server.go_on.clear()
-        arrived: list[int] = []
-        async for item in clip.embed_stream(iter(images(6)), ordered=False):
-            arrived.append(item.index)
-            if len(arrived) == 4:
-                server.go_on.set()
-        assert (set(arrived[:4]), set(arrived[4:])) == ({2, 3, 4, 5}, {0, 1})
+@pytest.mark.parametrize(("ordered", "indices"), [(True, [0, 1, 2, 3]), (False, [2, 3, 0, 1])])
+@simulated
+async def test_answers_overtake_each_other_and_order_is_kept_if_asked(ordered: bool, indices: list[int]) -> None:
+    server = FakeTriton(max_batch_size=1)
+    server.script(Reply(delay_s=1), Reply(delay_s=1))
+    async with connected(server) as clip:
+        assert [item.index async for item in clip.embed_stream(images(4), ordered=ordered)] == indices
+        assert now() == pytest.approx(1)
 
 
 async def test_a_long_stream_takes_no_more_memory() -> None:
