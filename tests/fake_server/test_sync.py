@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import subprocess
 import sys
@@ -104,18 +103,14 @@ def test_many_threads_share_one_client(server: FakeTriton) -> None:
         assert server.handshakes == 1
 
 
-def test_in_the_thread_of_a_running_loop_errors_are_the_same() -> None:
+async def test_in_the_thread_of_a_running_loop_errors_are_the_same() -> None:
     """What a notebook does: blocking code called while this thread's loop is running."""
-
-    async def cell() -> None:
-        before = threads()
-        with SyncClipClient("localhost:1") as clip:
-            with pytest.raises(Unavailable, match="No server answers"):
-                clip.embed(b"a")
-            assert len(threads() - before) == 1
-        assert threads() == before
-
-    asyncio.run(cell())
+    before = threads()
+    with SyncClipClient("localhost:1") as clip:
+        with pytest.raises(Unavailable, match="No server answers"):
+            clip.embed(b"a")
+        assert len(threads() - before) == 1
+    assert threads() == before
 
 
 def test_closing_from_another_thread_ends_a_call(server: FakeTriton) -> None:
@@ -128,29 +123,22 @@ def test_closing_from_another_thread_ends_a_call(server: FakeTriton) -> None:
             call.result(timeout=20)
 
 
-@pytest.fixture
-def sigint(server: FakeTriton) -> Callable[[], None]:
-    """Interrupts the main thread once a request has arrived."""
+@pytest.mark.skipif(sys.platform == "win32", reason="no signal to one thread")
+@pytest.mark.parametrize("what", ["embed", "stream"])
+@pytest.mark.parametrize("is_starting", [False, True], ids=["waits", "is just starting"])
+def test_an_interrupt_ends_the_call(
+    server: FakeTriton, what: str, is_starting: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = BlockingPortal.start_task_soon
 
     def interrupt() -> None:
         until(lambda: server.requests)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
-    return interrupt
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="no signal to one thread")
-@pytest.mark.parametrize("what", ["embed", "stream"])
-@pytest.mark.parametrize("is_starting", [False, True], ids=["waits", "is just starting"])
-def test_an_interrupt_ends_the_call(
-    server: FakeTriton, sigint: Callable[[], None], what: str, is_starting: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    start = BlockingPortal.start_task_soon
-
     def interrupted(*arguments: Any) -> None:
         monkeypatch.undo()
         start(*arguments)
-        sigint()
+        interrupt()
 
     server.answer_always(NEVER)
     with SyncClipClient(server.url) as clip, ThreadPoolExecutor(1) as pool:
@@ -158,7 +146,7 @@ def test_an_interrupt_ends_the_call(
         if is_starting:
             monkeypatch.setattr(BlockingPortal, "start_task_soon", interrupted)
         else:
-            pool.submit(sigint)
+            pool.submit(interrupt)
         with pytest.raises(KeyboardInterrupt):
             clip.embed([b"a"]) if what == "embed" else next(clip.embed_stream([b"a"]))
         # The thread that embeds has stopped, too.
