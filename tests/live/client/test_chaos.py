@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import urllib.request
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from benchmarks.fixtures.sample_photos import coarse_noise
-from benchmarks.fixtures.server import free_port, serving
+from benchmarks.fixtures.server import serving
 from clip_client import ClipClient
 from preprocess_ensemble.contract import PREPROCESSOR
 
 if TYPE_CHECKING:
     from pathlib import Path
-
 
 IMAGES: Final = 400
 """In each of two streams, one ordered and one unordered."""
@@ -25,16 +22,9 @@ SERVER_DIES_AT: Final = 120
 STUB_DIES_AT: Final = 260
 
 
-def _report(port: int) -> dict[str, Any]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=60) as response:
-        report: dict[str, Any] = json.load(response)
-        return report
-
-
 async def test_nothing_is_lost_or_doubled_while_the_server_is_killed(tiny_repository: Path) -> None:
     files = coarse_noise(PICTURES)
-    port = free_port()
-    options = ("--health-port", str(port), "--canary-interval-s", "0.5")
+    options = ("--canary-interval-s", "0.5", "--frozen-after-s", "1", "--canary-timeout-s", "2")
     with serving(tiny_repository, *options) as server:
         async with ClipClient(server.grpc_url, timeout_s=60, transfer="original") as clip:
             expected = (await clip.embed(files)).vectors
@@ -43,7 +33,6 @@ async def test_nothing_is_lost_or_doubled_while_the_server_is_killed(tiny_reposi
                 indices = []
                 source = (files[number % PICTURES] for number in range(IMAGES))
                 async for item in clip.embed_stream(source, ordered=ordered, max_in_flight=IN_FLIGHT):
-                    assert item.error is None
                     assert item.vector is not None
                     assert int((expected @ item.vector).argmax()) == item.index % PICTURES
                     indices.append(item.index)
@@ -56,9 +45,6 @@ async def test_nothing_is_lost_or_doubled_while_the_server_is_killed(tiny_reposi
             in_order, as_they_came = await asyncio.gather(
                 stream(ordered=True, deaths=True), stream(ordered=False, deaths=False)
             )
-            assert in_order == list(range(IMAGES))
-            assert sorted(as_they_came) == list(range(IMAGES))
+            assert in_order == sorted(as_they_came) == list(range(IMAGES))
             assert clip.stats().requests_retried >= 2
             assert clip.stats().requests_failed == 0
-        report = await asyncio.to_thread(_report, port)
-        assert report["restarts"] >= 2
