@@ -10,13 +10,14 @@ import pytest
 
 from clip_client import (
     ClipClient,
+    DeadlineExceeded,
     ItemErrors,
     ModelNotReady,
     ProtocolMismatch,
     TextError,
 )
 from clip_client.testing import FakeTriton, Reply, fake_vector
-from tests.fixtures.fakes import LOST, NEVER, InMemoryClient, asynchronous
+from tests.fixtures.fakes import LOST, NEVER, InMemoryClient, asynchronous, now
 from tests.fixtures.simulated_time import connected, simulated
 
 TEXT_ID = "fake/random:0@00000000|text-clip-bpe/lower-77"
@@ -155,6 +156,25 @@ async def test_a_label_is_the_mean_of_its_templates(bias: float | None) -> None:
     assert found.labels == tuple(LABELS)
     assert found.probabilities.dtype == np.float32
     np.testing.assert_allclose(found.probabilities, expected, rtol=1e-5)
+
+
+@simulated
+async def test_a_classification_has_one_time_and_one_model() -> None:
+    server = FakeTriton(has_text=True)
+    async with connected(server) as clip:
+        started = now()
+        server.script(Reply(delay_s=3), NEVER)
+        with pytest.raises(DeadlineExceeded):
+            await clip.classify([b"a"], ["cat"], templates=["{}"], timeout_s=5)
+        assert now() - started == pytest.approx(5)
+        server.script(Reply(delay_s=2))
+        call = asyncio.create_task(clip.classify([b"a"], ["cat"], templates=["{}"]))
+        await asyncio.sleep(1)
+        server.model, server.fingerprint = "other", (5, 6)
+        with pytest.raises(ProtocolMismatch, match="does not serve"):
+            await clip.embed(b"b")
+        with pytest.raises(ProtocolMismatch, match="changed their model during the call"):
+            await call
 
 
 async def test_an_image_that_fails_has_no_probabilities(fake: FakeTriton, near: ClipClient) -> None:
