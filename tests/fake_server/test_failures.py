@@ -196,10 +196,15 @@ async def test_a_server_that_hangs_up_is_tried_again_soon_and_by_each_client() -
 
 
 def test_how_long_grpc_may_wait_before_it_tries_again() -> None:
-    """What the test above cannot observe within a second: the longest pause, and the longest time for one attempt."""
+    """What the test above cannot observe: the first pause, the longest one, and the longest time for one attempt."""
     config = ClientConfig()
     given = dict(channel_options(config, config.endpoints[0], None))
-    assert (given["grpc.max_reconnect_backoff_ms"], given["grpc.min_reconnect_backoff_ms"]) == (1000, 5000)
+    assert {name: value for name, value in given.items() if "backoff" in name} == {
+        "grpc.initial_reconnect_backoff_ms": 100,
+        "grpc.max_reconnect_backoff_ms": 1000,
+        "grpc.min_reconnect_backoff_ms": 5000,
+    }
+    assert given["grpc.use_local_subchannel_pool"] == 1, "two clients of a process share no back-off"
     assert given["grpc.enable_retries"] == 0, "there is one layer of retries, and it is not gRPC's"
 
 
