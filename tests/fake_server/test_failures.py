@@ -23,7 +23,7 @@ from clip_client import (
 from clip_client._transports.grpc import channel_options
 from clip_client._transports.grpc_errors import ERROR_TABLE, OTHER, find_row
 from clip_client.testing import FakeTriton, Reply
-from tests.fixtures.fakes import listening, relay
+from tests.fixtures.fakes import LOST, InMemoryTransports, listening, relay
 from tests.fixtures.waiting import until
 
 RETRIED: Final = (Unavailable, Overloaded, ModelNotReady)
@@ -101,12 +101,19 @@ async def test_every_row_of_the_error_table(
     assert type(error) is kind
     assert error.request_id == server.requests[0].request_id
     assert f"request {error.request_id}" in str(error)
-    # Neither the server's text nor gRPC's error, which would show it.
-    assert error.__cause__ is None
-    assert error.__suppress_context__ or error.__context__ is None
+    # Our own sentence, without the server's text.
     assert not [word for word in ("\n", "/opt", "/srv", "boom", "Traceback", "SSL_", "ipv4:") if word in str(error)]
     assert len(server.requests) == 1
     assert clip.stats().requests_failed == 1
+
+
+async def test_an_error_does_not_hold_its_call(fake: FakeTriton) -> None:
+    """gRPC goes on connecting for a call that an error's context holds, and that would show the server's text."""
+    fake.script(LOST)
+    transport = InMemoryTransports({"localhost": fake})(ClientConfig().endpoints[0], None)
+    with pytest.raises(Unavailable) as caught:
+        await transport.infer([b"a"], request_id="r", timeout_s=1)
+    assert (caught.value.__cause__, caught.value.__context__) == (None, None)
 
 
 @pytest.mark.parametrize(

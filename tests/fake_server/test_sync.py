@@ -123,36 +123,46 @@ def test_closing_from_another_thread_ends_a_call(server: FakeTriton) -> None:
             call.result(timeout=20)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="no signal to one thread")
-@pytest.mark.parametrize("what", ["embed", "stream"])
-@pytest.mark.parametrize("is_starting", [False, True], ids=["waits", "is just starting"])
-def test_an_interrupt_ends_the_call(
-    server: FakeTriton, what: str, is_starting: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    start = BlockingPortal.start_task_soon
+INTERRUPTED = pytest.mark.parametrize("call", [SyncClipClient.embed, SyncClipClient.embed_stream])
 
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no signal to one thread")
+@INTERRUPTED
+def test_an_interrupt_ends_the_call(server: FakeTriton, call: Callable[..., Any]) -> None:
     def interrupt() -> None:
         until(lambda: server.requests)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
-    def interrupted(*arguments: Any) -> None:
-        monkeypatch.undo()
-        start(*arguments)
-        interrupt()
-
     server.answer_always(NEVER)
     with SyncClipClient(server.url) as clip, ThreadPoolExecutor(1) as pool:
-        clip.model()
-        if is_starting:
-            monkeypatch.setattr(BlockingPortal, "start_task_soon", interrupted)
-        else:
-            pool.submit(interrupt)
+        pool.submit(interrupt)
         with pytest.raises(KeyboardInterrupt):
-            clip.embed([b"a"]) if what == "embed" else next(clip.embed_stream([b"a"]))
+            list(call(clip, [b"a"]))
         # The thread that embeds has stopped, too.
         until(lambda: not server.in_flight)
         server.answer_always(Reply())
         assert clip.embed([b"b"]).errors == {}
+
+
+@INTERRUPTED
+def test_an_interrupt_ends_a_call_that_has_not_begun(
+    server: FakeTriton, call: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = BlockingPortal.start_task_soon
+
+    def interrupted(portal: BlockingPortal, *work: Any) -> None:
+        monkeypatch.undo()
+        start(portal, time.sleep, 0.1)  # keeps the other thread from beginning
+        start(portal, *work)
+        raise KeyboardInterrupt
+
+    with SyncClipClient(server.url) as clip:
+        clip.model()
+        monkeypatch.setattr(BlockingPortal, "start_task_soon", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            list(call(clip, [b"a"]))
+        assert clip.embed([b"b"]).errors == {}
+        assert [request.images for request in server.requests] == [(b"b",)]
 
 
 def test_a_stream_that_outlives_its_client(server: FakeTriton) -> None:
