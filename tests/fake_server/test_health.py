@@ -12,7 +12,7 @@ from tritonclient.grpc import service_pb2
 from clip_client import ClientConfig, ClipClient, ClipError, DeadlineExceeded, HealthStep
 from clip_client.cli.doctor.server_checks import check_server
 from clip_client.testing import PNG_1X1, FakeTriton, Reply, fake_vector
-from tests.fixtures.fakes import NEVER, InMemoryClient
+from tests.fixtures.fakes import NEVER, InMemoryClient, now
 from tests.fixtures.simulated_time import simulated
 
 if TYPE_CHECKING:
@@ -117,20 +117,23 @@ async def test_a_canary_that_fails(reply: Reply) -> None:
 
 
 class Slow(FakeTriton):
+    async def ServerLive(self, request: Any, context: Any) -> Any:
+        await asyncio.sleep(1)
+        return await super().ServerLive(request, context)
+
     async def ModelInfer(self, request: Any, context: Any) -> Any:
-        await asyncio.sleep(4)
+        await asyncio.sleep(2)
         return await super().ModelInfer(request, context)
 
     async def ModelConfig(self, request: Any, context: Any) -> Any:
-        await asyncio.sleep(4)
-        return await super().ModelConfig(request, context)
+        await asyncio.Event().wait()
 
 
 @simulated
 async def test_all_steps_share_one_deadline() -> None:
     failed = await broken_step(InMemoryClient({"localhost": Slow()}), timeout_s=5)
     assert (failed.name, failed.error) == ("handshake", DeadlineExceeded)
-    assert asyncio.get_running_loop().time() == pytest.approx(5)
+    assert now() == pytest.approx(5)
 
 
 class Newer(FakeTriton):
