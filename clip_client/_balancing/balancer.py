@@ -62,7 +62,7 @@ class RetryBudget:
         self._updated = now
 
     def success(self) -> None:
-        self._tokens = min(_BUDGET, self._tokens + _BUDGET_PER_SUCCESS)
+        self._tokens += _BUDGET_PER_SUCCESS
 
     def spend(self, now: float) -> bool:
         """Pay for one retry; return False if there are not enough tokens."""
