@@ -92,12 +92,10 @@ class ClientConfig:
             raise ValueError("urls is empty: name at least one server, for example 'localhost:8001'")
         ModelNames(self.model)  # raises ValueError if it is no name
         self._check_endpoints()
-        positive_seconds("timeout_s", self.timeout_s)
-        positive_seconds("target_latency_s", self.target_latency_s)
-        positive_seconds("keepalive_time_s", self.keepalive_time_s)
-        check_count("max_in_flight", self.max_in_flight)
-        check_count("max_request_bytes", self.max_request_bytes)
-        check_count("max_image_bytes", self.max_image_bytes)
+        for name in ("timeout_s", "target_latency_s", "keepalive_time_s"):
+            positive_seconds(name, getattr(self, name))
+        for name in ("max_in_flight", "max_request_bytes", "max_image_bytes"):
+            check_count(name, getattr(self, name))
         if self.transfer not in IMAGE_ENCODINGS:
             raise ValueError(f"transfer must be one of {', '.join(IMAGE_ENCODINGS)}, got {self.transfer!r}")
         if self.local_threads is not None:

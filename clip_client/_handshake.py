@@ -7,7 +7,7 @@ import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from clip_client._balancing.retry import RETRIED, backoff_s
+from clip_client._balancing.balancer import RETRIED, backoff_s
 from clip_client._encoding import IMAGE_ENCODINGS
 from clip_client._errors import ClipError, DeadlineExceeded, ProtocolMismatch, Unauthorized, Unavailable
 from clip_client._model import ModelInfo

@@ -1,17 +1,17 @@
-"""The servers of one client: which of them gets the next request, and which one the client backs off from."""
+"""The servers of one client: which gets the next request, which one the client backs off from, and when it retries."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import socket
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from clip_client._balancing.concurrency_limit import AdaptiveLimit
-from clip_client._balancing.retry import RETRIED, backoff_s
 from clip_client._endpoint import Endpoint, EndpointKind
-from clip_client._errors import ClipError, DeadlineExceeded, Overloaded
+from clip_client._errors import ClipError, DeadlineExceeded, ModelNotReady, Overloaded, Unavailable
 from clip_client._results import ServerStats
 from clip_client._transports.factory import resolve_auto
 
@@ -21,9 +21,57 @@ if TYPE_CHECKING:
     from clip_client._config import ClientConfig
     from clip_client._transports.base import Transport, TransportFactory
 
+RETRIED: Final = (Unavailable, Overloaded, ModelNotReady)
+"""Nothing else is sent to the same server again: a bad image stays bad, and a refused token stays refused."""
+
+_FIRST_DELAY_S: Final = 0.1
+_MAX_DELAY_S: Final = 1.0
+"""A server that is up again is noticed within this time."""
+
+_BUDGET: Final = 100.0
+_BUDGET_PER_S: Final = 5.0
+_BUDGET_PER_SUCCESS: Final = 0.1
+
+_random: Final = random.SystemRandom()
+"""Unlike ``random`` itself, the same in no two programs, also if they seed it."""
+
 _RESOLVE_EVERY_S: Final = 30.0
 _RESOLVE_WHEN_DOWN_S: Final = 5.0
 """How often names are looked up again; more often while a server is down, since it may come back elsewhere."""
+
+
+def backoff_s(failures: int) -> float:
+    """Return how long to back off after this many failures in a row (1 or more).
+
+    "Full jitter" of Brooker, "Exponential Backoff And Jitter" (AWS, 2015): uniform between 0 and the exponential cap,
+    so that clients that lost a server together do not reconnect together.
+    """
+    doublings = min(failures - 1, 30)  # an outage of hours must not overflow
+    return _random.uniform(0.0, min(_MAX_DELAY_S, _FIRST_DELAY_S * 2.0**doublings))
+
+
+class RetryBudget:
+    """Tokens for retries: a success earns a tenth, a second earns five, and a retry costs one (as in Finagle).
+
+    During an outage of any length that pays for probing the servers that are down, about two requests a second each. If
+    a server refuses many requests, only some of them are retried.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._tokens = _BUDGET
+        self._updated = now
+
+    def success(self) -> None:
+        self._tokens += _BUDGET_PER_SUCCESS
+
+    def spend(self, now: float) -> bool:
+        """Pay for one retry; return False if there are not enough tokens."""
+        self._tokens = min(_BUDGET, self._tokens + (now - self._updated) * _BUDGET_PER_S)
+        self._updated = now
+        if self._tokens < 1.0:
+            return False
+        self._tokens -= 1.0
+        return True
 
 
 class Server:

@@ -6,6 +6,7 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, Iterable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from clip_client._encoding import IMAGE_ENCODINGS, EncodedImage
@@ -92,15 +93,11 @@ class ImageEncoder(Encoder):
         """
         if isinstance(source, EncodedImage):  # one that `unchanged` did not take
             raise too_large(source.file_bytes, self._max_bytes)
-        if isinstance(source, str | os.PathLike | bytes | bytearray | memoryview):
-            return self._encode(source, model)
         # Reading a file object moves its position, and Pillow decodes a picture when it is first used: if a caller
         # passes one object twice, two threads must not do that at once.
-        with self._object_locks[id(source) // 16 % _OBJECT_LOCKS]:
-            return self._encode(source, model)
-
-    def _encode(self, source: object, model: ModelInfo) -> bytes:
-        image = read_image(source, max_bytes=self._max_bytes)
+        is_shared = not isinstance(source, str | os.PathLike | bytes | bytearray | memoryview)
+        with self._object_locks[id(source) // 16 % _OBJECT_LOCKS] if is_shared else nullcontext():
+            image = read_image(source, max_bytes=self._max_bytes)
         if self._encoding.quality is not None and not isinstance(image, bytes) and _is_ordinary(image):
             config = _preprocessing(model)
             with self._cores:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from clip_client._balancing.retry import RETRIED, RetryBudget
+from clip_client._balancing.balancer import RETRIED, RetryBudget
 from clip_client._errors import ClipError, DeadlineExceeded, Overloaded, ProtocolMismatch, Unavailable
 from clip_client._pipeline.pending_item import Deadline, PendingItem, Result
 from clip_client._results import ClientStats
@@ -280,7 +280,10 @@ class Sender:
             # If a call got results meanwhile, this request was too much for a slow server, or one of several hangs.
             again = [item for item in items if item.deadline is not None and item.deadline.since > request.started_at]
         else:
-            again = items if isinstance(error, RETRIED) or self._is_tried_elsewhere(error, request.server) else []
+            # A failure inside a server may have a reason of its own. If the request is the reason, the other server
+            # fails as well, and then no server is left.
+            elsewhere = type(error) is ClipError and self._balancer.has_other(request.server)
+            again = items if elsewhere or isinstance(error, RETRIED) else []
         if again and self._budget.spend(now):
             self._counts.requests_retried += 1
             # To the front, in their order: an ordered stream waits for these.
@@ -290,13 +293,6 @@ class Sender:
         if len(again) < len(items):
             self._counts.requests_failed += 1
             self._fail((item for item in items if item not in again), error)
-
-    def _is_tried_elsewhere(self, error: ClipError, server: Server) -> bool:
-        """Whether another server gets a request that failed inside ``server``, for a reason that may be its own.
-
-        If the request is the reason, the other server fails as well, and then no server is left.
-        """
-        return type(error) is ClipError and self._balancer.has_other(server)
 
     def _deliver(self, answer: Answer, items: list[PendingItem], server: Server, request_id: str) -> None:
         tower, model = items[0].tower, items[0].model

@@ -180,7 +180,8 @@ class TritonTransport(Transport):
             return await method(request, timeout=timeout_s, metadata=self._metadata + headers)
         except grpc.aio.AioRpcError as error:
             row = find_row(error.code(), f"{error.details()}")
-            failure = row.build(self.endpoint, request_id, model or self._names.image)
+            sentence = row.sentence.format(endpoint=self.endpoint, model=model or self._names.image)
+            failure = row.error(sentence, request_id=request_id)
         except grpc.aio.UsageError:
             failure = Unavailable("This client is closed.", request_id=request_id)
         # Raised outside the except block, without gRPC's error as its context. That error would show the server's text,

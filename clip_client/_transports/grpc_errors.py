@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import grpc
 
@@ -17,10 +17,6 @@ from clip_client._errors import (
     Unauthorized,
     Unavailable,
 )
-from preprocess_ensemble.contract import ENSEMBLE
-
-if TYPE_CHECKING:
-    from clip_client._endpoint import Endpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +30,6 @@ class ErrorRow:
     sentence: str
     """For people; ``{endpoint}`` is the server's address and ``{model}`` the model that it was asked for. The server's
     own text is never repeated: Triton puts tracebacks and paths into it."""
-
-    def build(self, endpoint: Endpoint, request_id: str | None, model: str = ENSEMBLE) -> ClipError:
-        return self.error(self.sentence.format(endpoint=endpoint, model=model), request_id=request_id)
 
 
 def _row(code: str, pattern: str | None, error: type[ClipError], sentence: str) -> ErrorRow:
@@ -139,8 +132,6 @@ ERROR_TABLE: Final[tuple[ErrorRow, ...]] = (
     _row("INTERNAL", r"shared memory", ClipError, _NO_SHARED_MEMORY),
     # gRPC core, chttp2: the stream was reset under the request.
     _row("INTERNAL", r"RST_STREAM", Unavailable, _LOST),
-    # Triton: any exception in a model, with its traceback in the text.
-    _row("INTERNAL", None, ClipError, _FAILED),
     # Triton, model_repository_manager: "Request for unknown model: 'clip_image' is not found", and "... has no
     # available versions" while it, or a step of the ensemble, is being reloaded.
     _row("NOT_FOUND", None, ModelNotReady, _NOT_READY),
@@ -168,23 +159,23 @@ ERROR_TABLE: Final[tuple[ErrorRow, ...]] = (
     _row("UNKNOWN", r"stream removed|http2|HTTP status", Unavailable, _LOST),
     # Envoy, its limit of a request's size: HTTP 413 has no counterpart among gRPC's codes.
     _row("UNKNOWN", r"payload too large", ProtocolMismatch, _TOO_LARGE),
-    # Triton: TRITONSERVER_ERROR_UNKNOWN; gRPC: an exception in a Python servicer.
-    _row("UNKNOWN", None, ClipError, _FAILED),
     # gRPC: an optimistic lock of the server lost; by definition safe to retry.
     _row("ABORTED", None, Unavailable, "The server at {endpoint} aborted the request."),
     # gRPC: the answer was damaged or lost in transit.
     _row("DATA_LOSS", None, Unavailable, _LOST),
-    # Triton: TRITONSERVER_ERROR_ALREADY_EXISTS and the like come from model control, which this client never uses.
-    _row("ALREADY_EXISTS", None, ClipError, _FAILED),
+    # Triton: these come from model control, which this client never uses.
     _row("FAILED_PRECONDITION", None, ModelNotReady, _NOT_READY),
     _row("OUT_OF_RANGE", None, ProtocolMismatch, _ODD_REQUEST),
-    # No failed call has this status; the row makes the table complete.
-    _row("OK", None, ClipError, _FAILED),
 )
 """The first row that matches wins. Triton's status alone does not say enough: UNAVAILABLE is a full queue, an expired
 request, a wrong token and a lost connection, and INTERNAL is a dead process and any exception in a model."""
 
 
+OTHER: Final = _row("UNKNOWN", None, ClipError, _FAILED)
+"""For all else: any exception in a model, whose traceback is the text, or in a Python servicer of gRPC."""
+
+
 def find_row(code: grpc.StatusCode, details: str) -> ErrorRow:
-    """Return the row of :data:`ERROR_TABLE` for a status and the server's text."""
-    return next(row for row in ERROR_TABLE if row.code is code and (row.pattern is None or row.pattern.search(details)))
+    """Return the row of :data:`ERROR_TABLE` for a status and the server's text, or :data:`OTHER`."""
+    rows = (row for row in ERROR_TABLE if row.code is code)
+    return next((row for row in rows if row.pattern is None or row.pattern.search(details)), OTHER)

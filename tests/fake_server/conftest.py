@@ -1,4 +1,4 @@
-"""A server that fails as a script says, and a client of it."""
+"""A server that fails as a script says, and a client of it: over gRPC, and without a network."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from clip_client import ClipClient
 from clip_client.testing import FakeTriton
+from tests.fixtures.fakes import InMemoryClient
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -22,4 +23,17 @@ async def server() -> AsyncIterator[FakeTriton]:
 @pytest.fixture
 async def clip(server: FakeTriton) -> AsyncIterator[ClipClient]:
     async with ClipClient(server.url) as client:
+        yield client
+
+
+@pytest.fixture
+def fake() -> FakeTriton:
+    """A server of images and texts that listens on no port."""
+    return FakeTriton(has_text=True)
+
+
+@pytest.fixture
+async def near(fake: FakeTriton) -> AsyncIterator[InMemoryClient]:
+    """A client of ``fake``."""
+    async with InMemoryClient({"localhost": fake}) as client:
         yield client

@@ -1,17 +1,28 @@
-"""Several servers: shared work, failing over, one model."""
+"""Several servers, and what their URLs stand for: shared work, failing over, one model, names and ``auto:``."""
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Any
+import asyncio
+import socket
+from typing import Any
 
 import pytest
+import trustme
 
-from clip_client import ClipClient, ProtocolMismatch, Unauthorized, Unavailable
+from clip_client import (
+    ClientConfig,
+    ClipClient,
+    ClipError,
+    ModelNotReady,
+    ProtocolMismatch,
+    Unauthorized,
+    Unavailable,
+)
 from clip_client.testing import FakeTriton, Reply
+from tests.fixtures.fakes import InMemoryClient, images, listening, now
+from tests.fixtures.simulated_time import simulated
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+NAME = "clip.example.org"
 
 
 class OfTheFuture(FakeTriton):
@@ -19,41 +30,38 @@ class OfTheFuture(FakeTriton):
         return {"contract": 2}
 
 
-@asynccontextmanager
-async def servers(count: int) -> AsyncIterator[list[FakeTriton]]:
-    async with AsyncExitStack() as stack:
-        yield [await stack.enter_async_context(FakeTriton()) for _ in range(count)]
+def client_of(*servers: FakeTriton) -> InMemoryClient:
+    hosts = {f"server{number}": server for number, server in enumerate(servers)}
+    return InMemoryClient(hosts, config=ClientConfig(urls=tuple(hosts)))
 
 
 async def test_all_servers_work() -> None:
-    async with servers(3) as fakes:
-        for fake in fakes:
-            fake.answer_always(Reply(delay_s=0.01))
-        async with ClipClient([fake.url for fake in fakes]) as clip:
-            batch = await clip.embed(b"%d" % number for number in range(600))
-            assert batch.errors == {}
-            counts = [fake.images_embedded for fake in fakes]
-            assert sum(counts) == 600
-            assert min(counts) > 60
-            assert len(clip.stats().servers) == 3
-            assert (await clip.health()).ok
-            assert {step.server for step in (await clip.health()).steps} == {fake.url for fake in fakes}
+    servers = [FakeTriton() for _ in range(3)]
+    for server in servers:
+        server.answer_always(Reply(delay_s=0.01))
+    async with client_of(*servers) as clip:
+        assert (await clip.embed(images(600))).errors == {}
+        counts = [server.images_embedded for server in servers]
+        assert sum(counts) == 600
+        assert min(counts) > 60
+        assert len(clip.stats().servers) == 3
+        report = await clip.health()
+        assert report.ok
+        assert {step.server for step in report.steps} == {f"grpc://server{number}:8001" for number in range(3)}
 
 
 async def test_a_server_that_stops_is_avoided_and_used_again_after_its_restart() -> None:
-    async with servers(2) as (good, fickle), ClipClient([good.url, fickle.url]) as clip:
-        await clip.embed(b"%d" % number for number in range(100))
+    async with FakeTriton() as good, FakeTriton() as fickle, ClipClient([good.url, fickle.url]) as clip:
+        await clip.embed(images(100))
         assert fickle.images_embedded
         await fickle.stop()
-        batch = await clip.embed(b"%d" % number for number in range(300))
-        assert batch.errors == {}
+        assert (await clip.embed(images(300))).errors == {}
         assert any(server.is_down for server in clip.stats().servers)
-        sent_while_down = clip.stats().requests_retried
-        assert sent_while_down < 20
+        assert clip.stats().requests_retried < 20
         await fickle.start()
         before = fickle.images_embedded
         while fickle.images_embedded == before:
-            await clip.embed([b"%d" % number for number in range(64)])
+            await clip.embed(images(64))
         assert not any(server.is_down for server in clip.stats().servers)
 
 
@@ -65,42 +73,97 @@ async def test_a_server_that_is_down_from_the_start_does_not_count() -> None:
             await clip.embed(b"a")
 
 
-async def test_bad_images_do_not_mark_a_server_as_down() -> None:
-    async with servers(2) as fakes, ClipClient([fake.url for fake in fakes]) as clip:
-        batch = await clip.embed([b""] * 200)
-        assert len(batch.errors) == 200
-        assert not any(server.is_down for server in clip.stats().servers)
-        assert clip.stats().images_failed == 200
-        assert sum(fake.requests_received for fake in fakes) == clip.stats().requests_sent
-        assert clip.stats().requests_retried == 0
+@pytest.mark.parametrize(
+    ("second", "kind", "says"),
+    [
+        (FakeTriton(model="other", fingerprint=(5, 6)), ProtocolMismatch, "serves fake/.* serves other/"),
+        (OfTheFuture(), ProtocolMismatch, "contract 2"),
+        (FakeTriton(token="another"), Unauthorized, "refused"),
+    ],
+    ids=["another model", "another contract", "another token"],
+)
+async def test_a_server_that_does_not_fit_is_no_reserve(second: FakeTriton, kind: type[ClipError], says: str) -> None:
+    async with client_of(FakeTriton(), second) as clip:
+        with pytest.raises(kind, match=says):
+            await clip.embed(b"a")
 
 
-async def test_servers_with_two_models_are_refused() -> None:
-    async with servers(2) as (first, second):
-        second.model, second.fingerprint = "other", (5, 6)
-        async with ClipClient([first.url, second.url]) as clip:
-            with pytest.raises(ProtocolMismatch, match=r"fake/.*other/|other/.*fake/"):
-                await clip.embed(b"a")
+@pytest.mark.parametrize("error", [Unauthorized, ModelNotReady])
+async def test_auto_uses_a_server_that_responds_even_an_unhealthy_one(
+    error: type[ClipError], caplog: pytest.LogCaptureFixture
+) -> None:
+    server = FakeTriton(token="secret" if error is Unauthorized else None)
+    server.ready_models.clear()
+    async with InMemoryClient({"localhost": server}, "auto:localhost") as clip:
+        with pytest.raises(error):
+            await clip.embed(b"x")
+        assert not clip.is_local
+    assert not caplog.records
 
 
-async def test_a_server_that_changes_its_model_later_is_noticed() -> None:
-    async with servers(2) as (first, second), ClipClient([first.url, second.url]) as clip:
+async def test_concurrent_calls_resolve_auto_once(fake: FakeTriton) -> None:
+    async with InMemoryClient({"localhost": fake}, "auto:") as clip:
+        assert repr(clip) == "<ClipClient auto:grpc://localhost:8001 [open]>"
+        await asyncio.gather(clip.health(), *(clip.embed(image) for image in images(5)))
+        assert repr(clip).startswith("<ClipClient grpc://localhost:8001 [open] model=fake")
+        # One to see who is there, and the one that stays.
+        assert [channel.closed for channel in clip.transports.channels["localhost"]] == [True, False]
+
+
+class Silent(FakeTriton):
+    async def ServerLive(self, request: Any, context: Any) -> Any:
+        await asyncio.Event().wait()
+
+
+@simulated
+async def test_auto_ignores_a_server_that_does_not_respond() -> None:
+    here = FakeTriton()
+    async with InMemoryClient({"localhost": Silent(), "": here}, "auto:") as clip:
         await clip.embed(b"a")
-        second.model, second.fingerprint = "other", (5, 6)
-        with pytest.raises(ProtocolMismatch):
-            await clip.embed([b"x"] * 64)
-        with pytest.raises(ProtocolMismatch, match="must serve one model"):
+        assert now() == pytest.approx(5)
+        assert clip.is_local
+        assert here.images_embedded == 1
+        assert [channel.closed for channel in clip.transports.channels["localhost"]] == [True]
+
+
+@pytest.fixture
+async def two_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every name have two addresses of this machine."""
+
+    async def getaddrinfo(host: str, port: int, **_: object) -> list[tuple[Any, ...]]:
+        addresses = ("127.0.0.1", "127.0.0.2")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (address, port)) for address in addresses]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+
+
+@pytest.mark.parametrize("server_name", [None, "inside.example.org"], ids=["the URL's name", "server_name="])
+@pytest.mark.usefixtures("two_addresses")
+async def test_the_certificate_of_a_numeric_address_must_have_the_name(server_name: str | None) -> None:
+    authority = trustme.CA()
+    issued = authority.issue_cert(server_name or NAME)
+    server = FakeTriton(host="127.0.0.1")
+    server.use_tls(certificate=issued.cert_chain_pems[0].bytes(), key=issued.private_key_pem.bytes())
+    async with server:
+        url = f"grpcs://{NAME}:{server.port}"
+        config = ClientConfig(urls=(url,), ca_certificate=authority.cert_pem.bytes(), server_name=server_name)
+        async with ClipClient(config=config, timeout_s=20) as clip:
+            assert (await clip.embed(b"a")).errors == {}
+            assert len(clip.stats().servers) == 2
+
+
+@pytest.mark.usefixtures("two_addresses")
+async def test_a_proxy_is_told_the_name_of_a_numeric_address() -> None:
+    """Envoy and others choose the service by it."""
+    heard = bytearray()
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # An empty SETTINGS frame: an HTTP/2 client sends nothing before it.
+        writer.write(bytes(3) + b"\x04" + bytes(5))
+        while b"ServerLive" not in heard and b"ModelInfer" not in heard and (data := await reader.read(4096)):
+            heard.extend(data)
+
+    async with listening(listen) as address, ClipClient(f"{NAME}:{address.rpartition(':')[2]}", timeout_s=20) as clip:
+        with pytest.raises(Unavailable):
             await clip.embed(b"a")
-
-
-async def test_a_server_with_another_contract_is_refused() -> None:
-    async with FakeTriton() as first, OfTheFuture() as second, ClipClient([first.url, second.url]) as clip:
-        with pytest.raises(ProtocolMismatch, match="contract 2"):
-            await clip.embed(b"a")
-
-
-async def test_a_token_that_one_server_refuses() -> None:
-    async with FakeTriton(token="right") as strict, FakeTriton() as lax:
-        async with ClipClient([lax.url, strict.url], token="wrong") as clip:
-            with pytest.raises(Unauthorized):
-                await clip.embed(b"a")
+    assert NAME.encode() in heard

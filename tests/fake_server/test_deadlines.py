@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -11,62 +11,101 @@ import anyio.to_thread
 import numpy as np
 import pytest
 
-from clip_client import ClipClient, DeadlineExceeded, ItemErrors, Overloaded
+from clip_client import DeadlineExceeded, ItemErrors, Overloaded, ProtocolMismatch, Unavailable
 from clip_client.testing import FakeTriton, Reply
 from tests.fixtures.fakes import NEVER, InMemoryClient, asynchronous, images, now
-from tests.fixtures.simulated_time import play, simulate
+from tests.fixtures.simulated_time import connected, simulated
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-CAPACITY = 200.0
-"""Images per second of the overloaded server, which serves one request at a time, even for clients that have left."""
-
 
 @pytest.mark.parametrize(("count", "seconds_per_image"), [(500, 0.2), (40, 4.0)], ids=["long", "slow"])
-def test_a_call_that_gets_results_does_not_fail_for_its_length(count: int, seconds_per_image: float) -> None:
+@simulated
+async def test_a_call_that_gets_results_does_not_fail_for_its_length(count: int, seconds_per_image: float) -> None:
     """Not even if the first requests are more than the server can answer within ``timeout_s``."""
     server = FakeTriton(seconds_per_image=seconds_per_image)
-
-    async def test(clip: ClipClient) -> None:
+    async with connected(server) as clip:
         batch = await clip.embed(images(count))
         assert now() > 90
         assert batch.errors == {}
         assert (batch.vectors == np.stack([server.vector(image) for image in images(count)])).all()
 
-    play(test, server)
 
-
-def test_images_that_wait_for_a_thread_have_no_less_time_to_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+@simulated
+async def test_images_that_wait_for_a_thread_have_no_less_time_to_be_read() -> None:
     async def read(*_: Any, limiter: anyio.CapacityLimiter, **__: Any) -> bytes:
         async with limiter:
             await asyncio.sleep(40)
         return b"content"
 
-    monkeypatch.setattr(anyio.to_thread, "run_sync", read)
-
-    async def test(clip: ClipClient) -> None:
-        assert (await clip.embed([__file__] * 100)).errors == {}
-
-    play(test, FakeTriton())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(anyio.to_thread, "run_sync", read)
+        async with connected(FakeTriton()) as clip:
+            assert (await clip.embed([__file__] * 100)).errors == {}
 
 
-def test_a_request_that_hangs_is_sent_again_while_others_are_answered() -> None:
+@simulated
+async def test_a_request_that_hangs_is_sent_again_while_others_are_answered() -> None:
     server = FakeTriton(seconds_per_image=0.1)
     server.script(NEVER)
-
-    async def test(clip: ClipClient) -> None:
+    async with connected(server) as clip:
         assert (await clip.embed(images(1000))).errors == {}
         assert clip.stats().requests_retried == 1
 
-    play(test, server)
+
+@simulated
+async def test_one_callers_deadline_is_not_anothers() -> None:
+    server = FakeTriton()
+    server.answer_always(Reply(delay_s=0.5))
+    async with connected(server) as clip:
+        hasty = asyncio.create_task(clip.embed(b"a", timeout_s=0.1))
+        patient = asyncio.create_task(clip.embed(b"b", timeout_s=30))
+        with pytest.raises(DeadlineExceeded):
+            await hasty
+        assert (await patient).errors == {}
+        # They shared a request, and it continued for the other caller.
+        assert [len(request.images) for request in server.requests] == [2]
+
+
+class Stalled(FakeTriton):
+    """Never ends a handshake."""
+
+    async def ModelConfig(self, request: Any, context: Any) -> Any:
+        await asyncio.Event().wait()
+
+
+@simulated
+async def test_a_handshake_has_the_time_of_the_call_that_waits_for_it() -> None:
+    async with InMemoryClient({"localhost": Stalled()}) as clip:
+        with pytest.raises(DeadlineExceeded, match="did not answer the handshake within timeout_s"):
+            await clip.embed(b"a", timeout_s=5)
+        assert now() == pytest.approx(5)
+        call = asyncio.create_task(clip.embed(b"a"))
+        await asyncio.sleep(1)
+    with pytest.raises(Unavailable, match="closed during the handshake"):
+        await call
+
+
+@simulated
+async def test_a_handshake_with_a_server_that_was_there_before_is_tried_again() -> None:
+    server = FakeTriton()
+    server.script(Reply(fingerprint=(9, 9)))
+    async with connected(server) as clip:
+        with pytest.raises(ProtocolMismatch):
+            await clip.embed(b"the next call asks for the model again")
+        ready, server.ready_models = server.ready_models, set()
+        call = asyncio.create_task(clip.embed(b"a"))
+        await asyncio.sleep(5)
+        server.ready_models = ready
+        assert (await call).errors == {}
 
 
 @pytest.mark.parametrize("max_request_bytes", [2**20, 40], ids=["roomy", "images wait for memory, too"])
-def test_an_explicit_time_bounds_the_call_and_keeps_what_is_finished(max_request_bytes: int) -> None:
+@simulated
+async def test_an_explicit_time_bounds_the_call_and_keeps_what_is_finished(max_request_bytes: int) -> None:
     server = FakeTriton(seconds_per_image=0.1)
-
-    async def test(clip: ClipClient) -> None:
+    async with connected(server, max_request_bytes=max_request_bytes) as clip:
         started = now()
         batch = await clip.embed(images(1000), timeout_s=20)  # more than are taken from a source at a time
         assert now() - started == pytest.approx(20, abs=0.01)
@@ -81,15 +120,13 @@ def test_an_explicit_time_bounds_the_call_and_keeps_what_is_finished(max_request
         assert again.errors == {}
         assert clip.stats().images_waiting == 0
 
-    play(test, server, max_request_bytes=max_request_bytes)
 
-
-def test_a_call_fails_a_minute_after_its_last_result() -> None:
+@simulated
+async def test_a_call_fails_a_minute_after_its_last_result() -> None:
     server = FakeTriton()
     server.script(Reply(), Reply(delay_s=5))
     server.answer_always(NEVER)
-
-    async def test(clip: ClipClient) -> None:
+    async with connected(server) as clip:
         started = now()
         with pytest.raises(DeadlineExceeded):
             await clip.embed(images(100))
@@ -97,30 +134,26 @@ def test_a_call_fails_a_minute_after_its_last_result() -> None:
         await asyncio.sleep(10)
         assert server.in_flight == 0
 
-    play(test, server)
-
 
 @pytest.mark.parametrize(("timeout_s", "seconds"), [(None, 60), (5.0, 5)])
-def test_without_a_vector_the_call_raises(timeout_s: float | None, seconds: float) -> None:
+@simulated
+async def test_without_a_vector_the_call_raises(timeout_s: float | None, seconds: float) -> None:
     """Also if another image had an error of its own."""
     server = FakeTriton(max_batch_size=1)
     server.script(Reply(row_errors={0: (4, "The file ends before the picture does.")}))
     server.answer_always(NEVER)
-
-    async def test(clip: ClipClient) -> None:
+    async with connected(server) as clip:
         started = now()
         with pytest.raises(DeadlineExceeded, match=r"timeout_s ran out with 1 images in flight.* number 1\."):
             await clip.embed(images(2), timeout_s=timeout_s)
         assert now() - started == pytest.approx(seconds, abs=0.01)
 
-    play(test, server)
 
-
-def test_an_iterator_that_has_not_ended_has_no_batch() -> None:
+@simulated
+async def test_an_iterator_that_has_not_ended_has_no_batch() -> None:
     """A batch of a part would look like a batch of all."""
     server = FakeTriton()
-
-    async def test(clip: ClipClient) -> None:
+    async with connected(server) as clip:
         server.script(Reply(), NEVER, NEVER)
         with pytest.raises(DeadlineExceeded, match=r"the iterator has not ended; embed a list, or use embed_stream"):
             await clip.embed(asynchronous(images(1000)), timeout_s=10)
@@ -129,29 +162,28 @@ def test_an_iterator_that_has_not_ended_has_no_batch() -> None:
         assert len(batch) == 200
         assert {error.code for error in batch.errors.values()} == {"TIMEOUT"}
 
-    play(test, server)
 
-
-def test_single_images_are_shed_under_overload() -> None:
+@simulated
+async def test_single_images_are_shed_under_overload() -> None:
     """A service that embeds one image a call, without a ``timeout_s`` of its own."""
     server = FakeTriton(seconds_per_image=1.0)
-
-    async def test(clip: ClipClient) -> None:
+    async with connected(server) as clip:
         started = now()
         outcomes = await asyncio.gather(*(clip.embed(image) for image in images(200)), return_exceptions=True)
         assert now() - started <= 60.01
         assert sum(isinstance(outcome, Overloaded) for outcome in outcomes) > 100
+        # Nearly all of the server's work was for callers that still waited.
         good = sum(not isinstance(outcome, BaseException) for outcome in outcomes)
         assert good >= 0.8 * server.images_worked_on
+        assert (await clip.embed(b"after the load")).errors == {}
 
-    play(test, server)
 
+@simulated
+async def test_many_times_the_load_that_a_server_can_take() -> None:
+    """It keeps working for callers who still wait, and the next image after the load is embedded within its time."""
+    counts: Counter[type[Exception] | None] = Counter()
 
-def test_four_clients_at_many_times_the_capacity() -> None:
-    """The server keeps working for callers who still wait, and recovers when the load falls."""
-    counts: dict[type[Exception] | None, int] = {None: 0, Overloaded: 0, DeadlineExceeded: 0}
-
-    async def one(clip: ClipClient) -> None:
+    async def one() -> None:
         try:
             await clip.embed(b"x", timeout_s=1.0)
         except (Overloaded, DeadlineExceeded) as error:
@@ -159,37 +191,28 @@ def test_four_clients_at_many_times_the_capacity() -> None:
         else:
             counts[None] += 1
 
-    async def run() -> None:
-        server = FakeTriton(seconds_per_image=1 / CAPACITY)
-        async with AsyncExitStack() as stack:
-            stack.push_async_callback(server.stop)
-            clients = [await stack.enter_async_context(InMemoryClient({"localhost": server})) for _ in range(4)]
-            await asyncio.gather(*(clip.model() for clip in clients))
-            async with anyio.create_task_group() as tasks:
-                for _ in range(80):
-                    for clip in 12 * clients:
-                        tasks.start_soon(one, clip)
-                    await asyncio.sleep(0.04)
-            # Nearly all of the server's work was for callers that still waited.
-            assert sum(counts.values()) == 80 * 4 * 12
-            assert counts[None] >= 0.8 * server.images_worked_on
-            assert counts[Overloaded] > 0
-            assert max(server.limit for clip in clients for server in clip.stats().servers) < 200
-
-            # After the load, the next image is embedded within its time, by every client.
-            for clip in clients:
-                assert (await clip.embed(b"y", timeout_s=1.0)).errors == {}
-
-    simulate(run())
+    # It serves one request at a time, even for clients that have left.
+    server = FakeTriton(seconds_per_image=1 / 200)
+    async with connected(server) as clip, anyio.create_task_group() as tasks:
+        for _ in range(60):
+            for _ in range(48):
+                tasks.start_soon(one)
+            await asyncio.sleep(0.04)
+        await asyncio.sleep(1)
+        assert sum(counts.values()) == 60 * 48
+        assert counts[None] >= 0.8 * server.images_worked_on
+        assert counts[Overloaded] > 0
+        assert clip.stats().servers[0].limit < 200
+        assert (await clip.embed(b"y", timeout_s=1.0)).errors == {}
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
-def test_a_deadline_that_passes_is_a_sign_of_load(is_stream: bool) -> None:
+@simulated
+async def test_a_deadline_that_passes_is_a_sign_of_load(is_stream: bool) -> None:
     """Both the call's own deadline and the image's, which is sent with the request."""
     server = FakeTriton()
     server.answer_always(NEVER)
-
-    async def test(clip: ClipClient) -> None:
+    async with connected(server, timeout_s=5.0) as clip:
         assert clip.stats().servers[0].limit == 16
         work: Coroutine[Any, Any, Any] = (
             anext(clip.embed_stream([b"a"])) if is_stream else clip.embed(b"a", timeout_s=5)
@@ -200,4 +223,12 @@ def test_a_deadline_that_passes_is_a_sign_of_load(is_stream: bool) -> None:
         assert clip.stats().servers[0].limit == 8
         assert clip.stats().servers[0].images_in_flight == 0
 
-    play(test, server, timeout_s=5.0)
+
+@simulated
+async def test_without_a_deadline_each_image_of_a_stream_has_the_clients_time() -> None:
+    """Twelve requests one after the other take longer than ``timeout_s`` in total."""
+    server = FakeTriton()
+    server.answer_always(Reply(delay_s=0.1))
+    async with connected(server, timeout_s=1.0) as clip:
+        assert len([item async for item in clip.embed_stream(images(12), max_in_flight=1)]) == 12
+        assert now() > 1.0

@@ -14,10 +14,9 @@ from PIL import Image
 from clip_client import ClientConfig, ClipClient, ImageError, ItemErrors, ProtocolMismatch
 from clip_client.testing import FakeTriton, Reply, fake_vector
 from preprocess_ensemble.contract import ENSEMBLE
-from tests.fixtures.fakes import asynchronous, images
+from tests.fixtures.fakes import InMemoryClient, asynchronous, images
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
 NOISE = np.random.default_rng(0).integers(0, 256, (300, 400, 3), dtype=np.uint8)
@@ -42,6 +41,7 @@ async def test_every_kind_of_image_alone_and_among_others(server: FakeTriton, cl
     pixels = np.arange(36, dtype=np.uint8).reshape(3, 4, 3)
     batch = await clip.embed([path, str(path), b"bytes", io.BytesIO(b"stream"), Image.fromarray(pixels), pixels])
     assert not batch.errors
+    assert batch.sources == (str(path), str(path), None, None, None, None)
     sent = [image for request in server.requests for image in request.images]
     assert {b"file content", b"bytes", b"stream"} <= set(sent)
     assert (batch.vectors[0] == server.vector(b"file content")).all()
@@ -77,26 +77,19 @@ async def test_thumbnails_are_made_off_the_loop(server: FakeTriton, clip: ClipCl
         assert (thumbnail.format, thumbnail.size) == ("JPEG", (224, 224))
 
 
-class OddlyPreprocessed(FakeTriton):
-    preprocess: Mapping[str, Any]
-
-    def passport(self) -> dict[str, Any]:
-        return {**super().passport(), "preprocess": self.preprocess}
+KNOWN = FakeTriton().passport()
 
 
-KNOWN = FakeTriton().passport()["preprocess"]
-
-
-@pytest.mark.parametrize("preprocess", [{"size": 224}, {**KNOWN, "resize_mode": "seam carving"}])
+@pytest.mark.parametrize("preprocess", [{"size": 224}, {**KNOWN["preprocess"], "resize_mode": "seam carving"}])
 async def test_unknown_preprocessing_fails_the_call_but_only_with_thumbnails(preprocess: dict[str, Any]) -> None:
-    async with OddlyPreprocessed() as server:
-        server.preprocess = preprocess
-        async with ClipClient(server.url) as clip:
-            assert len(await clip.embed(b"small")) == 1
-            with pytest.raises(ProtocolMismatch, match="transfer='original'"):
-                await clip.embed(NOISE)
-        async with ClipClient(server.url, transfer="original") as clip:
-            assert not (await clip.embed(NOISE)).errors
+    server, passport = FakeTriton(), {**KNOWN, "preprocess": preprocess}
+    server.passport = lambda: passport  # type: ignore[method-assign]
+    async with InMemoryClient({"localhost": server}) as clip:
+        assert len(await clip.embed(b"small")) == 1
+        with pytest.raises(ProtocolMismatch, match="transfer='original'"):
+            await clip.embed(NOISE)
+    async with InMemoryClient({"localhost": server}, transfer="original") as clip:
+        assert not (await clip.embed(NOISE)).errors
 
 
 async def test_a_bad_image_does_not_affect_its_batch(server: FakeTriton, clip: ClipClient, tmp_path: Path) -> None:
@@ -105,17 +98,14 @@ async def test_a_bad_image_does_not_affect_its_batch(server: FakeTriton, clip: C
     batch = await clip.embed([b"a", b"b", b"c", b"d"])
     late = await clip.embed([missing, b"", None, b"d"])  # type: ignore[list-item]
     assert {index: error.code for index, error in batch.errors.items()} == {1: "TRUNCATED", 3: "INTERNAL"}
-    assert {index: error.code for index, error in late.errors.items()} == {
-        0: "UNREADABLE",
-        1: "EMPTY",
-        2: "NOT_AN_IMAGE",
-    }
+    assert [error.code for error in late.errors.values()] == ["UNREADABLE", "EMPTY", "NOT_AN_IMAGE"]
     assert (batch.errors[1].index, batch.errors[1].source, late.errors[0].source) == (1, None, str(missing))
     assert batch.errors[1].request_id == server.requests[0].request_id
     assert np.isnan(batch.vectors[[1, 3]]).all()
     assert (batch.vectors[2] == server.vector(b"c")).all()
     assert np.isnan(late.vectors[:3]).all()
     assert (late.vectors[3] == server.vector(b"d")).all()
+    assert not clip.stats().servers[0].is_down
     with pytest.raises(ItemErrors, match="and 2 more"):
         late.raise_for_errors()
     with pytest.raises(ImageError, match="EMPTY"):
@@ -123,8 +113,8 @@ async def test_a_bad_image_does_not_affect_its_batch(server: FakeTriton, clip: C
 
 
 async def test_requests_keep_to_the_batch_size_and_the_byte_limit() -> None:
-    config = ClientConfig(max_request_bytes=1000)
-    async with FakeTriton(max_batch_size=7) as server, ClipClient(server.url, config=config) as clip:
+    server = FakeTriton(max_batch_size=7)
+    async with InMemoryClient({"localhost": server}, config=ClientConfig(max_request_bytes=1000)) as clip:
         files = [b"x" * 300, b"y" * 5000, *images(60)]
         await clip.embed(files)
         sizes = [len(request.images) for request in server.requests]
@@ -134,11 +124,11 @@ async def test_requests_keep_to_the_batch_size_and_the_byte_limit() -> None:
             assert sum(map(len, request.images)) <= 1000 or len(request.images) == 1
 
 
-async def test_the_fake_keeps_the_last_requests_only(server: FakeTriton, clip: ClipClient) -> None:
+async def test_the_fake_keeps_the_last_requests_only(fake: FakeTriton, near: ClipClient) -> None:
     for image in images(150):
-        await clip.embed(image)
-    assert [request.images for request in server.requests] == [(image,) for image in images(150)[50:]]
-    assert server.requests_received == 150
+        await near.embed(image)
+    assert [request.images for request in fake.requests] == [(image,) for image in images(150)[50:]]
+    assert fake.requests_received == 150
 
 
 async def test_calls_that_wait_share_one_handshake_and_their_requests(server: FakeTriton, clip: ClipClient) -> None:
@@ -161,15 +151,15 @@ async def test_calls_that_wait_share_one_handshake_and_their_requests(server: Fa
 
 @pytest.mark.parametrize("fingerprint", [(1, 2), (1, -7654321), (1234567, 2)])
 async def test_another_model_is_noticed_and_the_next_call_uses_it(
-    server: FakeTriton, clip: ClipClient, fingerprint: tuple[int, int]
+    fake: FakeTriton, near: ClipClient, fingerprint: tuple[int, int]
 ) -> None:
-    await clip.embed(b"a")
-    server.fingerprint, server.model = fingerprint, "other"
+    await near.embed(b"a")
+    fake.fingerprint, fake.model = fingerprint, "other"
     with pytest.raises(ProtocolMismatch, match="serve fake/random:0"):
-        await clip.embed(b"a")
-    batch = await clip.embed(b"a")
+        await near.embed(b"a")
+    batch = await near.embed(b"a")
     assert batch.model_id.startswith("other/")
-    assert server.handshakes == 2
+    assert fake.handshakes == 2
 
 
 class Garbled(FakeTriton):
@@ -188,7 +178,8 @@ class Garbled(FakeTriton):
 )
 async def test_an_answer_that_does_not_follow_the_contract(broken: str | bytes) -> None:
     """A tensor is missing, vectors have the wrong length, or the texts are damaged."""
-    async with Garbled() as server, ClipClient(server.url) as clip:
+    server = Garbled()
+    async with InMemoryClient({"localhost": server}) as clip:
         await clip.model()
         if isinstance(broken, bytes):
             server.texts = broken
@@ -200,8 +191,8 @@ async def test_an_answer_that_does_not_follow_the_contract(broken: str | bytes) 
             await clip.embed(b"a")
 
 
-async def test_a_client_outside_of_async_with(server: FakeTriton) -> None:
-    clip = ClipClient(server.url)
+async def test_a_client_outside_of_async_with(fake: FakeTriton) -> None:
+    clip = InMemoryClient({"localhost": fake})
     with pytest.raises(RuntimeError, match="async with"):
         await clip.embed(b"a")
     async with clip:
@@ -212,3 +203,10 @@ async def test_a_client_outside_of_async_with(server: FakeTriton) -> None:
     with pytest.raises(RuntimeError, match="once"):
         async with clip:
             pass
+
+
+def test_a_client_belongs_to_one_event_loop() -> None:
+    clip = ClipClient("localhost:1")
+    asyncio.run(clip.__aenter__())
+    with pytest.raises(RuntimeError, match="another event loop"):
+        asyncio.run(clip.embed([]))

@@ -1,27 +1,27 @@
-"""``local:`` and ``auto:``, beside a real server: the same model, the same vectors."""
+"""``local:``, ``auto:`` and thumbnails beside a real server: the same model, the same vectors, or similar ones."""
 
 from __future__ import annotations
 
 import logging
+import shutil
 import sys
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pytest
 
 from benchmarks.fixtures.server import free_port
 from clip_client import ClientConfig, ClipClient, ClipError, ModelNotReady, SyncClipClient
-from clip_client.cli.errors import CommandFailed
+from clip_client._encoding import IMAGE_ENCODINGS
 from clip_client.cli.options.connection import connected
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging import preprocessor
-from preprocess_ensemble.imaging.decode import decode
 from preprocess_ensemble.imaging.preprocessor import Preprocessed, Preprocessor
 from preprocess_ensemble.runtimes import openvino_model
 from preprocess_ensemble.runtimes.model import Candidate, OpenModel
 from preprocess_ensemble.runtimes.openvino_model import open_openvino
-from tests.fixtures.images import image_files, phone_files
+from tests.fixtures.images import phone_files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,7 +30,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from benchmarks.fixtures.server import Server
+    from clip_client._encoding import TransferName
     from preprocess_ensemble.imaging.transform import PreprocessConfig
+
+
+LEAST_COSINE = {"thumbnail": 0.999, "thumbnail-small": 0.997}
+"""Between the vectors of photos and those of their thumbnails."""
 
 
 def files_in(photos: Path) -> list[Path]:
@@ -42,39 +47,30 @@ def said(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     return [record for record in caplog.records if record.name.startswith(("clip_client", "preprocess_ensemble"))]
 
 
+def in_process(repository: Path, **settings: Any) -> ClipClient:
+    return ClipClient(config=ClientConfig(urls=(f"local:{repository}",), **settings))
+
+
 async def test_vectors_are_those_of_the_server_bit_by_bit(photos: Path, server: Server) -> None:
+    """Also of photos as phones take them."""
+    phones = (phone_files.heic(), phone_files.jxl(), phone_files.JXL_OF_A_JPEG, phone_files.avif_of_10_bits())
+    images: list[Any] = [*files_in(photos), *phones]
     # One image a request on both sides: ONNX Runtime may add up in another order in a batch of another size.
-    async with ClipClient(server.grpc_url) as remote, ClipClient(f"local:{server.repository}") as local:
-        for path in files_in(photos):
-            here, there = await local.embed(path), await remote.embed(path)
-            np.testing.assert_array_equal(here.vectors, there.vectors, err_msg=path.name)
+    async with ClipClient(server.grpc_url) as remote, in_process(server.repository) as local:
+        for number, image in enumerate(images):
+            here, there = await local.embed(image), await remote.embed(image)
+            np.testing.assert_array_equal(here.vectors, there.vectors, err_msg=str(number))
+            assert not here.errors
             assert here.vector_id == there.vector_id
-        together = (await local.embed(files_in(photos))).vectors
-        cosines = (together * (await remote.embed(files_in(photos))).vectors).sum(axis=1)
+        together = (await local.embed(images)).vectors
+        cosines = (together * (await remote.embed(images)).vectors).sum(axis=1)
     assert cosines.min() >= 0.999999
-
-
-async def test_photos_of_phones_are_read_by_both(server: Server) -> None:
-    turned = phone_files.exif(6)
-    images = {
-        "HEIC": phone_files.heic(exif=turned),
-        "JPEG XL": phone_files.jxl(exif=turned),
-        "JPEG XL of a JPEG": phone_files.JXL_OF_A_JPEG,
-        "AVIF": phone_files.avif_of_10_bits(),
-    }
-    async with ClipClient(server.grpc_url) as remote, ClipClient(f"local:{server.repository}") as local:
-        for name, data in images.items():
-            upright = image_files.encoded(decode(data), "PNG")
-            here, there, expected = await local.embed(data), await remote.embed(data), await local.embed(upright)
-            np.testing.assert_array_equal(here.vectors, there.vectors, err_msg=name)
-            np.testing.assert_array_equal(here.vectors, expected.vectors, err_msg=name)
-            assert not np.isnan(here.vectors).any(), name
 
 
 async def test_bad_images_have_the_servers_codes_and_sentences(photos: Path, server: Server) -> None:
     good = files_in(photos)[0].read_bytes()
     images = [b"no image", good, b"", good[:500]]
-    async with ClipClient(server.grpc_url) as remote, ClipClient(f"local:{server.repository}") as local:
+    async with ClipClient(server.grpc_url) as remote, in_process(server.repository) as local:
         here, there = await local.embed(images), await remote.embed(images)
     assert [(index, error.code, error.message) for index, error in here.errors.items()] == [
         (index, error.code, error.message) for index, error in there.errors.items()
@@ -83,81 +79,87 @@ async def test_bad_images_have_the_servers_codes_and_sentences(photos: Path, ser
     assert (np.isnan(here.vectors).all(axis=1) == [True, False, True, True]).all()
 
 
-def in_process(repository: Path, **settings: Any) -> ClipClient:
-    return ClipClient(config=ClientConfig(urls=(f"local:{repository}",), **settings))
+class Watched(Preprocessor):
+    """Notes what it is given, and fails for one image."""
 
+    settings: ClassVar[list[dict[str, Any]]] = []
+    requests: ClassVar[list[int]] = []
+    """The images of each request; a request has its own time to decode."""
 
-class Defective(Preprocessor):
+    def __init__(self, config: PreprocessConfig, **settings: Any) -> None:
+        self.settings.append(settings)
+        super().__init__(config, **settings)
+
     def run(self, requests: Sequence[Sequence[bytes]]) -> tuple[NDArray[np.uint8], list[Preprocessed]]:
         pixels, images = super().run(requests)
+        (files,) = requests
+        self.requests.append(len(files))
         failed = Preprocessed(ImageStatus.INTERNAL, message="An internal error.", log="RuntimeError: /secret/path")
-        defects = [file == b"defect" for request in requests for file in request]
-        return pixels, [failed if defect else image for defect, image in zip(defects, images, strict=True)]
+        return pixels, [failed if file == b"defect" else image for file, image in zip(files, images, strict=True)]
 
 
-async def test_an_internal_error_fails_its_own_image_only(
-    photos: Path, server: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+async def test_an_internal_error_fails_its_own_image_only_and_a_request_has_the_servers_settings(
+    tiny_repository: Path, photos: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preprocessor, "Preprocessor", Defective)
+    monkeypatch.setattr(preprocessor, "Preprocessor", Watched)
     good = files_in(photos)[0]
-    async with in_process(server.repository) as clip:
+    async with in_process(tiny_repository, local_threads=1) as clip, in_process(tiny_repository) as many:
         batch = await clip.embed([good, b"defect", good])
-    ((index, error),) = batch.errors.items()
-    assert (index, error.code) == (1, "INTERNAL")
-    assert "secret" not in error.message
+        np.testing.assert_allclose(batch.vectors[0], (await many.embed(good)).vectors[0], atol=1e-6)
+    assert Watched.settings == [{"threads": 1}, {"threads": None}]
+    assert sum(Watched.requests) == 4
+    assert {index: error.code for index, error in batch.errors.items()} == {1: "INTERNAL"}
+    assert "secret" not in batch.errors[1].message
     assert (np.isnan(batch.vectors).all(axis=1) == [False, True, False]).all()
     (record,) = said(caplog)
     assert (record.name, record.levelno) == ("clip_client", logging.ERROR)
     assert "RuntimeError: /secret/path" in record.getMessage()
 
 
-async def test_a_request_has_the_servers_time_to_decode(
-    photos: Path, server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A preprocessor with its defaults, to which each request is one request: each has its own time."""
-    settings_given: list[dict[str, Any]] = []
-    requests_run: list[int] = []
-    images_run: list[int] = []
-
-    class Recorded(Preprocessor):
-        def __init__(self, config: PreprocessConfig, **settings: Any) -> None:
-            settings_given.append(settings)
-            super().__init__(config, **settings)
-
-        def run(self, requests: Sequence[Sequence[bytes]]) -> tuple[NDArray[np.uint8], list[Preprocessed]]:
-            requests_run.append(len(requests))
-            images_run.extend(map(len, requests))
-            return super().run(requests)
-
-    monkeypatch.setattr(preprocessor, "Preprocessor", Recorded)
-    async with in_process(server.repository, local_threads=1) as clip, in_process(server.repository) as many:
-        assert not (await clip.embed(files_in(photos)[:3])).errors
-        vectors = (await clip.embed(files_in(photos)[0])).vectors
-        assert sum(images_run) == 4
-        np.testing.assert_allclose(vectors, (await many.embed(files_in(photos)[0])).vectors, atol=1e-6)
-    assert settings_given == [{"threads": 1}, {"threads": None}]
-    assert set(requests_run) == {1}
-
-
 async def test_auto_is_this_process_where_none_does_and_says_so_once(
-    server: Server, photos: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    tiny_repository: Path, photos: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CLIP_MODEL", str(server.repository))
-    silent = f"127.0.0.1:{free_port()}"
+    monkeypatch.setenv("CLIP_MODEL", str(tiny_repository))
+    here, silent = f"local:{tiny_repository}", f"127.0.0.1:{free_port()}"
     async with ClipClient(f"auto:{silent}") as clip:
         report = await clip.health()
         await clip.embed(files_in(photos)[:2])
         assert clip.is_local
-        assert f"local:{server.repository}" in repr(clip)
-        assert [one.url for one in clip.stats().servers] == [f"local:{server.repository}"]
+        assert here in repr(clip)
+        assert [one.url for one in clip.stats().servers] == [here]
         assert (report.failed, report.model_id) == (None, (await clip.model()).id)
-    assert {step.server for step in report.steps} == {f"local:{server.repository}"}
+    assert {step.server for step in report.steps} == {here}
     (record,) = said(caplog)
     assert (record.name, record.levelno) == ("clip_client", logging.WARNING)
     assert record.getMessage() == (
         f"No server answers at grpc://{silent}. Images are embedded in this process, with the model in "
-        f"{server.repository}."
+        f"{tiny_repository}."
     )
+
+
+async def test_a_command_says_that_it_uses_a_server(server: Server, capfd: pytest.CaptureFixture[str]) -> None:
+    async with connected(ClientConfig(urls=(f"auto:{server.grpc_url}",))) as clip:
+        assert len(await clip.embed(b"an image")) == 1
+    assert "using the server" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("transfer", ["thumbnail", "thumbnail-small"])
+async def test_thumbnails_are_small_and_near_the_originals(
+    photos: Path, server: Server, transfer: TransferName
+) -> None:
+    paths = files_in(photos)
+    async with (
+        ClipClient(server.grpc_url, transfer="original") as whole,
+        ClipClient(server.grpc_url, transfer=transfer) as clip,
+    ):
+        originals, thumbnails = await whole.embed(paths), await clip.embed(paths)
+        sent = clip.stats().bytes_sent
+        assert (await clip.health()).ok  # the canary travels as it is, so its vector is exact
+    thumbnails.raise_for_errors()
+    assert (originals.vectors * thumbnails.vectors).sum(axis=1).min() >= LEAST_COSINE[transfer]
+    assert sent / len(paths) <= 1.1 * IMAGE_ENCODINGS[transfer].unchanged_up_to
+    assert originals.vector_id.endswith("|original")
+    assert thumbnails.vector_id.endswith(f"|{IMAGE_ENCODINGS[transfer].id}")
 
 
 def test_a_model_that_is_not_there(tmp_path: Path) -> None:
@@ -169,51 +171,24 @@ def test_a_model_that_is_not_there(tmp_path: Path) -> None:
     assert failed.name == "models ready"
 
 
-def test_onnxruntime_that_is_not_there(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_onnxruntime_that_is_not_there(tiny_repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with (
-        SyncClipClient(f"local:{server.repository}") as clip,
+        SyncClipClient(f"local:{tiny_repository}") as clip,
         pytest.raises(ClipError, match=r'pip install "clip-triton\[local\]"'),
     ):
         clip.embed(b"x")
 
 
-@pytest.mark.parametrize("kind", ["damaged", "missing"])
-def test_a_model_file_that_cannot_be_loaded(server: Server, tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("model", [b"no model", None], ids=["damaged", "missing"])
+def test_a_model_file_that_cannot_be_loaded(tiny_repository: Path, tmp_path: Path, model: bytes | None) -> None:
     directory = tmp_path / "clip_encoder" / "1"
     directory.mkdir(parents=True)
-    passport = server.repository / "clip_encoder" / "1" / "model.json"
-    (directory / "model.json").write_text(passport.read_text())
-    if kind == "damaged":
-        (directory / "model.onnx").write_bytes(b"no model")
+    shutil.copy(tiny_repository / "clip_encoder" / "1" / "model.json", directory)
+    if model is not None:
+        (directory / "model.onnx").write_bytes(model)
     with SyncClipClient(f"local:{tmp_path}") as clip, pytest.raises(ModelNotReady, match="export the model again"):
         clip.embed(b"x")
-
-
-async def test_a_command_says_which_embeds(
-    server: Server,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    async def embed_without_a_named_server(address: str) -> None:
-        config = ClientConfig(urls=(f"auto:{address}",))
-        async with connected(config) as clip:
-            assert len(await clip.embed(b"an image")) == 1
-
-    silent = f"127.0.0.1:{free_port()}"
-    monkeypatch.setenv("CLIP_MODEL", str(tmp_path))
-    with pytest.raises(CommandFailed, match=r"no model can be used.*clip-export.*clip-serve"):
-        await embed_without_a_named_server(silent)
-
-    monkeypatch.setenv("CLIP_MODEL", str(server.repository))
-    await embed_without_a_named_server(silent)
-    assert "Images are embedded in this process" in caplog.text
-
-    capfd.readouterr()
-    await embed_without_a_named_server(server.grpc_url)
-    assert "using the server" in capfd.readouterr().err
 
 
 def replace_openvino(monkeypatch: pytest.MonkeyPatch, *others: Candidate) -> None:
@@ -244,15 +219,12 @@ async def test_a_runtime_that_agrees_with_fp32_embeds_and_is_named(
 async def test_a_runtime_that_disagrees_is_named_in_a_warning(
     tiny_repository: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-
     def zeros(names: Sequence[str], feed: Mapping[str, NDArray[Any]], /) -> list[NDArray[Any]]:
         return [np.zeros((len(feed["pixels"]), 2), np.int32) for _ in names]
 
-    session = SimpleNamespace(run=zeros)
-    opened = OpenModel(session=session, runtime="W", precision="bf16")
-    wrong = Candidate(runtime="W", precision="bf16", version="1", open=lambda: opened)
-    replace_openvino(monkeypatch, wrong)
+    opened = OpenModel(session=SimpleNamespace(run=zeros), runtime="W", precision="bf16")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    replace_openvino(monkeypatch, Candidate(runtime="W", precision="bf16", version="1", open=lambda: opened))
     async with in_process(tiny_repository, local_precision="auto") as clip:
         assert (await clip.model()).runtime.startswith("ONNX Runtime")
     (record,) = said(caplog)

@@ -1,23 +1,23 @@
-"""Servers and their choice, one decision at a time, without a client: times are simulated and no request is sent."""
+"""Servers, their choice and their names, one decision at a time, without a client: times are simulated."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from clip_client import ClientConfig, ClipError, DeadlineExceeded, ModelNotReady, Overloaded, Unauthorized, Unavailable
-from clip_client._balancing import retry
-from clip_client._balancing.balancer import Balancer, Server
+from clip_client._balancing.balancer import Balancer, RetryBudget, Server, backoff_s
 from clip_client._endpoint import EndpointKind
 from clip_client.testing import FakeTriton
 from tests.fixtures.fakes import InMemoryTransports
-from tests.fixtures.simulated_time import simulate
+from tests.fixtures.simulated_time import SimulatedLoop, simulated
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import AsyncIterator
 
     from clip_client._endpoint import Endpoint
     from clip_client._transports.base import Transport
@@ -33,9 +33,9 @@ class Longest:
         return b
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def longest_back_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "_random", Longest())
+    monkeypatch.setattr("clip_client._balancing.balancer._random", Longest())
 
 
 def new_server(**options: Any) -> Server:
@@ -64,22 +64,21 @@ def fail(
         (ClipError("x"), True, 16, True),
     ],
 )
+@pytest.mark.usefixtures("longest_back_off")
 def test_a_failure_shrinks_the_limit_or_backs_off_or_both(
     error: ClipError, has_other: bool, limit: int, backs_off: bool
 ) -> None:
     """One that is alone backs off only after what is retried."""
     server = new_server()
     server.limit.started(3)
-    fail(server, error, started_at=1.0, now=2.0, has_other=has_other)
-    assert (server.limit.limit, server.limit.in_flight) == (limit, 3)
-    assert server.backoff_until == (2.1 if backs_off else 0.0)
-    assert server.is_down is backs_off
-    # A second one of the same round trip adds no information.
-    fail(server, error, started_at=1.0, now=2.0, has_other=has_other)
-    assert (server.limit.limit, server.limit.in_flight) == (limit, 3)
-    assert server.backoff_until == (2.1 if backs_off else 0.0)
+    for _ in range(2):  # a second one of the same round trip adds no information
+        fail(server, error, started_at=1.0, now=2.0, has_other=has_other)
+        assert (server.limit.limit, server.limit.in_flight) == (limit, 3)
+        assert server.backoff_until == (2.1 if backs_off else 0.0)
+        assert server.is_down is backs_off
 
 
+@pytest.mark.usefixtures("longest_back_off")
 def test_the_back_off_doubles_until_an_answer_comes() -> None:
     server = new_server()
     for now, backoff_until in ((0.5, 0.6), (3.0, 3.2), (4.0, 4.4)):
@@ -93,16 +92,7 @@ def test_the_back_off_doubles_until_an_answer_comes() -> None:
     assert server.backoff_until == 6.1
 
 
-def test_the_time_that_a_caller_had_decides_whether_an_answer_was_late() -> None:
-    for time_given_s, limit in ((40.0, 16), (4.0, 12)):
-        server = new_server(target_latency_s=20.0)
-        server.limit.started(1)
-        server.succeeded(1, started_at=0.0, now=0.5, time_given_s=1000.0)
-        server.limit.started(4)
-        server.succeeded(4, started_at=1.0, now=3.0, time_given_s=time_given_s)
-        assert server.limit.limit == limit
-
-
+@pytest.mark.usefixtures("longest_back_off")
 def test_a_server_takes_nothing_during_its_back_off_and_then_one_request() -> None:
     server = new_server(max_in_flight=10)
     fail(server, Unavailable("x"), started_at=1.0, now=2.0)
@@ -112,39 +102,62 @@ def test_a_server_takes_nothing_during_its_back_off_and_then_one_request() -> No
     assert server.available_slots(server.backoff_until, 100, 32) == 0
     server.succeeded(1, started_at=2.5, now=2.75, time_given_s=60.0)
     server.limit.started(1)
-    assert server.available_slots(3.0, 100, 32) == 5
-    assert server.available_slots(3.0, 2, 32) == 2
-    assert server.available_slots(3.0, 100, 3) == 3
-    assert server.stats().url == "grpc://localhost:8001"
-    assert (server.stats().images_in_flight, server.stats().limit, server.stats().latency_s) == (1, 10, 0.25)
-    assert server.stats().is_down is False
+    assert [server.available_slots(3.0, *both) for both in ((100, 32), (2, 32), (100, 3))] == [5, 2, 3]
+    stats = server.stats()
+    assert (stats.url, stats.images_in_flight, stats.limit) == ("grpc://localhost:8001", 1, 10)
+    assert (stats.latency_s, stats.is_down) == (0.25, False)
+
+
+def test_backoff_is_full_jitter_below_a_growing_cap() -> None:
+    for failures, cap in ((1, 0.1), (2, 0.2), (3, 0.4), (4, 0.8), (5, 1.0), (50, 1.0), (5000, 1.0)):
+        delays = [backoff_s(failures) for _ in range(400)]
+        assert 0 <= min(delays) < 0.1 * cap
+        assert 0.9 * cap < max(delays) <= cap
+
+
+def test_the_budget_is_used_up_and_earned_back_by_time_and_success() -> None:
+    budget = RetryBudget(now=0.0)
+    assert sum(budget.spend(0.0) for _ in range(1000)) == 100
+    assert [budget.spend(0.3) for _ in range(2)] == [True, False]
+    for _ in range(11):
+        budget.success()
+    assert [budget.spend(0.3) for _ in range(2)] == [True, False]
+
+
+def test_the_budget_is_capped() -> None:
+    """Neither idle hours nor a million answers may allow a storm of retries later."""
+    budget = RetryBudget(now=0.0)
+    for _ in range(10_000):
+        budget.success()
+    assert [sum(budget.spend(now) for _ in range(1000)) for now in (0.0, 3600.0, 3602.0)] == [100, 100, 10]
 
 
 class Network:
-    """Servers at addresses, and names that lead to them."""
+    """Servers at addresses, names that lead to them, and a balancer."""
 
     def __init__(self, *urls: str) -> None:
-        self.names = {NAME: [FIRST, SECOND]}
-        hosts = ["", NAME, FIRST, SECOND, THIRD, "a", "b", "c"]
+        self.names: dict[str, Any] = {NAME: [FIRST, SECOND]}
+        hosts = ["", NAME, FIRST, SECOND, THIRD, "2001:db8::1", "2001:db8::2", "a", "b", "c", "localhost", "a..b"]
         self.transports = InMemoryTransports({host: FakeTriton() for host in hosts})
         self.named: list[tuple[str, str | None]] = []
-        """Host and name of each connection."""
+        """URL and name of each connection."""
         self._config = ClientConfig(urls=urls or (f"{NAME}:8001",))
 
     def connect(self, endpoint: Endpoint, server_name: str | None) -> Transport:
         self.named.append((str(endpoint), server_name))
         return self.transports(endpoint, server_name)
 
-    def run(self, test: Callable[[Balancer], Coroutine[Any, Any, None]]) -> None:
-        async def work() -> None:
-            balancer = Balancer(self._config, self.connect)
-            try:
-                await test(balancer)
-            finally:
-                await balancer.aclose()
-            assert all(channel.closed for opened in self.transports.channels.values() for channel in opened)
-
-        simulate(work(), names=self.names)
+    @asynccontextmanager
+    async def balancer(self) -> AsyncIterator[Balancer]:
+        """Give a balancer that has looked all names up; in the end, all connections are closed."""
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimulatedLoop)
+        loop.names = self.names
+        balancer = Balancer(self._config, self.connect)
+        await asyncio.gather(balancer.ensure_resolved(), balancer.ensure_resolved())
+        yield balancer
+        await balancer.aclose()
+        assert all(channel.closed for opened in self.transports.channels.values() for channel in opened)
 
     def is_closed(self, host: str) -> bool:
         (channel,) = self.transports.channels[host]
@@ -155,44 +168,37 @@ def hosts(balancer: Balancer) -> list[str]:
     return [server.endpoint.host for server in balancer.servers]
 
 
-def test_the_server_with_the_fewest_images_in_flight_is_chosen_then_the_one_chosen_least() -> None:
-    async def test(balancer: Balancer) -> None:
-        assert balancer.choose(9, 32) is None, "no name was looked up"
-        await balancer.ensure_resolved()
+async def look_up_again(balancer: Balancer, after_s: float = 31.0) -> None:
+    await asyncio.sleep(after_s)
+    balancer.choose(1, 1)
+    await asyncio.sleep(0.0625)
+
+
+@simulated
+async def test_the_server_with_the_fewest_images_in_flight_is_chosen_then_the_one_chosen_least() -> None:
+    async with Network("a", "b", "c").balancer() as balancer:
         assert hosts(balancer) == ["a", "b", "c"]
-        chosen = []
-        for _ in range(7):
-            choice = balancer.choose(4, 32)
-            assert choice is not None
-            server, slots = choice
-            assert slots == 4
-            chosen.append(server.endpoint.host)
-        assert chosen == ["a", "b", "c", "a", "b", "c", "a"]
+        chosen = [balancer.choose(4, 32) for _ in range(7)]
+        assert [choice and (choice[0].endpoint.host, choice[1]) for choice in chosen] == [(a, 4) for a in "abcabca"]
         first, second, third = balancer.servers
         first.limit.started(1)
         second.limit.started(2)
         third.limit.started(3)
-        choice = balancer.choose(4, 2)
-        assert choice == (first, 2)
+        assert balancer.choose(4, 2) == (first, 2)
         first.backoff_until = second.backoff_until = 50.0
         assert balancer.choose(4, 32) == (third, 4)
         third.limit.started(13)
         assert balancer.choose(4, 32) is None
 
-    Network("a", "b", "c").run(test)
 
-
-def test_the_next_attempt_is_at_the_end_of_the_first_back_off() -> None:
-    async def test(balancer: Balancer) -> None:
-        assert balancer.next_attempt_at() is None
-        await balancer.ensure_resolved()
+@simulated
+async def test_the_next_attempt_is_at_the_end_of_the_first_back_off() -> None:
+    async with Network("a", "b", "c").balancer() as balancer:
         assert balancer.next_attempt_at() is None
         await asyncio.sleep(10.0)
         for server, until in zip(balancer.servers, (10.0, 12.0, 11.0), strict=True):
             server.backoff_until = until
         assert balancer.next_attempt_at() == 11.0
-
-    Network("a", "b", "c").run(test)
 
 
 @pytest.mark.parametrize(
@@ -213,169 +219,110 @@ def test_the_next_attempt_is_at_the_end_of_the_first_back_off() -> None:
         "no gRPC", "not found", "impossible",
     ],
 )  # fmt: skip
+@simulated
 async def test_several_addresses_of_one_kind_are_several_servers(
-    url: str, addresses: list[str] | Exception, servers: list[str], monkeypatch: pytest.MonkeyPatch
+    url: str, addresses: list[str] | Exception, servers: list[str]
 ) -> None:
-    async def getaddrinfo(host: str, port: int, *, type: int) -> list[tuple[Any, ...]]:
-        assert (host, port, type) == (NAME if NAME in url else url, 8005 if "8005" in url else 8001, socket.SOCK_STREAM)
-        if isinstance(addresses, Exception):
-            raise addresses
-        families = {True: socket.AF_INET6, False: socket.AF_INET}
-        return [(families[":" in address], type, 0, "", (address, port)) for address in addresses]
-
-    def connect(endpoint: Endpoint, _: str | None) -> Transport:
-        return InMemoryTransports({endpoint.host: FakeTriton()})(endpoint, None)
-
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
-    balancer = Balancer(ClientConfig(urls=(url,)), connect)
-    await balancer.ensure_resolved()
-    assert [str(server.endpoint) for server in balancer.servers] == servers
-    await balancer.aclose()
+    network = Network(url)
+    network.names = dict.fromkeys((NAME, "localhost", "", "a..b"), addresses)
+    async with network.balancer() as balancer:
+        assert [str(server.endpoint) for server in balancer.servers] == servers
 
 
-def test_the_first_look_up_is_made_once_and_connects_by_address_with_the_name() -> None:
+@simulated
+async def test_the_first_look_up_is_made_once_and_connects_by_address_with_the_name() -> None:
     network = Network()
-
-    async def test(balancer: Balancer) -> None:
-        await asyncio.gather(balancer.ensure_resolved(), balancer.ensure_resolved())
+    async with network.balancer() as balancer:
         await balancer.ensure_resolved()
         assert hosts(balancer) == [FIRST, SECOND]
         assert [endpoint.host for endpoint in balancer.endpoints] == [NAME]
-
-    network.run(test)
     assert network.named == [(f"grpc://{FIRST}:8001", NAME), (f"grpc://{SECOND}:8001", NAME)]
 
 
 @pytest.mark.parametrize(("is_down", "period_s"), [(False, 30.0), (True, 5.0)])
-def test_names_are_looked_up_again_after_more_than_their_period(is_down: bool, period_s: float) -> None:
+@simulated
+async def test_names_are_looked_up_again_after_more_than_their_period(is_down: bool, period_s: float) -> None:
     network = Network()
-
-    async def test(balancer: Balancer) -> None:
-        await asyncio.sleep(7.0)
-        await balancer.ensure_resolved()
+    async with network.balancer() as balancer:
         if is_down:
-            fail(balancer.servers[1], Unavailable("x"), started_at=7.0, now=7.0)
+            fail(balancer.servers[1], Unavailable("x"), started_at=0.0, now=0.0)
         network.names[NAME] = [SECOND, THIRD]
-        await asyncio.sleep(period_s)
-        balancer.choose(1, 1)
-        await asyncio.sleep(0.0)
+        await look_up_again(balancer, period_s)
         assert hosts(balancer) == [FIRST, SECOND]
-        await asyncio.sleep(0.0625)
         balancer.choose(1, 1)
         balancer.choose(1, 1)
         await asyncio.sleep(0.0625)
         assert hosts(balancer) == [SECOND, THIRD]
         assert network.is_closed(FIRST)
         assert not network.is_closed(SECOND)
-
-    network.run(test)
     assert len(network.named) == 3
 
 
-def test_a_server_that_left_its_name_is_closed_after_its_last_request() -> None:
+@simulated
+async def test_a_server_that_left_its_name_is_closed_after_its_last_request() -> None:
     network = Network()
-
-    async def look_up(balancer: Balancer) -> None:
-        await asyncio.sleep(31.0)
-        balancer.choose(1, 1)
-        await asyncio.sleep(0.0625)
-
-    async def test(balancer: Balancer) -> None:
-        await balancer.ensure_resolved()
+    async with network.balancer() as balancer:
         first, second = balancer.servers
         first.limit.started(2)
         network.names[NAME] = [SECOND, THIRD]
-        await look_up(balancer)
+        await look_up_again(balancer)
         assert hosts(balancer) == [SECOND, THIRD]
         assert balancer.servers[0] is second
         assert not network.is_closed(FIRST)
         first.succeeded(2, started_at=0.0, now=1.0, time_given_s=9.0)
-        await look_up(balancer)
+        await look_up_again(balancer)
         assert network.is_closed(FIRST)
         # One that is still at work is closed with the client.
         second.limit.started(2)
         network.names[NAME] = [THIRD, FIRST]
-        await look_up(balancer)
+        await look_up_again(balancer)
         assert not network.is_closed(SECOND)
 
-    network.run(test)
 
-
-def test_known_addresses_stay_while_no_name_server_answers() -> None:
+@simulated
+async def test_known_addresses_stay_while_no_name_server_answers() -> None:
     network = Network()
-
-    async def test(balancer: Balancer) -> None:
-        await balancer.ensure_resolved()
+    async with network.balancer() as balancer:
         del network.names[NAME]
         for _ in range(2):
-            await asyncio.sleep(31.0)
-            balancer.choose(1, 1)
-            await asyncio.sleep(0.0625)
+            await look_up_again(balancer)
             assert hosts(balancer) == [FIRST, SECOND]
-
-    network.run(test)
     assert len(network.named) == 2
 
 
-def test_what_auto_stands_for_is_decided_once() -> None:
+@simulated
+async def test_what_auto_stands_for_is_decided_once() -> None:
     network = Network(f"auto:grpc://{NAME}:8001")
-
-    async def test(balancer: Balancer) -> None:
-        assert [endpoint.kind for endpoint in balancer.endpoints] == [EndpointKind.AUTO]
-        await balancer.ensure_resolved()
-        assert [str(endpoint) for endpoint in balancer.endpoints] == [f"grpc://{NAME}:8001"]
-        assert hosts(balancer) == [FIRST, SECOND]
-        await asyncio.sleep(31.0)
-        balancer.choose(1, 1)
-        await asyncio.sleep(0.0625)
-        assert hosts(balancer) == [FIRST, SECOND]
-
-    network.run(test)
+    async with network.balancer() as balancer:
+        for _ in range(2):
+            assert [endpoint.kind for endpoint in balancer.endpoints] == [EndpointKind.GRPC]
+            assert hosts(balancer) == [FIRST, SECOND]
+            await look_up_again(balancer)
     assert [url for url, _ in network.named].count(f"grpc://{NAME}:8001") == 1
 
 
-def test_a_defect_in_a_look_up_is_reported_and_the_next_one_is_made() -> None:
+@simulated
+async def test_a_defect_in_a_look_up_is_reported_and_the_next_one_is_made() -> None:
     network = Network()
     reported: list[Any] = []
-
-    async def test(balancer: Balancer) -> None:
+    async with network.balancer() as balancer:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["exception"]))
-        await balancer.ensure_resolved()
-        servers = network.transports.servers
-        network.transports.servers = {}
         network.names[NAME] = [SECOND, THIRD]
-        for _ in range(2):
-            await asyncio.sleep(31.0)
-            balancer.choose(1, 1)
-            await asyncio.sleep(0.0625)
-            network.transports.servers = servers
+        servers, network.transports.servers = network.transports.servers, {}
+        await look_up_again(balancer)
+        network.transports.servers = servers
+        await look_up_again(balancer)
         assert hosts(balancer) == [SECOND, THIRD]
         assert [type(error) for error in reported] == [KeyError]
 
-    network.run(test)
 
+@simulated
+async def test_closing_cancels_a_look_up() -> None:
+    async def getaddrinfo(*_: object, **__: object) -> None:
+        await asyncio.Event().wait()
 
-def test_closing_cancels_a_look_up() -> None:
-    network = Network()
-
-    async def test(balancer: Balancer) -> None:
-        await balancer.ensure_resolved()
-        await asyncio.sleep(31.0)
-        never = asyncio.Event()
-        cancelled = asyncio.Event()
-
-        async def getaddrinfo(*_: object, **__: object) -> None:
-            try:
-                await never.wait()
-            finally:
-                cancelled.set()
-
+    async with Network("a").balancer() as balancer:
         asyncio.get_running_loop().getaddrinfo = getaddrinfo  # type: ignore[assignment,method-assign]
-        balancer.choose(1, 1)
-        await asyncio.sleep(0.0625)
+        await look_up_again(balancer)
         (task,) = [task for task in asyncio.all_tasks() if task.get_name() == "clip_client names"]
-        await balancer.aclose()
-        assert task.cancelled()
-        assert cancelled.is_set()
-
-    network.run(test)
+    assert task.cancelled()

@@ -61,8 +61,14 @@ def simulate(server: FifoServer, limits: list[AdaptiveLimit], *, until: float) -
     return outcome
 
 
-def new_limit(maximum: int = 256) -> AdaptiveLimit:
-    return AdaptiveLimit(maximum=maximum, target_latency_s=0.5)
+def new_limit(maximum: int = 256, *, target_s: float = 0.5) -> AdaptiveLimit:
+    return AdaptiveLimit(maximum=maximum, target_latency_s=target_s)
+
+
+def answer(limit: AdaptiveLimit, images: int, started_at: float, now: float, time_given_s: float = TIMEOUT_S) -> None:
+    """Let a request start and be answered."""
+    limit.started(images)
+    limit.answered(images, started_at=started_at, now=now, time_given_s=time_given_s)
 
 
 @pytest.mark.parametrize(
@@ -71,42 +77,30 @@ def new_limit(maximum: int = 256) -> AdaptiveLimit:
     ids=["gpu", "cpu", "overhead"],
 )
 @pytest.mark.parametrize("clients", [1, 4])
-def test_backlogged_clients_use_the_server_and_keep_its_queue_short(server: FifoServer, clients: int) -> None:
-    limits = [new_limit() for _ in range(clients)]
-    outcome = simulate(replace(server), limits, until=60.0)
+def test_backlogged_clients_use_the_server_share_it_and_keep_its_queue_short(server: FifoServer, clients: int) -> None:
+    outcome = simulate(replace(server), [new_limit() for _ in range(clients)], until=60.0)
     assert sum(outcome.images) >= 0.9 * server.capacity * 60.0
+    assert min(outcome.images) > 0.4 * max(outcome.images)
     late = sorted(outcome.latencies[len(outcome.latencies) // 2 :])
     assert late[len(late) // 2] < 0.6
 
 
-def test_clients_share_fairly() -> None:
-    outcome = simulate(FifoServer(0.002, 0.0005), [new_limit() for _ in range(4)], until=120.0)
-    assert min(outcome.images) > 0.4 * max(outcome.images)
-
-
 def test_the_limit_shrinks_when_the_server_slows_down_and_grows_again() -> None:
-    server = FifoServer(0.002, 0.0002)
     limit = new_limit()
-    simulate(server, [limit], until=5.0)
-    before = limit.limit
-    limit.in_flight = 0
-    server.free_at = 0.0
-    server.per_image_s *= 20
-    simulate(server, [limit], until=5.0)
-    slow = limit.limit
+    limits = []
+    for per_image_s in (0.0002, 0.004, 0.0002):
+        limit.in_flight = 0
+        simulate(FifoServer(0.002, per_image_s), [limit], until=5.0)
+        limits.append(limit.limit)
+    before, slow, after = limits
     assert slow < before / 2
-    limit.in_flight = 0
-    server.free_at = 0.0
-    server.per_image_s /= 20
-    simulate(server, [limit], until=5.0)
-    assert limit.limit > 1.5 * slow
+    assert after > 1.5 * slow
 
 
 def test_a_limit_that_makes_no_image_wait_does_not_grow() -> None:
     # Thirty callers, one image each, all at once: the limit grows until it lets all through, and no further.
     limit, now = new_limit(), 0.0
-    limit.started(1)
-    limit.answered(1, started_at=-1.0, now=-0.99, time_given_s=TIMEOUT_S)
+    answer(limit, 1, -1.0, -0.99)
     assert limit.limit == 16
     for _ in range(100):
         for _ in range(30):
@@ -119,14 +113,10 @@ def test_a_limit_that_makes_no_image_wait_does_not_grow() -> None:
 
 def test_a_refusal_halves_once_per_round_trip() -> None:
     limit = new_limit()
-    limit.started(8)
-    limit.started(8)
-    limit.refused(8, started_at=0.0, now=1.0)
-    limit.refused(8, started_at=0.0, now=1.1)
-    assert limit.limit == 8
-    limit.started(4)
-    limit.refused(4, started_at=1.2, now=1.3)
-    assert limit.limit == 4
+    for started_at, now, expected in ((0.0, 1.0, 8), (0.0, 1.1, 8), (1.2, 1.3, 4)):
+        limit.started(4)
+        limit.refused(4, started_at=started_at, now=now)
+        assert limit.limit == expected
 
 
 def test_never_below_one_and_never_above_the_maximum() -> None:
@@ -138,8 +128,7 @@ def test_never_below_one_and_never_above_the_maximum() -> None:
     assert limit.available_slots(5, MAX_BATCH) == 1
     for step in range(5000):
         assert limit.available_slots(10**9, MAX_BATCH)
-        limit.started(1)
-        limit.answered(1, started_at=100.0 + step, now=100.001 + step, time_given_s=TIMEOUT_S)
+        answer(limit, 1, 100.0 + step, 100.001 + step)
     assert limit.limit == 20
 
 
@@ -147,71 +136,71 @@ def test_requests_are_not_too_small() -> None:
     limit = new_limit()
     assert limit.limit == 16
     assert limit.available_slots(100, MAX_BATCH) == 8
-    limit.started(8)
-    limit.started(7)
+    limit.started(15)
     # One slot is free; waiting for the next answer gives a request of eight.
     assert limit.available_slots(100, MAX_BATCH) == 0
     # But a request with all waiting images is sent at once.
     assert limit.available_slots(1, MAX_BATCH) == 1
 
 
-@pytest.mark.parametrize("per_image_s", [0.02, 0.05, 0.2])
-def test_a_request_is_about_half_of_the_target_latency_of_work(per_image_s: float) -> None:
-    # The server decodes what a cancelled caller has sent, before what others send.
-    limit = AdaptiveLimit(maximum=256, target_latency_s=2.0)
-    sent = simulate(FifoServer(0.0, per_image_s), [limit], until=120.0).requests
-    assert max(sent[len(sent) // 2 :]) * per_image_s <= 1.25
-
-
-def test_a_cancelled_request_keeps_its_slots_as_long_as_an_answer_takes() -> None:
-    limit = new_limit()
-    limit.started(8)
-    assert limit.cancelled(started_at=1.0, now=1.03125) == 1.0625, "an eighth of the target, before the first answer"
-    limit.started(8)
-    limit.answered(8, started_at=2.0, now=2.125, time_given_s=TIMEOUT_S)
-    assert limit.in_flight == 8
-    for started_at in (2.5, 2.515625):
-        assert limit.cancelled(started_at=started_at, now=2.5625) == started_at + 0.125
-    # The second round trip without an answer, and the third.
-    assert limit.cancelled(started_at=3.0, now=3.0625) == 3.25
-    assert limit.cancelled(started_at=3.5, now=3.5625) == 4.0
-    # At most the target.
-    assert limit.cancelled(started_at=4.5, now=4.5625) == 5.0
-    limit.answered(8, started_at=5.0, now=5.125, time_given_s=TIMEOUT_S)
-    assert limit.cancelled(started_at=6.0, now=6.0625) == 6.125
-
-
-def test_cancelled_requests_of_a_slow_server_keep_their_slots_longer_than_the_target() -> None:
-    limit = new_limit()
-    limit.started(1)
-    limit.answered(1, started_at=0.0, now=2.0, time_given_s=TIMEOUT_S)
-    assert limit.cancelled(started_at=3.0, now=3.5) == 5.0
-    assert limit.cancelled(started_at=6.0, now=6.5) == 8.0
-
-
 def test_one_image_that_waits_lets_the_limit_grow() -> None:
     limit = new_limit()
-    assert limit.available_slots(100, MAX_BATCH) == 8
-    limit.started(8)
-    assert limit.available_slots(1, MAX_BATCH) == 1
-    limit.started(1)
+    for waiting, slots in ((100, 8), (1, 1)):
+        assert limit.available_slots(waiting, MAX_BATCH) == slots
+        limit.started(slots)
     limit.answered(8, started_at=0.0, now=0.1, time_given_s=TIMEOUT_S)
     assert limit.limit == 24
 
 
+@pytest.mark.parametrize("per_image_s", [0.02, 0.05, 0.2])
+def test_a_request_is_about_half_of_the_target_latency_of_work(per_image_s: float) -> None:
+    # The server decodes what a cancelled caller has sent, before what others send.
+    sent = simulate(FifoServer(0.0, per_image_s), [new_limit(target_s=2.0)], until=120.0).requests
+    assert max(sent[len(sent) // 2 :]) * per_image_s <= 1.25
+
+
+@pytest.mark.parametrize(
+    ("answered_in_s", "cancelled"),
+    [
+        (None, [(1.0, 1.03125, 1.0625)]),
+        (None, [(1.0, 1.5, 1.0625), (1.5, 2.0, 1.625)]),
+        (0.125, [(2.5, 2.5625, 2.625), (2.515625, 2.5625, 2.640625), (3.0, 3.0625, 3.25), (3.5, 3.5625, 4.0)]),
+        (0.375, [(2.5, 2.5625, 2.875), (3.0, 3.0625, 3.5)]),
+        (2.0, [(3.0, 3.5, 5.0), (6.0, 6.5, 8.0)]),
+    ],
+    ids=[
+        "an eighth of the target before the first answer",
+        "sent at the very cancellation: the next round trip",
+        "as an answer takes, twice as long for each round trip without one",
+        "at most the target",
+        "a slow server: longer than the target",
+    ],
+)
+def test_a_cancelled_request_keeps_its_slots_as_long_as_an_answer_takes(
+    answered_in_s: float | None, cancelled: list[tuple[float, float, float]]
+) -> None:
+    """(Sent, cancelled, released); an answer between makes it as at first."""
+    limit = new_limit()
+    for round_trip_s in (0.0, 100.0) if answered_in_s else (0.0,):
+        if answered_in_s:
+            answer(limit, 8, round_trip_s, round_trip_s + answered_in_s)
+        for started_at, now, released_at in cancelled:
+            found = limit.cancelled(started_at=round_trip_s + started_at, now=round_trip_s + now)
+            assert found == round_trip_s + released_at
+    assert limit.in_flight == 0
+
+
 def test_the_latency_is_a_running_mean() -> None:
     limit = new_limit()
-    for now in (0.1, 0.9):
-        limit.started(1)
-        limit.answered(1, started_at=0.0, now=now, time_given_s=TIMEOUT_S)
+    answer(limit, 1, 0.0, 0.1)
+    answer(limit, 1, 0.0, 0.9)
     assert limit.latency_s == pytest.approx(0.1 + (0.9 - 0.1) / 8)
 
 
-def limit_after(fastest_s: float, *, target_s: float = 10.0) -> AdaptiveLimit:
+def limit_after(fastest_s: float) -> AdaptiveLimit:
     """A limit of 16 whose one answer so far took ``fastest_s``."""
-    limit = AdaptiveLimit(maximum=256, target_latency_s=target_s)
-    limit.started(1)
-    limit.answered(1, started_at=0.0, now=fastest_s, time_given_s=1000.0)
+    limit = new_limit(target_s=10.0)
+    answer(limit, 1, 0.0, fastest_s, 1000.0)
     return limit
 
 
@@ -225,21 +214,17 @@ def test_an_answer_is_late_only_beyond_its_longest_time(
 ) -> None:
     for latency_s, expected in ((longest_s, 16), (longest_s + 0.015625, 12)):
         limit = limit_after(fastest_s)
-        limit.started(8)
-        limit.answered(8, started_at=100.0, now=100.0 + latency_s, time_given_s=time_given_s)
+        answer(limit, 8, 100.0, 100.0 + latency_s, time_given_s)
         assert limit.limit == expected
 
 
 def test_a_deadline_counts_only_if_an_idle_server_would_have_met_it_twice() -> None:
     limit = limit_after(0.5)
-    limit.started(8)
-    limit.expired(8, started_at=10.0, now=11.0)
-    assert limit.limit == 16
     # Two requests of one round trip expire: one decrease.
-    limit.started(16)
-    limit.expired(8, started_at=20.0, now=21.25)
-    limit.expired(8, started_at=20.0, now=21.5)
-    assert limit.limit == 8
+    for started_at, now, expected in ((10.0, 11.0, 16), (20.0, 21.25, 8), (20.0, 21.5, 8)):
+        limit.started(8)
+        limit.expired(8, started_at=started_at, now=now)
+        assert limit.limit == expected
 
 
 @pytest.mark.parametrize("end", ["answered", "refused", "expired", "release"])
@@ -251,9 +236,3 @@ def test_a_request_frees_its_own_slots_however_it_ends(end: str) -> None:
     given = {"answered": {**times, "time_given_s": TIMEOUT_S}, "refused": times, "expired": times, "release": {}}
     getattr(limit, end)(3, **given[end])
     assert limit.in_flight == 8
-
-
-def test_a_request_sent_at_the_very_cancellation_belongs_to_the_next_round_trip() -> None:
-    limit = new_limit()
-    assert limit.cancelled(started_at=1.0, now=1.5) == 1.0625
-    assert limit.cancelled(started_at=1.5, now=2.0) == 1.625, "twice as long"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import textwrap
 from typing import TYPE_CHECKING
 
 import pytest
@@ -64,61 +63,46 @@ def url() -> Iterator[str]:
             yield fake.url
 
 
-def run(code: str, url: str) -> list[str]:
-    """Run the code in a process of its own, which forks; return what it and its child print."""
-    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", CHILD + textwrap.dedent(code), url]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout.splitlines()
+REFUSED = "refused: This client was opened in process "
+BLOCKING = """
+with SyncClipClient(url) as clip:
+    items = clip.embed_stream([b"a", b"b"])
+    next(items)
+    in_child(lambda: clip.embed(b"a"), clip.stats, clip.health, lambda: next(items), lambda: repr(clip))
+"""
+ASYNCHRONOUS = """
+def use_in_child(clip):
+    in_child(lambda: asyncio.run(clip.embed(b"a")))
+    sys.stdout.flush()
+    os._exit(0)  # the parent, too
+
+async def fork():
+    async with ClipClient(url) as clip:
+        await clip.embed(b"a")
+        asyncio.get_running_loop().call_soon(use_in_child, clip)
+        await asyncio.sleep(60)
+asyncio.run(fork())
+"""
+AFTER_GRPC = "embed_blocking()\nin_child({}, lambda: asyncio.run(embed_in_memory()))"
+REFUSED_AFTER_GRPC = ["refused: gRPC was used in process ", "good: 1"]
 
 
-def test_a_client_that_was_open_before_the_fork(url: str) -> None:
-    """Blocking: every method refuses, and leaving the block ends the child, as it ends the parent."""
-    lines = run(
-        """
-        with SyncClipClient(url) as clip:
-            items = clip.embed_stream([b"a", b"b"])
-            next(items)
-            in_child(lambda: clip.embed(b"a"), clip.stats, clip.health, lambda: next(items), lambda: repr(clip))
-        """,
-        url,
-    )
-    assert len(lines) == 6
-    for line in lines[:4]:
-        assert line.startswith("refused: This client was opened in process ")
-        assert "'spawn'" in line
-    assert lines[4].startswith("good: <SyncClipClient")
-    assert lines[5] == "child ended with 0"
-
-
-def test_an_asynchronous_client_that_was_open_before_the_fork(url: str) -> None:
-    lines = run(
-        """
-        def use_in_child(clip):
-            in_child(lambda: asyncio.run(clip.embed(b"a")))
-            sys.stdout.flush()
-            os._exit(0)  # the parent, too
-
-        async def fork():
-            async with ClipClient(url) as clip:
-                await clip.embed(b"a")
-                asyncio.get_running_loop().call_soon(use_in_child, clip)
-                await asyncio.sleep(60)
-        asyncio.run(fork())
-        """,
-        url,
-    )
-    assert lines[0].startswith("refused: This client was opened in process ")
-    assert lines[1] == "child ended with 0"
-
-
-@pytest.mark.parametrize("client", ["lambda: asyncio.run(embed())", "embed_blocking"])
-def test_a_new_client_after_the_parent_has_used_grpc(client: str, url: str) -> None:
-    lines = run(f"embed_blocking()\nin_child({client}, lambda: asyncio.run(embed_in_memory()))", url)
-    assert lines[0].startswith("refused: gRPC was used in process ")
-    assert lines[1:] == ["good: 1", "child ended with 0"]
-
-
-def test_a_new_client_where_the_parent_has_not_used_grpc(url: str) -> None:
-    assert run("with SyncClipClient(url):\n    in_child(embed_blocking) and os._exit(0)", url) == [
-        "good: 1",
-        "child ended with 0",
-    ]
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        # Every method refuses, and leaving the block ends the child, as it ends the parent.
+        (BLOCKING, [*4 * [REFUSED], "good: <SyncClipClient"]),
+        (ASYNCHRONOUS, [REFUSED]),
+        (AFTER_GRPC.format("lambda: asyncio.run(embed())"), REFUSED_AFTER_GRPC),
+        (AFTER_GRPC.format("embed_blocking"), REFUSED_AFTER_GRPC),
+        ("with SyncClipClient(url):\n    in_child(embed_blocking) and os._exit(0)", ["good: 1"]),
+    ],
+    ids=["open before", "open before, async", "new, after gRPC, async", "new, after gRPC", "new, before gRPC"],
+)
+def test_a_client_in_a_forked_process(code: str, says: list[str], url: str) -> None:
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", CHILD + code, url]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+    lines = done.stdout.splitlines()
+    expected = [*says, "child ended with 0"]
+    assert [line[: len(start)] for line, start in zip(lines, expected, strict=True)] == expected
+    assert all("'spawn'" in line for line in lines if line.startswith("refused"))

@@ -42,13 +42,13 @@ def model(**preprocess_values: Any) -> ModelInfo:
     return model_info(preprocess_id=CONFIG.id, preprocess={**CONFIG.to_mapping(), **preprocess_values})
 
 
-def encoder(transfer: TransferName = "thumbnail") -> ImageEncoder:
-    return ImageEncoder(ClientConfig(transfer=transfer))
+def encode(source: object, transfer: TransferName = "thumbnail", **settings: Any) -> bytes:
+    return ImageEncoder(ClientConfig(transfer=transfer, **settings)).encode(source, model())
 
 
 def read(source: object) -> bytes:
     """Return what is sent of the source as it is."""
-    return ImageEncoder(ClientConfig(transfer="original", max_image_bytes=MAX)).encode(source, model())
+    return encode(source, "original", max_image_bytes=MAX)
 
 
 def encoded(image: Image.Image, image_format: str, **options: Any) -> bytes:
@@ -72,24 +72,23 @@ def test_files_are_read_by_any_name_and_as_objects(tmp_path: Path) -> None:
         path = tmp_path / name
         path.write_bytes(b"content")
         assert read(path) == read(str(path)) == b"content"
-    assert read(io.BytesIO(b"content")) == b"content"
-    for source in (b"x", bytearray(b"x"), memoryview(b"x")):
+    for source in (io.BytesIO(b"x"), b"x", bytearray(b"x"), memoryview(b"x")):
         assert read(source) == b"x"
 
 
 def test_the_size_limit(tmp_path: Path) -> None:
     path = tmp_path / "large"
-    path.write_bytes(b"x" * (MAX + 1))
-    for source in (path, io.BytesIO(b"x" * (MAX + 1))):
-        with pytest.raises(ImageError, match="max_image_bytes") as caught:
+    path.write_bytes(b"x" * MAX)
+    assert len(read(path)) == len(read(io.BytesIO(b"x" * MAX))) == MAX
+    path.write_bytes(b"x" * (MAX + 9))
+    # A file has its size before it is read; an object is read as far as the limit.
+    for source, size in ((path, MAX + 9), (io.BytesIO(b"x" * (MAX + 9)), MAX + 1)):
+        with pytest.raises(ImageError, match=f"at least {size} bytes and max_image_bytes") as caught:
             read(source)
         assert caught.value.code == "TOO_LARGE"
     with pytest.raises(ImageError) as caught:
-        ImageEncoder(ClientConfig(max_image_bytes=1000)).encode(encoded(NOISE, "PNG"), model())
+        encode(encoded(NOISE, "PNG"), max_image_bytes=1000)
     assert caught.value.code == "TOO_LARGE"
-    path.write_bytes(b"x" * MAX)
-    with path.open("rb") as file:
-        assert len(read(file)) == len(read(path)) == MAX
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "HSV", "I;16", "I"])
@@ -101,9 +100,6 @@ def test_a_picture_in_memory_arrives_pixel_by_pixel(mode: str) -> None:
     if mode == "I":
         arrived = arrived.convert("I")
     assert (np.asarray(arrived) == np.asarray(image)).all()
-
-
-def test_an_array_arrives_pixel_by_pixel() -> None:
     for array in (PIXELS, PIXELS[:, ::-1]):
         assert (pixels_of(read(array)) == array).all()
 
@@ -153,9 +149,10 @@ def test_what_is_no_image_or_cannot_be_read(source: object, code: str, says: str
 
 def test_one_image_or_many() -> None:
     one: tuple[Any, ...] = ("p", Path("p"), b"", bytearray(), PIXELS, io.BytesIO(), Image.new("L", (1, 1)))
-    assert all(encoder().items(image) == [image] for image in one)
+    items = ImageEncoder(ClientConfig()).items
+    assert all(items(image) == [image] for image in one)
     many: tuple[Any, ...] = (["p"], ("p",), PIXELS[None], iter(["p"]))
-    assert all(encoder().items(images) is images for images in many)
+    assert all(items(images) is images for images in many)
 
 
 @pytest.mark.parametrize("transfer", ["thumbnail", "thumbnail-small"])
@@ -163,12 +160,11 @@ def test_a_large_file_becomes_the_pixels_that_the_model_takes(transfer: Transfer
     file = encoded(SCENE, "PNG", compress_level=0)
     path = tmp_path / "scene.png"
     path.write_bytes(file)
-    assert encoder(transfer).unchanged(file) is None
-    thumbnail = encoder(transfer).encode(file, model())
-    assert thumbnail == encoder(transfer).encode(path, model()) == encoder(transfer).encode(SCENE, model())
-    assert thumbnail == encoder(transfer).encode(np.asarray(SCENE), model())
+    thumbnail = encode(file, transfer)
+    assert all(encode(source, transfer) == thumbnail for source in (path, SCENE, np.asarray(SCENE)))
     image = opened(thumbnail)
     assert (image.format, image.size) == ("JPEG", (48, 32))
+    assert (preprocess(decode(thumbnail), CONFIG) == pixels_of(thumbnail)).all(), "nothing is left to resize"
     exact = preprocess(decode(file), CONFIG)
     assert abs(pixels_of(thumbnail) - exact).mean() < MEAN_LEVELS[transfer]
     for turned in (exact[::-1], exact[:, ::-1], exact[::-1, ::-1]):
@@ -181,13 +177,13 @@ def test_the_orientation_is_applied(orientation: int) -> None:
     exif[0x0112] = orientation
     file = encoded(SCENE, "JPEG", quality=95, subsampling=0, exif=exif.tobytes())
     file += b"\0" * (SMALL + 1 - len(file))
-    thumbnail = encoder().encode(file, model())
+    thumbnail = encode(file)
     upright = ImageOps.exif_transpose(opened(file))
     small = upright.resize((48, 32), Image.Resampling.BICUBIC)
     assert opened(thumbnail).getexif().get(0x0112, 1) == 1
     assert abs(pixels_of(thumbnail) - np.asarray(small)).mean() < MEAN_LEVELS["thumbnail"]
     # Of a picture in memory as well, whether it is reduced or not.
-    assert encoder().encode(opened(file), model()) == encoder().encode(upright, model())
+    assert encode(opened(file)) == encode(upright)
     arrived = opened(read(opened(file)))
     assert (np.asarray(arrived) == np.asarray(upright)).all()
     assert arrived.getexif().get(0x0112, 1) == 1
@@ -195,22 +191,21 @@ def test_the_orientation_is_applied(orientation: int) -> None:
 
 def test_a_small_file_is_sent_unchanged(tmp_path: Path) -> None:
     small, large = b"x" * SMALL, b"x" * (SMALL + 1)
+    unchanged = ImageEncoder(ClientConfig()).unchanged
     for source in (small, bytearray(small), memoryview(small)):
-        assert encoder().unchanged(source) == small
-    assert encoder("original").unchanged(large) == large
-    assert encoder().unchanged(large) is None
-    assert encoder().unchanged(np.zeros((SMALL, 2), np.uint8).data) is None
+        assert unchanged(source) == small
     path = tmp_path / "small"
     path.write_bytes(small)
-    assert encoder().unchanged(path) is None
-    assert encoder().encode(path, model()) == small
-    assert encoder().encode(io.BytesIO(small), model()) == small
+    for other in (large, np.zeros((SMALL, 2), np.uint8).data, path):
+        assert unchanged(other) is None
+    assert encode(path) == encode(io.BytesIO(small)) == small
+    assert ImageEncoder(ClientConfig(transfer="original")).unchanged(large) == large
 
 
 def test_a_thumbnail_larger_than_its_file_is_not_sent() -> None:
     file = encoded(NOISE.resize((600, 400)), "JPEG", quality=3)
     file += b"\0" * (SMALL + 1 - len(file))
-    assert encoder().encode(file, model(size=[600, 600])) == file
+    assert ImageEncoder(ClientConfig()).encode(file, model(size=[600, 600])) == file
 
 
 @pytest.mark.parametrize("mode", ["L", "LA", "P", "RGBA", "CMYK", "I;16", "1"])
@@ -218,35 +213,30 @@ def test_a_picture_in_any_mode_looks_as_its_file_would(mode: str) -> None:
     picture = Image.fromarray(np.asarray(SCENE.convert("L"), np.uint16) << 8) if mode == "I;16" else SCENE.convert(mode)
     if mode in ("LA", "RGBA"):
         picture.putalpha(128)
-    expected = preprocess(decode(encoder("original").encode(picture, model())), CONFIG)
-    arrived = encoder().encode(picture, model())
-    assert abs(preprocess(decode(arrived), CONFIG).astype(np.int16) - expected).mean() < MEAN_LEVELS["thumbnail"]
+    expected = preprocess(decode(read(picture)), CONFIG)
+    arrived = preprocess(decode(encode(picture)), CONFIG)
+    assert abs(arrived.astype(np.int16) - expected).mean() < MEAN_LEVELS["thumbnail"]
 
 
-def test_a_bad_file_fails_with_the_code_and_the_sentence_of_the_server() -> None:
-    file = encoded(NOISE, "PNG")
-    for bad in (file[: len(file) // 2], b"no image" * 10_000):
-        with pytest.raises(DecodeError) as there:
-            decode(bad)
-        with pytest.raises(ImageError) as here:
-            encoder().encode(bad, model())
-        assert (here.value.code, here.value.message) == (there.value.status.name, there.value.message)
+STRIP = Image.fromarray(np.random.default_rng(0).integers(0, 256, (4, 8000, 3), dtype=np.uint8))
+"""Over a limit, as its file is."""
 
 
-def test_a_picture_in_memory_over_a_limit_fails_as_its_file_would() -> None:
-    strip = np.random.default_rng(0).integers(0, 256, (4, 8000, 3), dtype=np.uint8)
-    with pytest.raises(ImageError) as caught:
-        encoder().encode(strip, model())
-    assert caught.value.code == "LIMIT"
+@pytest.mark.parametrize("bad", [encoded(NOISE, "PNG")[:50_000], b"no image" * 10_000, STRIP])
+def test_a_bad_image_fails_with_the_code_and_the_sentence_of_the_server(bad: bytes | Image.Image) -> None:
+    with pytest.raises(DecodeError) as there:
+        decode(read(bad))
+    with pytest.raises(ImageError) as here:
+        encode(bad)
+    assert (here.value.code, here.value.message) == (there.value.status.name, there.value.message)
 
 
 def test_one_thread_at_a_time_reads_an_object_that_is_passed_twice() -> None:
     data = encoded(Image.effect_noise((1200, 900), 60).convert("RGB"), "JPEG")
-    load = encoder().encode
+    shared = ImageEncoder(ClientConfig())
     with ThreadPoolExecutor(4) as pool:
         for _ in range(4):
             picture = Image.open(io.BytesIO(data))  # not decoded yet
-            assert len(set(pool.map(lambda _, picture=picture: load(picture, model()), range(4)))) == 1
-        file = io.BytesIO(data)
-        sizes = [len(found) for found in pool.map(lambda _: load(file, model()), range(4))]
+            assert len(set(pool.map(shared.encode, 4 * [picture], 4 * [model()]))) == 1
+        sizes = map(len, pool.map(shared.encode, 4 * [io.BytesIO(data)], 4 * [model()]))
     assert sorted(map(bool, sizes)) == [False, False, False, True]

@@ -1,24 +1,25 @@
+"""What a caller gets: batches, items and errors."""
+
 from __future__ import annotations
 
+import copy
 import os
+import pickle
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from clip_client import DeadlineExceeded, EmbeddedItem, EmbeddingBatch, ImageError
+import clip_client
+from clip_client import ClipError, DeadlineExceeded, EmbeddedItem, EmbeddingBatch, ImageError, ItemError, ItemErrors
 from clip_client._model import Tower
 from clip_client._results import Collector
-from clip_client.testing import FakeTriton, Reply
-from tests.fixtures.fakes import InMemoryClient
 from tests.fixtures.models.model_info import model_info
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-TRUNCATED = ImageError("The file ends early.", code="TRUNCATED", index=1, source="b.jpg")
+KINDS = [value for value in vars(clip_client).values() if isinstance(value, type) and issubclass(value, ClipError)]
+TRUNCATED = ImageError("The file ends early.", code="TRUNCATED", index=1, source="b.jpg", request_id="r")
 
 
 def batch(**changes: Any) -> EmbeddingBatch:
@@ -28,22 +29,28 @@ def batch(**changes: Any) -> EmbeddingBatch:
     return EmbeddingBatch(**{**known, **changes})
 
 
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if not issubclass(kind, ItemError | ItemErrors)])
+def test_errors_survive_copies_and_processes(kind: type[ClipError]) -> None:
+    error = kind("a sentence.", request_id="r")
+    for twin in (copy.copy(error), pickle.loads(pickle.dumps(error))):
+        assert type(twin) is kind
+        assert (twin.message, twin.request_id, str(twin)) == ("a sentence.", "r", "a sentence. (request r)")
+
+
+def test_image_errors_survive_copies_and_processes() -> None:
+    both = ItemErrors({1: TRUNCATED, 5: TRUNCATED})
+    for twin in (copy.copy(TRUNCATED), *(pickle.loads(pickle.dumps(both)).errors[index] for index in (1, 5))):
+        assert (twin.code, twin.index, twin.source, twin.request_id) == ("TRUNCATED", 1, "b.jpg", "r")
+        assert str(twin) == "b.jpg: TRUNCATED: The file ends early. (request r)"
+    assert str(pickle.loads(pickle.dumps(both))) == str(both) == f"{TRUNCATED}, and 1 more"
+    assert str(ImageError("no.", code="EMPTY", index=7)) == "image 7: EMPTY: no."
+
+
 def test_sources_are_paths_or_none_and_as_many_as_the_vectors() -> None:
     assert batch().sources == (None, None, None)
     assert len(batch(sources=("a", None, "c"))) == 3
     with pytest.raises(ValueError, match="1 sources for 3 vectors"):
         batch(sources=("a",))
-
-
-async def test_embed_keeps_paths_and_drops_images(tmp_path: Path) -> None:
-    path = tmp_path / "a.jpg"
-    path.write_bytes(b"a")
-    fake = FakeTriton()
-    fake.script(Reply(row_errors={1: (4, "The file ends early.")}))
-    async with InMemoryClient({"localhost": fake}) as clip:
-        found = await clip.embed([b"0", b"1", path])
-    assert found.sources == (None, None, str(path))
-    assert list(found.errors) == [1]
 
 
 def test_a_late_image_is_named() -> None:
@@ -75,14 +82,13 @@ def test_reprs_show_shape_source_and_code_and_no_content() -> None:
     assert repr(batch()) == "EmbeddingBatch(3 x 2 float32, 1 failed, vector_id='m|p|original')"
     assert repr(TRUNCATED) == "ImageError('The file ends early.', code='TRUNCATED', index=1, source='b.jpg')"
     vector = np.zeros(2, np.float32)
-    assert [
-        repr(EmbeddedItem(index=0, source=source, vector=vector, error=None))
-        for source in ("a.jpg", b"secret", np.zeros((4, 6, 3), np.uint8))
-    ] == [
-        "EmbeddedItem(index=0, source='a.jpg', vector=float32(2,))",
-        "EmbeddedItem(index=0, source=<6 bytes>, vector=float32(2,))",
-        "EmbeddedItem(index=0, source=<array (4, 6, 3)>, vector=float32(2,))",
-    ]
+    for source, shown in (
+        ("a.jpg", "'a.jpg'"),
+        (b"secret", "<6 bytes>"),
+        (np.zeros((4, 6, 3), np.uint8), "<array (4, 6, 3)>"),
+    ):
+        item = EmbeddedItem(index=0, source=source, vector=vector, error=None)
+        assert repr(item) == f"EmbeddedItem(index=0, source={shown}, vector=float32(2,))"
     failed = EmbeddedItem(index=1, source="b.jpg", vector=None, error=TRUNCATED)
     assert repr(failed) == f"EmbeddedItem(index=1, source='b.jpg', error={TRUNCATED!r})"
     assert repr(model_info()) == "ModelInfo('m', dimension=2, precision='fp32', vector_id='m|p|original')"

@@ -1,1 +1,0 @@
-"""Texts through the client, against a scripted server."""
