@@ -8,6 +8,7 @@ must have the same status with exact and with scaled decode.
 from __future__ import annotations
 
 import io
+import itertools
 import multiprocessing
 import os
 import resource
@@ -121,13 +122,9 @@ def test_inputs_follow_from_seed_and_number() -> None:
     assert Inputs(seed=3)[41] != Inputs(seed=4)[41]
 
 
-def test_every_seed_is_a_good_image_of_its_format() -> None:
-    for name, files in seeds().items():
-        for data in files:
-            known = identify(data)
-            assert known is not None
-            assert known.name == name
-            assert attempt(data, CONFIG.decode_at_least) is ImageStatus.OK
+def test_every_seed_is_a_good_image() -> None:
+    for data in itertools.chain.from_iterable(seeds().values()):
+        assert attempt(data, CONFIG.decode_at_least) is ImageStatus.OK
 
 
 def status_of(data: bytes, at_least: tuple[int, int] | None = None) -> ImageStatus:
