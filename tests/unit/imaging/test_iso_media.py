@@ -129,7 +129,7 @@ def test_the_bytes_of_all_items_are_added_up(wide: bool, pieces: int) -> None:
     assert (media.stored_bytes, media.stored_end) == (2 * pieces * there, 150)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=80, deadline=None, derandomize=True)
 @given(
     seed=st.sampled_from(
         [
