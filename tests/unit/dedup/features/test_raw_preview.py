@@ -13,8 +13,8 @@ from PIL import Image
 from clip_client.dedup import scan
 from clip_client.dedup.features.image_features import BYTES_ONLY, extract_features
 from clip_client.dedup.features.preview import NEEDS_RAWPY, raw_preview, thumbnail
-from clip_client.dedup.files.file_types import companions
 from tests.fixtures.albums import write
+from tests.fixtures.images.image_files import encoded, oriented
 from tests.fixtures.images.raw_files import dng
 
 if TYPE_CHECKING:
@@ -40,30 +40,14 @@ def test_a_raw_file_is_a_photo_where_it_belongs_to_none(tmp_path: Path) -> None:
     assert scan([named]).photos == (named,)
 
 
-def test_sidecars_belong_to_a_raw_file_alone_and_no_other_raw_file_does(tmp_path: Path) -> None:
-    names = ("1.cr2", "1.xmp", "2.cr2", "2.cr2.xmp", "2.dng", "2.xmp", "3.cr2", "3.jpg", "3.xmp")
-    paths = {name: str(write(tmp_path / name, name.encode())) for name in names}
-
-    def found_beside(*photos: str) -> dict[str, list[str]]:
-        found = companions(paths[photo] for photo in photos)
-        return {photo: [c.path for c in found[paths[photo]]] for photo in photos if paths[photo] in found}
-
-    assert found_beside("1.cr2", "2.cr2", "2.dng") == {"1.cr2": [paths["1.xmp"]], "2.cr2": [paths["2.cr2.xmp"]]}
-    assert found_beside("3.jpg") == {"3.jpg": [paths["3.cr2"], paths["3.xmp"]]}
-    assert found_beside("3.cr2") == {}
-
-
 @pytest.mark.parametrize(("orientation", "size"), [(1, (64, 48)), (3, (64, 48)), (6, (48, 64)), (8, (48, 64))])
 def test_features_are_those_of_the_oriented_preview(
     picture: Image.Image, orientation: int, size: tuple[int, int], tmp_path: Path
 ) -> None:
-    jpeg = io.BytesIO()
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    picture.save(jpeg, "JPEG", quality=90, exif=exif)
+    jpeg = encoded(picture, "JPEG", quality=90, exif=oriented(orientation))
     data = dng(picture, orientation=orientation)
     features = extract_features(data, is_raw=True)[0]
-    assert features.perceptual_hash == extract_features(jpeg.getvalue())[0].perceptual_hash
+    assert features.perceptual_hash == extract_features(jpeg)[0].perceptual_hash
     assert (features.width, features.height) == size
     assert features.capture_time.taken_ms == 1_588_748_889_000
     assert features.capture_time.camera == "Maker Model"
