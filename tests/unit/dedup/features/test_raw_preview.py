@@ -1,4 +1,4 @@
-"""RAW files: which count as photos, what is seen of them, what belongs to them."""
+"""What is seen of RAW files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from clip_client.dedup import scan
 from clip_client.dedup.features.image_features import BYTES_ONLY, extract_features
 from clip_client.dedup.features.preview import NEEDS_RAWPY, raw_preview, thumbnail
 from tests.fixtures.albums import write
@@ -27,17 +26,6 @@ def picture() -> Image.Image:
     levels = np.linspace(0, 255, 240, dtype=np.uint8)[:, None, None] * np.ones((1, 320, 3), np.uint8)
     levels[:60, :80] = 255
     return Image.fromarray(levels)
-
-
-def test_a_raw_file_is_a_photo_where_it_belongs_to_none(tmp_path: Path) -> None:
-    for name in ("pair.jpg", "pair.CR2", "pair.jpg.dng", "alone.NEF", "twice.heic", "twice.jpg", "twice.arw"):
-        write(tmp_path / name, b"x")
-    alone = str(tmp_path / "alone.NEF")
-    assert alone in scan([tmp_path], raw=True).photos
-    assert len(scan([tmp_path], raw=True).photos) == 4
-    assert alone not in scan([tmp_path]).photos
-    named = str(tmp_path / "pair.CR2")
-    assert scan([named]).photos == (named,)
 
 
 @pytest.mark.parametrize(("orientation", "size"), [(1, (64, 48)), (3, (64, 48)), (6, (48, 64)), (8, (48, 64))])
