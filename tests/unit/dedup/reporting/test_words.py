@@ -9,7 +9,7 @@ import pytest
 from clip_client.dedup import Match, Member
 from clip_client.dedup.aligned import ENLARGED, PUT_INTO, Alignment
 from clip_client.dedup.reporting.words import found_in_words, in_words, region_on
-from clip_client.dedup.types import ALTERED, BURST, EDITED, EXACT, RE_ENCODED, SAFE_TIERS, SIMILAR
+from clip_client.dedup.types import ALTERED, BURST, EDITED, EXACT, RE_ENCODED, SAFE_TIERS, SAME_PIXELS, SIMILAR
 from tests.fixtures import members
 from tests.fixtures.members import alignment
 
@@ -27,30 +27,45 @@ def copy(found: Alignment, **more: Any) -> Member:
 
 
 @pytest.mark.parametrize(
-    ("found", "words"),
+    ("given", "words"),
     [
-        (alignment(RE_ENCODED), "same picture, re-encoded"),
-        (alignment(RE_ENCODED, "half the size"), "same picture, re-encoded at half the size"),
-        (alignment(EDITED, "cropped to 84%", "brighter"), "same picture, cropped to 84%, brighter"),
-        (
-            alignment(ALTERED, region=(0.8, 0.1, 0.1, 0.1), region_share=0.03),
-            "a region differs (3% at the top right)",
-        ),
-        (
-            alignment(ALTERED, "half the size", region=(0.4, 0.4, 0.2, 0.2), region_share=0.04),
-            "a region differs (4% in the middle), half the size",
-        ),
-        (alignment(ALTERED, region=(0, 0.4, 0.1, 0.2), region_share=0.02), "a region differs (2% at the left)"),
+        ({"tier": EXACT}, "identical, byte for byte"),
+        ({"tier": SAME_PIXELS, "path": "b.JPEG"}, "same pixels, other metadata"),
+        ({"tier": SAME_PIXELS, "path": "b.png"}, "same pixels, other format"),
+        ({"tier": SIMILAR, "width": 0, "height": 0}, "looks similar"),
+        ({"tier": SIMILAR, "width": 67, "height": 33}, "looks similar, resized"),
+        ({"tier": SIMILAR, "width": 100, "height": 200}, "looks similar, rotated"),
+        ({"tier": SIMILAR, "width": 100, "height": 100}, "looks similar, cropped"),
+        ({"tier": SIMILAR}, "looks similar"),
+        ({"tier": SIMILAR, "other_shot": BURST}, "another frame of a burst"),
+        ({"tier": SIMILAR, "other_shot": BURST, "copy_of": "c\n.jpg", "copy_tier": EXACT}, "identical to c\\n.jpg"),
+        # Another photo was kept when this one was aligned.
+        ({"tier": EDITED}, "same picture, edited"),
     ],
 )
+def test_plain_words(given: dict[str, Any], words: str) -> None:
+    assert in_words(photo(**{"path": "b.jpg", **given}), photo("a.jpg", tier=EXACT)) == words
+
+
+HALF = "half the size"
+ALIGNED = [
+    (alignment(RE_ENCODED), "same picture, re-encoded"),
+    (alignment(RE_ENCODED, HALF), "same picture, re-encoded at half the size"),
+    (alignment(EDITED, "cropped to 84%", "brighter"), "same picture, cropped to 84%, brighter"),
+    (alignment(ALTERED, region=(0.8, 0.1, 0.1, 0.1), region_share=0.03), "a region differs (3% at the top right)"),
+    (
+        alignment(ALTERED, HALF, region=(0.4, 0.4, 0.2, 0.2), region_share=0.04),
+        "a region differs (4% in the middle), half the size",
+    ),
+    (alignment(ALTERED, region=(0, 0.4, 0.1, 0.2), region_share=0.02), "a region differs (2% at the left)"),
+]
+
+
+@pytest.mark.parametrize(("found", "words"), ALIGNED)
 def test_an_alignment_in_words(found: Alignment, words: str) -> None:
     assert in_words(copy(found), photo()) == words
     closer = photo(tier=SIMILAR, copy_of="c.jpg", copy_tier=found.tier, copy_alignment=found)
     assert in_words(closer, photo()) == f"{words}; compared with c.jpg"
-
-
-def test_a_tier_without_its_alignment_after_another_photo_was_kept() -> None:
-    assert in_words(photo(tier=EDITED), photo(tier=EXACT)) == "same picture, edited"
 
 
 @pytest.mark.parametrize(
