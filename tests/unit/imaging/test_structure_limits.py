@@ -56,8 +56,8 @@ def _gif(blocks: int) -> bytes:
 
 def _tiff(tiles: int) -> bytes:
     """One pixel per tile, and the same byte for all tiles."""
-    sizes = [(322, 3, 1, 1), (323, 3, 1, 1), (TILES, 4, tiles, 8 + 2 + 12 * 8 + 4)]
-    return image_files.tiff([*image_files.GREY_TIFF_4X4, *sizes], struct.pack("<I", 8) * tiles)
+    tags = [tag for tag in image_files.picture_tags((4, 4), [8], 1, 1) if tag[0] < 263]
+    return image_files.tiff([*tags, (322, 3, [1]), (323, 3, [1]), (TILES, 4, [8] * tiles)], b"\0")
 
 
 def _bmp(empty_runs: int) -> bytes:

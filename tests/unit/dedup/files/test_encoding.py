@@ -17,7 +17,7 @@ from clip_client.dedup.files.colours import (
 )
 from clip_client.dedup.files.encoding import Encoding, read_encoding
 from tests.fixtures.images import colour_profiles, phone_files
-from tests.fixtures.images.image_files import encoded, file, jpeg, png_chunk
+from tests.fixtures.images.image_files import encoded, file, jpeg, png_with_chunk
 
 OWN_PROFILE = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
 P3 = space_of_profile(colour_profiles.P3)
@@ -45,14 +45,6 @@ def test_what_no_quality_makes_up_for(kept: Encoding, copy: Encoding, lacks: str
     assert kept.lacks_kinds_of(copy) == lacks
 
 
-PNG = file("PNG")
-
-
-def with_chunk(name: bytes, data: bytes, png: bytes = PNG) -> bytes:
-    """A PNG with a chunk behind its header."""
-    return png[:33] + png_chunk(name, data) + png[33:]
-
-
 CHROMATICITIES = struct.pack(">8I", 31270, 32900, 64000, 33000, 21000, 71000, 15000, 6000)
 LINEAR = struct.pack(">I", 100000)
 FILES: list[tuple[bytes, str]] = [
@@ -63,13 +55,13 @@ FILES: list[tuple[bytes, str]] = [
     (phone_files.heic(icc_profile=colour_profiles.P3), "Display P3"),
     (phone_files.heic(), "sRGB"),
     (phone_files.avif_of_10_bits(), "Rec. 2020 with HDR"),
-    (with_chunk(b"cICP", bytes((12, 13, 0, 1))), "Display P3"),
-    (with_chunk(b"cICP", bytes((1, 13, 0, 1))), "sRGB"),
-    (with_chunk(b"cHRM", CHROMATICITIES), "Adobe RGB"),
-    (with_chunk(b"gAMA", LINEAR), "with another gamma"),
+    (png_with_chunk(b"cICP", bytes((12, 13, 0, 1))), "Display P3"),
+    (png_with_chunk(b"cICP", bytes((1, 13, 0, 1))), "sRGB"),
+    (png_with_chunk(b"cHRM", CHROMATICITIES), "Adobe RGB"),
+    (png_with_chunk(b"gAMA", LINEAR), "with another gamma"),
     # What says sRGB counts before the gamma for programs that do not know it.
-    (with_chunk(b"sRGB", b"\0", with_chunk(b"gAMA", LINEAR)), "sRGB"),
-    (PNG, "sRGB"),
+    (png_with_chunk(b"sRGB", b"\0", png_with_chunk(b"gAMA", LINEAR)), "sRGB"),
+    (file("PNG"), "sRGB"),
 ]
 
 
