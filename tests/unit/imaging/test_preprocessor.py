@@ -13,11 +13,10 @@ from PIL import AvifImagePlugin, QoiImagePlugin
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging.decode import decode
 from preprocess_ensemble.imaging.formats import identify
-from preprocess_ensemble.imaging.limits import DecodeError, DecodeLimits, large_image_lock
+from preprocess_ensemble.imaging.limits import DecodeError, DecodeLimits, DecodeTimeBudget, large_image_lock
 from preprocess_ensemble.imaging.preprocessor import Preprocessor
-from preprocess_ensemble.imaging.time_budget import DecodeTimeBudget
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
-from tests.fixtures.images import image_files, phone_files
+from tests.fixtures.images import image_files
 
 CONFIG = PreprocessConfig(size=(16, 16), mean=(0, 0, 0), std=(1, 1, 1))
 FILES = [image_files.encoded(image_files.picture(size=(20 + number, 18)), "PNG") for number in range(20)]
@@ -77,16 +76,16 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def allowed(budget: DecodeTimeBudget, images: int = 1, file: bytes = b"x") -> list[int]:
     """Return how many pixels each of some images may have."""
-    found = []
+    found, known = [], identify(file)
     for _ in range(images):
-        with budget.limits_for(file, identify(file)) as limits:
+        with budget.limits_for(file, has_own_threads=known is not None and known.has_own_threads) as limits:
             found.append(limits.max_pixels)
     return found
 
 
 def refused(budget: DecodeTimeBudget, error: DecodeError, file: bytes = b"x") -> DecodeError:
     """Return what becomes of the ``error`` of an image."""
-    with pytest.raises(DecodeError) as caught, budget.limits_for(file, None):
+    with pytest.raises(DecodeError) as caught, budget.limits_for(file, has_own_threads=False):
         raise error
     return caught.value
 
@@ -166,7 +165,7 @@ def test_no_charge_is_lost_between_two_threads(monkeypatch: pytest.MonkeyPatch) 
     budget = DecodeTimeBudget(LIMITS)
 
     def decode() -> None:
-        with budget.limits_for(b"x", None):
+        with budget.limits_for(b"x", has_own_threads=False):
             assert threading.current_thread().name == "first" or first_subtracts.wait(30)
         if threading.current_thread().name == "second":
             second_is_done.set()
@@ -199,8 +198,7 @@ def test_waiting_for_a_large_image_of_another_request_is_free(clock: Clock, monk
     readings = iter([0.0, 1.0, 101.0, 109.5])  # the block begins, it waits, it has the lock, it ends
     monkeypatch.setattr(time, "monotonic", lambda: next(readings))
     budget = DecodeTimeBudget(LIMITS)
-    heic = phone_files.heic()
-    with budget.limits_for(heic, identify(heic)), large_image_lock(40_000_000):
+    with budget.limits_for(b"heic", has_own_threads=True), large_image_lock(40_000_000):
         pass
     assert allowed(budget, 2) == [100_000_000, 100_000_000], "it took nine and a half seconds, not 109"
     assert allowed(budget) == [16_000_000]
