@@ -14,7 +14,7 @@ import numpy as np
 from PIL import ExifTags, Image, ImageFile, TiffImagePlugin
 
 from preprocess_ensemble.contract import ImageStatus
-from preprocess_ensemble.imaging.iso_media import read_iso_media
+from preprocess_ensemble.imaging.iso_media import IsoMedia
 from preprocess_ensemble.imaging.jpeg_header import count_scans, scans_within_limit
 from preprocess_ensemble.imaging.limits import (
     DecodeError,
@@ -207,7 +207,7 @@ class PillowFile:
         else:
             was_lenient = ImageFile.LOAD_TRUNCATED_IMAGES and source.ran_out
             # libheif leaves a tile black whose bytes are missing.
-            lacks_bytes = self._format.name == "HEIC" and read_iso_media(self._data).stored_end > len(self._data)
+            lacks_bytes = self._format.name == "HEIC" and IsoMedia(self._data).stored_end > len(self._data)
             if (was_lenient or lacks_bytes) and not allow_truncated:
                 raise DecodeError(ImageStatus.TRUNCATED, self._truncated_message())
 

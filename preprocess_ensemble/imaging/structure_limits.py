@@ -16,7 +16,7 @@ import PIL
 from PIL import GifImagePlugin, ImageFile, TiffImagePlugin
 
 from preprocess_ensemble.contract import ImageStatus
-from preprocess_ensemble.imaging.iso_media import read_iso_media
+from preprocess_ensemble.imaging.iso_media import IsoMedia
 from preprocess_ensemble.imaging.jpeg_xl import CONTAINER
 from preprocess_ensemble.imaging.limits import DecodeError, check_count
 
@@ -62,14 +62,14 @@ def check_parts(name: str, data: bytes, max_pixels: int) -> None:
     elif name == "PPM" and data.startswith(_PLAIN_PPM):
         check_count(data.count(b"#"), _MAX_COMMENTS, "PPM file", "comments")
     elif name in _ISO_MEDIA:
-        media = read_iso_media(data)
+        media = IsoMedia(data)
         names = {box.name for box in media.top_level}
         if b"moov" in names and b"meta" not in names:
             message = f"The {name} file is an image sequence without a still picture, which cannot be read here."
             raise DecodeError(ImageStatus.UNSUPPORTED_FORMAT, message)
         check_count(media.stored_bytes, _STORED_SHARE * len(data), f"{name} file", "bytes in its parts together")
         most = _DECODED_SHARE * max_pixels
-        if (pixels := media.decoded_pixels(data, most)) > most:
+        if (pixels := media.decoded_pixels(most)) > most:
             total = f"{pixels / 1e6:,.1f} megapixels in all"
             message = f"The {name} file makes its picture of {total}; the limit is {most / 1e6:g}."
             raise DecodeError(ImageStatus.TOO_LARGE, message)

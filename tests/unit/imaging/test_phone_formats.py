@@ -15,7 +15,7 @@ from PIL import Image, ImageOps, features
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, decode
 from preprocess_ensemble.imaging.formats import limit_decoder_threads, open_image
-from preprocess_ensemble.imaging.iso_media import read_iso_media
+from preprocess_ensemble.imaging.iso_media import IsoMedia
 from preprocess_ensemble.imaging.jpeg_xl import JxlFile
 from tests.fixtures.images import image_files, phone_files
 from tests.fixtures.images.embedded_files import box
@@ -55,7 +55,7 @@ def heif(
 
 
 def decoded_megapixels(data: bytes, at_most: int = 50) -> float:
-    return read_iso_media(data).decoded_pixels(data, at_most * 10**6) / 1e6
+    return IsoMedia(data).decoded_pixels(at_most * 10**6) / 1e6
 
 
 def test_a_picture_costs_what_its_parts_cost_as_often_as_they_are_used() -> None:
@@ -91,10 +91,10 @@ def test_parts_that_are_nested_too_deep_cost_too_much(references: list[tuple[byt
 def test_pictures_of_their_own_are_told_from_parts_thumbnails_and_metadata() -> None:
     items = {1: b"grid", 2: b"hvc1", 3: b"hvc1", 4: b"hvc1", 5: b"Exif", 6: b"mime", 7: b"tmap"}
     belonging = [(b"dimg", 1, (2,)), (b"thmb", 3, (1,)), (b"auxl", 4, (1,)), (b"cdsc", 5, (1,))]
-    assert read_iso_media(heif(items, belonging)).further_pictures() == []
-    assert read_iso_media(heif(items, belonging[:2])).further_pictures() == [4]
-    assert read_iso_media(heif(items, belonging, primary=3)).further_pictures() == [1]
-    assert read_iso_media(heif({1: b"hvc1", 2: b"hvc1"}, primary=99)).further_pictures() == [2]
+    assert IsoMedia(heif(items, belonging)).further_pictures() == []
+    assert IsoMedia(heif(items, belonging[:2])).further_pictures() == [4]
+    assert IsoMedia(heif(items, belonging, primary=3)).further_pictures() == [1]
+    assert IsoMedia(heif({1: b"hvc1", 2: b"hvc1"}, primary=99)).further_pictures() == [2]
 
 
 @pytest.mark.parametrize(
@@ -106,17 +106,17 @@ def test_references_have_a_limit(count: int, message: str) -> None:
     lists = [(b"dimg", 1, (2,) * 50_000)] * full + [(b"dimg", 1, (2,) * rest)]
     data = heif({1: b"grid"}, lists)
     if not message:
-        assert len(read_iso_media(data).references) == len(lists)
+        assert len(IsoMedia(data).references) == len(lists)
         return
     with pytest.raises(DecodeError) as caught:
-        read_iso_media(data)
+        IsoMedia(data)
     assert (caught.value.status, caught.value.message) == (ImageStatus.LIMIT, message)
 
 
 def test_lists_that_claim_more_than_there_is_end_with_their_box() -> None:
     cut = box(b"iref", bytes(4), box(b"dimg", struct.pack(">HHH", 1, 60_000, 2)))
     data = box(b"ftyp", b"heic", bytes(4)) + box(b"meta", bytes(4), cut)
-    assert [one.to for one in read_iso_media(data).references] == [(2,)]
+    assert [one.to for one in IsoMedia(data).references] == [(2,)]
 
 
 @pytest.mark.parametrize("wide", [False, True], ids=["16 bits", "32 bits"])
@@ -128,9 +128,9 @@ def test_the_bytes_of_all_items_are_added_up(wide: bool, pieces: int) -> None:
     item = struct.pack(number, 1) + method_and_source + struct.pack(">IH", 100, pieces) + one * pieces
     header = bytes([2 if wide else 0, 0, 0, 0]) + b"\x44\x40" + struct.pack(number, 2)
     located = box(b"meta", bytes(4), box(b"iloc", header, item * 2))
-    media = read_iso_media(located + bytes(1000))
+    media = IsoMedia(located + bytes(1000))
     assert (media.stored_bytes, media.stored_end) == (2 * pieces * 30, 150)
-    media = read_iso_media(located)
+    media = IsoMedia(located)
     there = min(30, max(0, len(located) - 120))
     assert (media.stored_bytes, media.stored_end) == (2 * pieces * there, 150)
 
@@ -154,11 +154,11 @@ def test_damaged_boxes_never_raise_anything_but_a_limit(
         if position < len(data):
             data[position] = value
     try:
-        media = read_iso_media(bytes(data))
+        media = IsoMedia(bytes(data))
     except DecodeError as error:
         assert error.status is ImageStatus.LIMIT  # noqa: PT017
     else:
-        assert media.decoded_pixels(bytes(data), 10**6) >= 0
+        assert media.decoded_pixels(10**6) >= 0
         media.further_pictures()
 
 
