@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from PIL import Image, ImageOps, features
 
 from preprocess_ensemble.contract import ImageStatus
@@ -88,15 +86,6 @@ def test_parts_that_are_nested_too_deep_cost_too_much(references: list[tuple[byt
     assert decoded_megapixels(heif(dict.fromkeys(range(1, 13), b"iovl"), references)) > 50
 
 
-def test_pictures_of_their_own_are_told_from_parts_thumbnails_and_metadata() -> None:
-    items = {1: b"grid", 2: b"hvc1", 3: b"hvc1", 4: b"hvc1", 5: b"Exif", 6: b"mime", 7: b"tmap"}
-    belonging = [(b"dimg", 1, (2,)), (b"thmb", 3, (1,)), (b"auxl", 4, (1,)), (b"cdsc", 5, (1,))]
-    assert IsoMedia(heif(items, belonging)).further_pictures() == []
-    assert IsoMedia(heif(items, belonging[:2])).further_pictures() == [4]
-    assert IsoMedia(heif(items, belonging, primary=3)).further_pictures() == [1]
-    assert IsoMedia(heif({1: b"hvc1", 2: b"hvc1"}, primary=99)).further_pictures() == [2]
-
-
 @pytest.mark.parametrize(
     ("count", "message"),
     [(100_000, ""), (100_001, "The image file has more than 100,000 references, which is the limit.")],
@@ -133,33 +122,6 @@ def test_the_bytes_of_all_items_are_added_up(wide: bool, pieces: int) -> None:
     media = IsoMedia(located)
     there = min(30, max(0, len(located) - 120))
     assert (media.stored_bytes, media.stored_end) == (2 * pieces * there, 150)
-
-
-@settings(max_examples=80, deadline=None, derandomize=True)
-@given(
-    seed=st.sampled_from(
-        [
-            heif({1: b"grid", 2: b"hvc1"}, [(b"dimg", 1, (2, 2))]),
-            phone_files.heic(image_files.picture(size=(150, 100)), tile_size=64, thumbnails=[64]),
-        ]
-    ),
-    changes=st.lists(st.tuples(st.integers(0, 500), st.integers(0, 255)), max_size=8),
-    length=st.integers(0, 2000),
-)
-def test_damaged_boxes_never_raise_anything_but_a_limit(
-    seed: bytes, changes: list[tuple[int, int]], length: int
-) -> None:
-    data = bytearray(seed[:length])
-    for position, value in changes:
-        if position < len(data):
-            data[position] = value
-    try:
-        media = IsoMedia(bytes(data))
-    except DecodeError as error:
-        assert error.status is ImageStatus.LIMIT  # noqa: PT017
-    else:
-        assert media.decoded_pixels(10**6) >= 0
-        media.further_pictures()
 
 
 LETTER = Image.new("RGB", (64, 48), "white")
