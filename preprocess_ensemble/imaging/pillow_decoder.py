@@ -25,8 +25,8 @@ from preprocess_ensemble.imaging.limits import (
 )
 from preprocess_ensemble.imaging.orientation import SCALE_INFO, ScaleInfo, apply_transpose, transpose_for
 from preprocess_ensemble.imaging.structure_limits import (
+    MAX_READS,
     check_parts,
-    check_reads,
     count_frames,
     patch_pillow_tags,
     structure_end,
@@ -245,7 +245,8 @@ class _Source(io.BytesIO):
         if not self.reading_pixels:
             self._header_reads += 1
             self._header_bytes += len(chunk)
-            check_reads(self._header_reads, self._header_bytes, self.max_header_bytes)
+            check_count(self._header_reads, MAX_READS, "image's header", "parts")
+            check_count(self._header_bytes, self.max_header_bytes, "image's header", "bytes")
         if size is not None and size > 0:
             # Pixel readers ask for large blocks and may accept fewer bytes; a request for a few bytes needs them all.
             needed = 1 if self.reading_pixels and size > _FEW_BYTES else size
