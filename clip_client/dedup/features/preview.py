@@ -90,6 +90,6 @@ def raw_preview(data: bytes) -> RawPreview | None:
     width, height = (sizes.height, sizes.width) if sizes.flip in (5, 6) else (sizes.width, sizes.height)
     if preview.format == rawpy.ThumbFormat.JPEG:  # LibRaw writes the orientation into one that does not have it
         return RawPreview(bytes(preview.data), width, height)
-    file, pixels = io.BytesIO(), np.asarray(preview.data)  # uint8 (H, W, 3), which LibRaw has turned already
+    file, pixels = io.BytesIO(), np.asarray(preview.data)  # uint8 (H, W, 3)
     Image.fromarray(pixels).save(file, "PNG")
     return RawPreview(file.getvalue(), width, height)

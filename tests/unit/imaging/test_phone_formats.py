@@ -203,17 +203,27 @@ def with_shared_bytes() -> bytes:
     return bytes(data)
 
 
-def jxl_header(width: int, height: int) -> bytes:
-    """A codestream of JPEG XL that claims a size and ends."""
-    bits = 0 | 3 << 1 | (height - 1) << 3 | 0 << 33 | 3 << 36 | (width - 1) << 38 | 1 << 68
+def codestream(*fields: tuple[int, int]) -> bytes:
+    """The header of a JPEG XL of these fields, (value, bits)."""
+    bits = position = 0
+    for value, count in fields:
+        bits |= value << position
+        position += count
     return b"\xff\x0a" + bits.to_bytes(16, "little")
+
+
+def jxl_header(width: int, height: int) -> bytes:
+    """A JPEG XL that claims a size and ends."""
+    return codestream((0, 1), (3, 2), (height - 1, 30), (0, 3), (3, 2), (width - 1, 30), (1, 1))
+
+
+SQUARE = ((1, 1), (1, 5), (1, 3))
+"""Small, 16 pixels high, and as wide by ratio."""
 
 
 def jxl_of_channels(channels: int) -> bytes:
-    """A codestream of 16 x 16 pixels that claims so many channels besides the colours, at least two."""
-    size = 1 << 6 | 1 << 1 | 1  # a square, by ratio
-    bits = size | 0 << 9 | 1 << 14 | (2 | (channels - 2) << 2) << 15
-    return b"\xff\x0a" + bits.to_bytes(16, "little")
+    """A JPEG XL that claims so many channels besides the colours, at least two."""
+    return codestream(*SQUARE, (0, 1), (0, 1), (0, 1), (0, 2), (1, 1), (2, 2), (channels - 2, 4))
 
 
 def jxl_of_scans() -> bytes:
@@ -278,6 +288,23 @@ def test_a_heic_that_lacks_a_tile_is_shown_if_that_is_allowed() -> None:
 
 def test_a_jpeg_xl_of_four_channels_is_opened() -> None:
     assert JxlFile(io.BytesIO(jxl_of_channels(4))).size == (16, 16)
+
+
+@pytest.mark.parametrize(
+    "preview", [((1, 1), (2, 2), (15, 5), (1, 3)), ((0, 1), (0, 2), (15, 6), (0, 3), (0, 2), (15, 6))]
+)
+@pytest.mark.parametrize(
+    ("depth", "bits"), [(((1, 1), (1, 2), (0, 4)), 16), (((0, 1), (2, 2)), 12)], ids=["floats", "integers"]
+)
+def test_the_depth_of_a_jpeg_xl_is_found_behind_all_else(
+    preview: tuple[tuple[int, int], ...], depth: tuple[tuple[int, int], ...], bits: int
+) -> None:
+    orientation, intrinsic_size = ((1, 1), (5, 3)), ((1, 1), *SQUARE)
+    header = codestream(
+        *SQUARE, (0, 1), *orientation, *intrinsic_size, (1, 1), *preview, (0, 1), *depth, (1, 1), (1, 2)
+    )
+    image = JxlFile(io.BytesIO(header))
+    assert (image.info["bit_depth"], image.mode) == (bits, "RGBA")
 
 
 def test_decoders_get_one_thread_each() -> None:

@@ -56,6 +56,13 @@ def test_features_are_those_of_the_oriented_preview(
         assert (seen.width > seen.height) == (orientation in (1, 3))
 
 
+def test_a_preview_of_bare_pixels_is_an_image_file(picture: Image.Image) -> None:
+    preview = raw_preview(dng(picture, is_jpeg=False))
+    assert preview is not None
+    with Image.open(io.BytesIO(preview.data)) as seen:
+        assert (seen.format, seen.tobytes()) == ("PNG", picture.tobytes())
+
+
 @pytest.mark.parametrize("data", [dng(None), b"no RAW file at all", b""], ids=["no preview", "text", "empty"])
 def test_without_a_preview_only_bytes_count(data: bytes) -> None:
     assert raw_preview(data) is None
