@@ -20,7 +20,7 @@ from multiprocessing.sharedctypes import Synchronized
 from typing import Any
 
 import pytest
-from PIL import Image
+from PIL import Image, ImageFile
 
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, decode
@@ -144,13 +144,18 @@ def test_found_an_animation_with_a_huge_canvas() -> None:
     assert status_of(bytes(data)) is ImageStatus.TOO_LARGE
 
 
-def test_found_large_images_needing_memory_all_at_once() -> None:
+def test_found_large_images_needing_memory_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     data = image_files.encoded(Image.new("1", (5700, 5700)), "PNG")  # 32.5 megapixels
-    decoded: list[Image.Image] = []
-    thread = threading.Thread(target=lambda: decoded.append(decode(data)))
-    with large_image_lock(32_000_001):
-        thread.start()
-        decode(image_files.encoded(image_files.picture(size=(20, 20)), "PNG"))  # a small image does not wait
-        assert not decoded
-    thread.join()
-    assert decoded[0].size == (5700, 5700)
+    started, prepare = threading.Event(), ImageFile.ImageFile.load_prepare
+
+    def note_and_prepare(self: ImageFile.ImageFile) -> None:
+        if self.width == 5700:
+            started.set()
+        prepare(self)
+
+    monkeypatch.setattr(ImageFile.ImageFile, "load_prepare", note_and_prepare)
+    with ThreadPoolExecutor(1) as executor, large_image_lock(32_000_001):
+        decoded = executor.submit(decode, data)
+        decode(image_files.file("PNG", size=(20, 20)))  # a small image does not wait
+        assert not started.wait(0.5), "it would start within milliseconds"
+    assert decoded.result().size == (5700, 5700)
