@@ -237,7 +237,6 @@ LARGE, LARGE_PROGRESSIVE = large_jpeg(), large_jpeg(progressive=True)
     [
         *[(data[: int(len(data) * share)], {}, ImageStatus.TRUNCATED)
           for data in (LARGE, LARGE_PROGRESSIVE) for share in (0.02, 0.3, 0.6, 0.999)],
-        (LARGE[:-2], {}, ImageStatus.TRUNCATED),
         (LARGE, {"max_pixels": 100_000}, ImageStatus.TOO_LARGE),
         (LARGE, {"max_bytes": 1000}, ImageStatus.TOO_LARGE),
         (LARGE, {"max_side_ratio": 1.2}, ImageStatus.LIMIT),
@@ -274,15 +273,20 @@ def test_a_bomb_of_scans_is_refused(decoder: Decoder, scans: int, size: tuple[in
 
 
 @with_turbojpeg
-def test_a_bomb_of_scans_is_refused_before_a_decoder_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    bomb = with_scans(1001, (270, 270))
-
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [(with_scans(1001, (270, 270)), ImageStatus.LIMIT), (LARGE[:-2], ImageStatus.TRUNCATED)],
+    ids=["a bomb of scans", "without an end"],
+)
+def test_a_bad_file_is_refused_before_the_library_reads_it(
+    data: bytes, status: ImageStatus, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def good_files_only(decompress: Any, handle: Any, source: Any, size: int, *arguments: Any) -> Any:
-        assert size != len(bomb)
+        assert size != len(data)
         return decompress(handle, source, size, *arguments)
 
     with turbojpeg_package(decompressing(good_files_only), monkeypatch):
-        assert outcome(bomb, DecodeLimits(), at_least=AT_LEAST) is ImageStatus.LIMIT
+        assert outcome(data, DecodeLimits(), at_least=AT_LEAST) is status
 
 
 def test_what_only_looks_like_a_bomb_of_scans_is_decoded(decoder: Decoder) -> None:
