@@ -220,6 +220,26 @@ async def test_a_file_that_no_server_takes_is_hashed_in_pieces(
     assert report.bytes_only == (str(tmp_path / "album" / "2.nef"),)
 
 
+class Changes(OneVector):
+    """A client that changes the file that it reads."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    async def embed_stream(self, images: AsyncIterator[Any], *, ordered: bool) -> AsyncIterator[Any]:
+        async for item in super().embed_stream(images, ordered=ordered):
+            os.utime(self.path, ns=(1, 1))
+            yield item
+
+
+async def test_a_file_that_changes_while_it_is_embedded_has_no_vector(tmp_path: Path, store: Store) -> None:
+    path = write(tmp_path / "1.png", encoded(picture(), "PNG"))
+    embedder: Any = Changes(path)
+    collected = await collect.collect_features(embedder, scan(path).files, store, lambda *progress: None)
+    assert [(one.path, one.message) for one in collected.failed] == [(str(path), "It was changed while it was read.")]
+    assert collected.copies == {}
+
+
 class Gone(ReadsAhead):
     """A client that does not find the files any more."""
 
