@@ -1,4 +1,4 @@
-"""What an image may cost, and all images of one request, and the error for an image that cannot be decoded."""
+"""What an image and all images of a request may cost, and the error for an image that cannot be decoded."""
 
 from __future__ import annotations
 
@@ -122,10 +122,10 @@ class DecodeTimeBudget:
     def limits_for(self, file: bytes, *, has_own_threads: bool) -> Iterator[DecodeLimits]:
         """Return limits for the image in ``file``, and charge what the calling thread computes in the block.
 
-        For a decoder that ``has_own_threads``, as that of HEIC, it is the time that passes. Waiting for
-        the images of other requests is free. Raises :class:`DecodeError` (LIMIT) for an image over
-        ``always_pixels`` once the budget is spent, and for every image once it is overdrawn by 50 s. Images in
-        progress are finished, so a request may decode one image more in each thread.
+        For a decoder that ``has_own_threads``, as that of HEIC, it is the time that passes. Waiting for the images of
+        other requests is free. Raises :class:`DecodeError` (LIMIT) for an image over ``always_pixels`` once the budget
+        is spent, and for every image once it is overdrawn by 50 s. Images in progress are finished, so a request may
+        decode one image more in each thread.
         """
         limits = self._limits
         is_spent = self._left_s <= 0

@@ -39,7 +39,7 @@ from tests.fixtures.members import alignment
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from clip_client.dedup import DuplicateReport, Member
+    from clip_client.dedup import DuplicateReport
 
 
 def member(path: str, **more: Any) -> Member:
