@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from preprocess_ensemble.imaging.limits import check_count
@@ -40,65 +39,6 @@ class Reference(NamedTuple):
     to: tuple[int, ...]
 
 
-@dataclass(kw_only=True)
-class IsoMedia:
-    """The structure of one file."""
-
-    top_level: list[Box] = field(default_factory=list)
-    """The boxes that are in no other."""
-    primary: int = 0
-    """The item that a viewer shows."""
-    items: dict[int, bytes] = field(default_factory=dict)
-    """Item -> its type, such as ``b"hvc1"`` or ``b"grid"``."""
-    references: list[Reference] = field(default_factory=list)
-    properties: list[Box] = field(default_factory=list)
-    """Of all items, such as ``ispe``, the size of a picture."""
-    properties_of: dict[int, list[int]] = field(default_factory=dict)
-    """Item -> positions in ``properties``."""
-    stored_bytes: int = 0
-    """Length of all items together, as far as the file has them. Several may share the same bytes."""
-    stored_end: int = 0
-    """Where the last item ends."""
-
-    def further_pictures(self) -> list[int]:
-        """Return the pictures that are neither the primary one nor a part, thumbnail or auxiliary picture of one."""
-        belonging = {one.item for one in self.references if one.kind in (b"thmb", b"auxl")}
-        belonging |= {part for one in self.references if one.kind == b"dimg" for part in one.to}
-        pictures = [item for item, kind in self.items.items() if kind not in _NO_PICTURES]
-        primary = self.primary if self.primary in self.items else min(pictures, default=0)
-        return [item for item in pictures if item != primary and item not in belonging]
-
-    def decoded_pixels(self, data: bytes, at_most: int) -> int:
-        """Return how many pixels must be decoded for the primary picture, or a number above ``at_most``.
-
-        They are those of its parts, as often as it uses them, and of the pictures that add transparency or depth.
-        """
-        parts: defaultdict[int, list[int]] = defaultdict(list)
-        for kind, item, to in self.references:
-            if kind == b"dimg":
-                parts[item] += to
-        known: dict[int, int] = {}
-
-        def pixels(item: int, depth: int = 0) -> int:
-            if depth > _DEEPEST:
-                return at_most + 1
-            if item not in known:
-                known[item] = (
-                    sum(pixels(part, depth + 1) for part in parts[item]) if parts[item] else self._size(data, item)
-                )
-            return known[item]
-
-        added = [one.item for one in self.references if one.kind == b"auxl" and self.primary in one.to]
-        return sum(pixels(item) for item in [self.primary, *added])
-
-    def _size(self, data: bytes, item: int) -> int:
-        for position in self.properties_of.get(item, []):
-            if 0 <= position < len(self.properties) and self.properties[position].name == b"ispe":
-                start = self.properties[position].start + 4
-                return _number(data, start, 4) * _number(data, start + 4, 4)
-        return 0
-
-
 def boxes(data: bytes, start: int, stop: int) -> Iterator[Box]:
     """Yield the boxes between two positions, up to the first that does not fit."""
     while start + 8 <= stop:
@@ -121,44 +61,88 @@ def file_boxes(data: bytes) -> Iterator[Box]:
         yield box
 
 
-def read_iso_media(data: bytes) -> IsoMedia:
-    """Read the structure of a HEIC or AVIF file. Raises :class:`DecodeError` (LIMIT) for one with too many parts."""
-    return _Reader(data).read()
+class IsoMedia:
+    """The structure of a HEIC or AVIF file. Raises :class:`DecodeError` (LIMIT) for one with too many parts."""
 
-
-class _Reader:
     def __init__(self, data: bytes) -> None:
         self._data = data
-        self._media = IsoMedia()
         self._boxes = self._references = 0
-
-    def read(self) -> IsoMedia:
-        for box in self._counted(file_boxes(self._data)):
-            self._media.top_level.append(box)
+        self.top_level: list[Box] = []
+        """The boxes that are in no other."""
+        self.primary = 0
+        """The item that a viewer shows."""
+        self.items: dict[int, bytes] = {}
+        """Item -> its type, such as ``b"hvc1"`` or ``b"grid"``."""
+        self.references: list[Reference] = []
+        self.properties: list[Box] = []
+        """Of all items, such as ``ispe``, the size of a picture."""
+        self._properties_of: dict[int, list[int]] = {}
+        """Item -> positions in ``properties``."""
+        self.stored_bytes = 0
+        """Length of all items together, as far as the file has them. Several may share the same bytes."""
+        self.stored_end = 0
+        """Where the last item ends."""
+        for box in self._counted(file_boxes(data)):
+            self.top_level.append(box)
             if box.name == b"meta":
                 for child in self._children(box.start + 4, box.stop):
                     self._read_meta(child)
-        return self._media
+
+    def further_pictures(self) -> list[int]:
+        """Return the pictures that are neither the primary one nor a part, thumbnail or auxiliary picture of one."""
+        belonging = {one.item for one in self.references if one.kind in (b"thmb", b"auxl")}
+        belonging |= {part for one in self.references if one.kind == b"dimg" for part in one.to}
+        pictures = [item for item, kind in self.items.items() if kind not in _NO_PICTURES]
+        primary = self.primary if self.primary in self.items else min(pictures, default=0)
+        return [item for item in pictures if item != primary and item not in belonging]
+
+    def decoded_pixels(self, at_most: int) -> int:
+        """Return how many pixels must be decoded for the primary picture, or a number above ``at_most``.
+
+        They are those of its parts, as often as it uses them, and of the pictures that add transparency or depth.
+        """
+        parts: defaultdict[int, list[int]] = defaultdict(list)
+        for kind, item, to in self.references:
+            if kind == b"dimg":
+                parts[item] += to
+        known: dict[int, int] = {}
+
+        def pixels(item: int, depth: int = 0) -> int:
+            if depth > _DEEPEST:
+                return at_most + 1
+            if item not in known:
+                known[item] = sum(pixels(part, depth + 1) for part in parts[item]) if parts[item] else self._size(item)
+            return known[item]
+
+        added = [one.item for one in self.references if one.kind == b"auxl" and self.primary in one.to]
+        return sum(pixels(item) for item in [self.primary, *added])
+
+    def _size(self, item: int) -> int:
+        for position in self._properties_of.get(item, []):
+            if 0 <= position < len(self.properties) and self.properties[position].name == b"ispe":
+                start = self.properties[position].start + 4
+                return self._number(start, 4) * self._number(start + 4, 4)
+        return 0
 
     def _read_meta(self, box: Box) -> None:
-        media, version = self._media, self._number(box.start, 1)
+        version = self._number(box.start, 1)
         match box.name:
             case b"pitm":
-                media.primary = self._number(box.start + 4, 4 if version else 2)
+                self.primary = self._number(box.start + 4, 4 if version else 2)
             case b"iinf":
                 for entry in self._children(box.start + (8 if version else 6), box.stop):
                     wide = 4 if self._number(entry.start, 1) > 2 else 2
                     kind = entry.start + 6 + wide
-                    media.items[self._number(entry.start + 4, wide)] = self._data[kind : kind + 4]
+                    self.items[self._number(entry.start + 4, wide)] = self._data[kind : kind + 4]
             case b"iref":
                 for entry in self._children(box.start + 4, box.stop):
-                    media.references.append(self._reference(entry, 4 if version else 2))
+                    self.references.append(self._reference(entry, 4 if version else 2))
             case b"iloc":
                 self._read_locations(box, version)
             case b"iprp":
                 for child in self._children(box.start, box.stop):
                     if child.name == b"ipco":
-                        media.properties += self._children(child.start, child.stop)
+                        self.properties += self._children(child.start, child.stop)
                     elif child.name == b"ipma":
                         self._read_associations(child)
 
@@ -189,8 +173,8 @@ class _Reader:
                 there = max(0, len(self._data) - start)
                 piece = self._number(position, length) or there  # without a length, up to the end of the file
                 position += length
-                self._media.stored_bytes += min(piece, there)
-                self._media.stored_end = max(self._media.stored_end, start + piece)
+                self.stored_bytes += min(piece, there)
+                self.stored_end = max(self.stored_end, start + piece)
 
     def _read_associations(self, box: Box) -> None:
         """Read which item has which properties: 23008-12, section 9.3.2."""
@@ -204,7 +188,7 @@ class _Reader:
             # The highest bit says whether a decoder must know the property. Numbers begin at 1.
             highest = 1 << (8 * index - 1)
             numbers = [self._number(position + index * number, index) % highest for number in range(count)]
-            self._media.properties_of[item] = [number - 1 for number in numbers]
+            self._properties_of[item] = [number - 1 for number in numbers]
             position += index * count
 
     def _children(self, start: int, stop: int) -> Iterator[Box]:

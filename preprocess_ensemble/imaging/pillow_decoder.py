@@ -14,7 +14,7 @@ import numpy as np
 from PIL import ExifTags, Image, ImageFile, TiffImagePlugin
 
 from preprocess_ensemble.contract import ImageStatus
-from preprocess_ensemble.imaging.iso_media import read_iso_media
+from preprocess_ensemble.imaging.iso_media import IsoMedia
 from preprocess_ensemble.imaging.jpeg_header import count_scans, scans_within_limit
 from preprocess_ensemble.imaging.limits import (
     DecodeError,
@@ -25,8 +25,8 @@ from preprocess_ensemble.imaging.limits import (
 )
 from preprocess_ensemble.imaging.orientation import SCALE_INFO, ScaleInfo, apply_transpose, transpose_for
 from preprocess_ensemble.imaging.structure_limits import (
+    MAX_READS,
     check_parts,
-    check_reads,
     count_frames,
     patch_pillow_tags,
     structure_end,
@@ -207,7 +207,7 @@ class PillowFile:
         else:
             was_lenient = ImageFile.LOAD_TRUNCATED_IMAGES and source.ran_out
             # libheif leaves a tile black whose bytes are missing.
-            lacks_bytes = self._format.name == "HEIC" and read_iso_media(self._data).stored_end > len(self._data)
+            lacks_bytes = self._format.name == "HEIC" and IsoMedia(self._data).stored_end > len(self._data)
             if (was_lenient or lacks_bytes) and not allow_truncated:
                 raise DecodeError(ImageStatus.TRUNCATED, self._truncated_message())
 
@@ -245,7 +245,8 @@ class _Source(io.BytesIO):
         if not self.reading_pixels:
             self._header_reads += 1
             self._header_bytes += len(chunk)
-            check_reads(self._header_reads, self._header_bytes, self.max_header_bytes)
+            check_count(self._header_reads, MAX_READS, "image's header", "parts")
+            check_count(self._header_bytes, self.max_header_bytes, "image's header", "bytes")
         if size is not None and size > 0:
             # Pixel readers ask for large blocks and may accept fewer bytes; a request for a few bytes needs them all.
             needed = 1 if self.reading_pixels and size > _FEW_BYTES else size

@@ -14,8 +14,7 @@ from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.cores import usable_cores
 from preprocess_ensemble.imaging.decode import DecodePath, Decoder, decode_image, quiet_libraries
 from preprocess_ensemble.imaging.formats import identify
-from preprocess_ensemble.imaging.limits import DecodeError, DecodeLimits
-from preprocess_ensemble.imaging.time_budget import DecodeTimeBudget
+from preprocess_ensemble.imaging.limits import DecodeError, DecodeLimits, DecodeTimeBudget
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
 
 _INTERNAL_MESSAGE: Final = "The image could not be processed because of an internal error; the log has the details."
@@ -93,7 +92,8 @@ class Preprocessor:
     def _preprocess(self, file: bytes, budget: DecodeTimeBudget, pixels: npt.NDArray[np.uint8]) -> Preprocessed:
         try:
             image_format = identify(file)
-            with budget.limits_for(file, image_format) as limits:
+            has_own_threads = image_format is not None and image_format.has_own_threads
+            with budget.limits_for(file, has_own_threads=has_own_threads) as limits:
                 decoded = decode_image(file, limits, image_format, at_least=self._at_least, out=pixels)
                 if decoded.image is not None:
                     preprocess(decoded.image, self._config, pixels)

@@ -16,11 +16,11 @@ import PIL
 from PIL import GifImagePlugin, ImageFile, TiffImagePlugin
 
 from preprocess_ensemble.contract import ImageStatus
-from preprocess_ensemble.imaging.iso_media import read_iso_media
+from preprocess_ensemble.imaging.iso_media import IsoMedia
 from preprocess_ensemble.imaging.jpeg_xl import CONTAINER
 from preprocess_ensemble.imaging.limits import DecodeError, check_count
 
-_MAX_READS: Final = 10_000
+MAX_READS: Final = 10_000
 """For a header. A camera's takes a few hundred; a GIF with 400 KB of XMP, in blocks of 85 bytes, takes 10,000."""
 
 _MAX_CHUNKS: Final = 1_000
@@ -58,27 +58,22 @@ def check_parts(name: str, data: bytes, max_pixels: int) -> None:
         check_count(pixel_chunks, _MAX_PIXEL_CHUNKS, "PNG file", "chunks of pixels")
         check_count(others, _MAX_CHUNKS, "PNG file", "chunks besides its pixels")
     elif name == "TIFF":
-        check_count(_tiles(data), _MAX_TILES, "TIFF file", "strips or tiles")
+        parts = max((count for tag, count in _first_directory(data) if tag in _TILE_TAGS), default=0)
+        check_count(parts, _MAX_TILES, "TIFF file", "strips or tiles")
     elif name == "PPM" and data.startswith(_PLAIN_PPM):
         check_count(data.count(b"#"), _MAX_COMMENTS, "PPM file", "comments")
     elif name in _ISO_MEDIA:
-        media = read_iso_media(data)
+        media = IsoMedia(data)
         names = {box.name for box in media.top_level}
         if b"moov" in names and b"meta" not in names:
             message = f"The {name} file is an image sequence without a still picture, which cannot be read here."
             raise DecodeError(ImageStatus.UNSUPPORTED_FORMAT, message)
         check_count(media.stored_bytes, _STORED_SHARE * len(data), f"{name} file", "bytes in its parts together")
         most = _DECODED_SHARE * max_pixels
-        if (pixels := media.decoded_pixels(data, most)) > most:
+        if (pixels := media.decoded_pixels(most)) > most:
             total = f"{pixels / 1e6:,.1f} megapixels in all"
             message = f"The {name} file makes its picture of {total}; the limit is {most / 1e6:g}."
             raise DecodeError(ImageStatus.TOO_LARGE, message)
-
-
-def check_reads(reads: int, read_bytes: int, max_bytes: int) -> None:
-    """Raise :class:`DecodeError` (LIMIT) for a header that took too many reads, or more bytes than ``max_bytes``."""
-    check_count(reads, _MAX_READS, "image's header", "parts")
-    check_count(read_bytes, max_bytes, "image's header", "bytes")
 
 
 def _count_chunks(data: bytes) -> tuple[int, int]:
@@ -93,10 +88,6 @@ def _count_chunks(data: bytes) -> tuple[int, int]:
             others += 1
         position += 12 + int.from_bytes(data[position : position + 4], "big")
     return pixel_chunks, others
-
-
-def _tiles(data: bytes) -> int:
-    return max((count for tag, count in _first_directory(data) if tag in _TILE_TAGS), default=0)
 
 
 class _TiffLayout(NamedTuple):
@@ -123,7 +114,7 @@ def _first_directory(data: bytes) -> Iterator[tuple[int, int]]:
     try:
         (start,) = layout.offset.unpack_from(data, layout.first_offset)
         (entries,) = layout.entries.unpack_from(data, start)
-        for number in range(min(entries, _MAX_READS)):  # a header with more entries is refused
+        for number in range(min(entries, MAX_READS)):  # a header with more entries is refused
             yield layout.entry.unpack_from(data, start + layout.entries.size + number * layout.entry.size)
     except (struct.error, OverflowError):
         return  # The file ends early.

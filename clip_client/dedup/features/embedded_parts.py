@@ -210,11 +210,11 @@ def _of_png(data: bytes) -> EmbeddedParts:
 
 def _of_iso_media(data: bytes) -> EmbeddedParts:
     """Describe a HEIC or AVIF file by its boxes and its items."""
-    from preprocess_ensemble.imaging.iso_media import read_iso_media
+    from preprocess_ensemble.imaging.iso_media import IsoMedia
     from preprocess_ensemble.imaging.limits import DecodeError
 
     try:
-        media = read_iso_media(data)
+        media = IsoMedia(data)
     except DecodeError:
         return _parts(data, [DATA], b"")
     names = {box.name for box in media.top_level}

@@ -10,6 +10,8 @@ import io
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import numpy as np
+
 from clip_client.dedup.files.file_types import is_raw
 from clip_client.dedup.files.reading import read_file
 from clip_client.dedup.types import FailedFile
@@ -78,6 +80,7 @@ def raw_preview(data: bytes) -> RawPreview | None:
     if not can_read_raw():
         return None
     import rawpy
+    from PIL import Image
 
     try:
         with rawpy.imread(io.BytesIO(data)) as raw:
@@ -85,16 +88,8 @@ def raw_preview(data: bytes) -> RawPreview | None:
     except Exception:  # rawpy has an exception for each of LibRaw's errors, and damaged files raise others
         return None
     width, height = (sizes.height, sizes.width) if sizes.flip in (5, 6) else (sizes.width, sizes.height)
-    # LibRaw writes the orientation into a JPEG that does not have one.
-    return RawPreview(
-        bytes(preview.data) if preview.format == rawpy.ThumbFormat.JPEG else _as_png(preview.data), width, height
-    )
-
-
-def _as_png(pixels: Any) -> bytes:
-    """Encode pixels, uint8 (H, W, 3), which LibRaw has turned already."""
-    from PIL import Image
-
-    file = io.BytesIO()
+    if preview.format == rawpy.ThumbFormat.JPEG:  # LibRaw writes the orientation into one that does not have it
+        return RawPreview(bytes(preview.data), width, height)
+    file, pixels = io.BytesIO(), np.asarray(preview.data)  # uint8 (H, W, 3)
     Image.fromarray(pixels).save(file, "PNG")
-    return file.getvalue()
+    return RawPreview(file.getvalue(), width, height)

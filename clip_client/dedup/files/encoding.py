@@ -51,24 +51,27 @@ class Encoding:
 def read_encoding(data: bytes) -> Encoding | None:
     """Read how an image file stores its picture; None if that cannot be read."""
     from preprocess_ensemble.imaging.formats import open_image
+    from preprocess_ensemble.imaging.iso_media import IsoMedia
 
     try:
         with open_image(data) as image:
             if image.format == "JXL":
                 image.load()  # its profile is among the pixels
-            return Encoding(extras=_extras(image, data), colour_space=_colour_space(image, data))
+            media = IsoMedia(data) if data[4:8] == b"ftyp" else None
+            coded = _coded_space(data, media)
+            return Encoding(extras=_extras(image, data, media), colour_space=_colour_space(image, coded))
     except Exception:  # Pillow may raise anything for a damaged file
         return None
 
 
-def _extras(image: Image.Image, data: bytes) -> tuple[str, ...]:
+def _extras(image: Image.Image, data: bytes, media: IsoMedia | None) -> tuple[str, ...]:
     is_deep = image.mode.startswith(("I", "F")) or any(";16" in str(tile[3]) for tile in getattr(image, "tile", ()))
     is_deep = is_deep or image.info.get("bit_depth", 8) > 8
     # Further pictures in a JPEG are appended to it. A file with them never moves in favour of one without, but its
     # first picture may have copies.
     frames = 1 if image.format in ("JPEG", "MPO") else getattr(image, "n_frames", 1)
     has_frames = frames > 1
-    if (media := _iso_media(data)) is not None:
+    if media is not None:
         # AV1 Codec ISO Media File Format Binding, section 2.3.3: the bit high_bitdepth. Pillow returns 8 of 10 or 12.
         is_deep = is_deep or any(data[box.start + 2] & 0x40 for box in media.properties if box.name == b"av1C")
         has_frames = has_frames or any(box.name == b"moov" for box in media.top_level)
@@ -80,8 +83,8 @@ def _extras(image: Image.Image, data: bytes) -> tuple[str, ...]:
     return tuple(name for name, is_held in held.items() if is_held)
 
 
-def _colour_space(image: Image.Image, data: bytes) -> ColourSpace:
-    """Return the colours that a file can show, by its profile or what it says in place of one; else sRGB."""
+def _colour_space(image: Image.Image, codes: bytes) -> ColourSpace:
+    """Return the colours that a file can show, by its profile, what it says in its place, or ``codes``; else sRGB."""
     from PIL import ExifTags
 
     info = image.info
@@ -98,26 +101,19 @@ def _colour_space(image: Image.Image, data: bytes) -> ColourSpace:
         if chromaticity := info.get("chromaticity"):
             return space_of_chromaticities(chromaticity[:2], chromaticity[2:], key)
         return ColourSpace(name="with another gamma", primaries=None, key=key, is_profile=False)
-    codes = _coded_space(data)
     if len(codes) == struct.calcsize(">HH"):
         return space_of_codes(*struct.unpack(">HH", codes))
     return ColourSpace(name="with several profiles", primaries=None, key=codes, is_profile=False) if codes else SRGB
 
 
-def _coded_space(data: bytes) -> bytes:
+def _coded_space(data: bytes, media: IsoMedia | None) -> bytes:
     """Return the colour space that a HEIC, AVIF or PNG file names by numbers, such as that of HDR; empty for sRGB."""
     if data.startswith(b"\x89PNG"):
         # PNG, third edition, section 11.3.2.6: four bytes, of which the first two say primaries and transfer.
         start = data.find(b"\0\0\0\x04cICP", 0, max(0, data.find(b"IDAT"))) + 8
         coded = bytes((0, data[start], 0, data[start + 1])) if start > 8 else b""
         return b"" if coded in _SRGB_CODES else coded
-    if (media := _iso_media(data)) is None:
+    if media is None:
         return b""
     starts = (box.start for box in media.properties if box.name == b"colr" and data.startswith(b"nclx", box.start))
     return b"".join(sorted({data[start + 4 : start + 8] for start in starts} - _SRGB_CODES))
-
-
-def _iso_media(data: bytes) -> IsoMedia | None:
-    from preprocess_ensemble.imaging.iso_media import read_iso_media
-
-    return read_iso_media(data) if data[4:8] == b"ftyp" else None

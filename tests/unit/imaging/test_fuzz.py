@@ -20,7 +20,7 @@ from multiprocessing.sharedctypes import Synchronized
 from typing import Any
 
 import pytest
-from PIL import Image
+from PIL import Image, ImageFile
 
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, decode
@@ -28,9 +28,9 @@ from preprocess_ensemble.imaging.formats import identify
 from preprocess_ensemble.imaging.limits import large_image_lock
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
 from tests.fixtures.images import image_files
-from tests.fixtures.images.damaged_files import Inputs, seeds
+from tests.fixtures.images.damaged_files import Inputs
 
-INPUTS = int(os.environ.get("FUZZ_INPUTS", "2000"))
+INPUTS = int(os.environ.get("FUZZ_INPUTS", "1000"))
 SEED = int(os.environ.get("FUZZ_SEED", "7"))
 HANG_S = 5.0
 STANDSTILL_S = 60
@@ -121,24 +121,10 @@ def test_inputs_follow_from_seed_and_number() -> None:
     assert Inputs(seed=3)[41] != Inputs(seed=4)[41]
 
 
-def test_every_seed_is_a_good_image_of_its_format() -> None:
-    for name, files in seeds().items():
-        for data in files:
-            known = identify(data)
-            assert known is not None
-            assert known.name == name
-            assert attempt(data, CONFIG.decode_at_least) is ImageStatus.OK
-
-
 def status_of(data: bytes, at_least: tuple[int, int] | None = None) -> ImageStatus:
     with pytest.raises(DecodeError) as caught:
         decode(data, at_least=at_least)
     return caught.value.status
-
-
-def test_found_a_palette_image_without_a_palette() -> None:
-    data = image_files.png(4, 4, 8, 3, bytes(5 * 4))
-    assert status_of(data) is ImageStatus.CORRUPT
 
 
 @pytest.mark.parametrize("at_least", [None, (16, 16)])
@@ -158,13 +144,18 @@ def test_found_an_animation_with_a_huge_canvas() -> None:
     assert status_of(bytes(data)) is ImageStatus.TOO_LARGE
 
 
-def test_found_large_images_needing_memory_all_at_once() -> None:
+def test_found_large_images_needing_memory_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     data = image_files.encoded(Image.new("1", (5700, 5700)), "PNG")  # 32.5 megapixels
-    decoded: list[Image.Image] = []
-    thread = threading.Thread(target=lambda: decoded.append(decode(data)))
-    with large_image_lock(32_000_001):
-        thread.start()
-        decode(image_files.encoded(image_files.picture(size=(20, 20)), "PNG"))  # a small image does not wait
-        assert not decoded
-    thread.join()
-    assert decoded[0].size == (5700, 5700)
+    started, prepare = threading.Event(), ImageFile.ImageFile.load_prepare
+
+    def note_and_prepare(self: ImageFile.ImageFile) -> None:
+        if self.width == 5700:
+            started.set()
+        prepare(self)
+
+    monkeypatch.setattr(ImageFile.ImageFile, "load_prepare", note_and_prepare)
+    with ThreadPoolExecutor(1) as executor, large_image_lock(32_000_001):
+        decoded = executor.submit(decode, data)
+        decode(image_files.file("PNG", size=(20, 20)))  # a small image does not wait
+        assert not started.wait(0.5), "it would start within milliseconds"
+    assert decoded.result().size == (5700, 5700)

@@ -1,4 +1,4 @@
-"""HEIC, AVIF and JPEG XL: the right way up exactly once, and refused before they cost much."""
+"""HEIC, AVIF and JPEG XL: what their boxes say, the right way up exactly once, and refused before they cost much."""
 
 from __future__ import annotations
 
@@ -13,23 +13,121 @@ from PIL import Image, ImageOps, features
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, decode
 from preprocess_ensemble.imaging.formats import limit_decoder_threads, open_image
+from preprocess_ensemble.imaging.iso_media import IsoMedia
 from preprocess_ensemble.imaging.jpeg_xl import JxlFile
 from tests.fixtures.images import image_files, phone_files
 from tests.fixtures.images.embedded_files import box
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
+
+
+MEGAPIXEL = (1000, 1000)
+
+
+def heif(
+    items: Mapping[int, bytes],
+    references: Sequence[tuple[bytes, int, tuple[int, ...]]] = (),
+    *,
+    primary: int = 1,
+    size: tuple[int, int] = MEGAPIXEL,
+) -> bytes:
+    """A file of pictures of one size, with references between them and without pixels."""
+    entries = [box(b"infe", b"\2\0\0\0", struct.pack(">HH", number, 0), kind) for number, kind in items.items()]
+    lists = [
+        box(kind, struct.pack(f">HH{len(to)}H", item, len(to), *to)) for kind, item, to in references
+    ]  # version 0: numbers of 16 bits
+    owners = b"".join(struct.pack(">HBB", number, 1, 0x81) for number in items)
+    return box(b"ftyp", b"heic", bytes(4)) + box(
+        b"meta",
+        bytes(4),
+        box(b"pitm", bytes(4), struct.pack(">H", primary)),
+        box(b"iinf", bytes(4), struct.pack(">H", len(items)), *entries),
+        box(b"iref", bytes(4), *lists),
+        box(
+            b"iprp",
+            box(b"ipco", box(b"ispe", bytes(4), struct.pack(">II", *size))),
+            box(b"ipma", bytes(4), struct.pack(">I", len(items)), owners),
+        ),
+    )
+
+
+def decoded_megapixels(data: bytes, at_most: int = 50) -> float:
+    return IsoMedia(data).decoded_pixels(at_most * 10**6) / 1e6
+
+
+def test_a_picture_costs_what_its_parts_cost_as_often_as_they_are_used() -> None:
+    items = {1: b"grid", 2: b"hvc1", 3: b"hvc1", 4: b"hvc1", 5: b"hvc1"}
+    assert decoded_megapixels(heif({1: b"hvc1"})) == 1
+    assert decoded_megapixels(heif(items, [(b"dimg", 1, (2, 3, 4))])) == 3
+    assert decoded_megapixels(heif(items, [(b"dimg", 1, (2, 2, 2, 2, 3))])) == 5
+    assert decoded_megapixels(heif(items, [(b"dimg", 1, (2, 3)), (b"dimg", 1, (4,))])) == 3
+    transparent = [(b"dimg", 1, (2,)), (b"auxl", 3, (1,)), (b"thmb", 4, (1,))]
+    assert decoded_megapixels(heif(items, transparent)) == 2, "its transparency is decoded, its thumbnail is not"
+    assert decoded_megapixels(heif(items, [(b"dimg", 1, (2,) * 1000)])) > 50
+
+
+def test_parts_of_parts_multiply() -> None:
+    items = dict.fromkeys(range(1, 8), b"iovl") | {8: b"hvc1"}
+    chain = [(b"dimg", number, (number + 1,) * 10) for number in range(1, 8)]
+    assert decoded_megapixels(heif(items, chain), 10**9) == 10**7
+
+
+@pytest.mark.parametrize(
+    "references",
+    [
+        [(b"dimg", number, (number + 1,)) for number in range(1, 12)],
+        [(b"dimg", 1, (2,)), (b"dimg", 2, (1,))],
+        [(b"dimg", 1, (1,))],
+    ],
+    ids=["a long chain", "a circle", "itself"],
+)
+def test_parts_that_are_nested_too_deep_cost_too_much(references: list[tuple[bytes, int, tuple[int, ...]]]) -> None:
+    assert decoded_megapixels(heif(dict.fromkeys(range(1, 13), b"iovl"), references)) > 50
+
+
+@pytest.mark.parametrize(
+    ("count", "message"),
+    [(100_000, ""), (100_001, "The image file has more than 100,000 references, which is the limit.")],
+)
+def test_references_have_a_limit(count: int, message: str) -> None:
+    full, rest = divmod(count - 2, 50_000)  # the property of one item makes two references
+    lists = [(b"dimg", 1, (2,) * 50_000)] * full + [(b"dimg", 1, (2,) * rest)]
+    data = heif({1: b"grid"}, lists)
+    if not message:
+        assert len(IsoMedia(data).references) == len(lists)
+        return
+    with pytest.raises(DecodeError) as caught:
+        IsoMedia(data)
+    assert (caught.value.status, caught.value.message) == (ImageStatus.LIMIT, message)
+
+
+def test_lists_that_claim_more_than_there_is_end_with_their_box() -> None:
+    cut = box(b"iref", bytes(4), box(b"dimg", struct.pack(">HHH", 1, 60_000, 2)))
+    data = box(b"ftyp", b"heic", bytes(4)) + box(b"meta", bytes(4), cut)
+    assert [one.to for one in IsoMedia(data).references] == [(2,)]
+
+
+@pytest.mark.parametrize("wide", [False, True], ids=["16 bits", "32 bits"])
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_the_bytes_of_all_items_are_added_up(wide: bool, pieces: int) -> None:
+    number = ">I" if wide else ">H"
+    one = struct.pack(">II", 20, 30)
+    method_and_source = bytes(4 if wide else 2)
+    item = struct.pack(number, 1) + method_and_source + struct.pack(">IH", 100, pieces) + one * pieces
+    header = bytes([2 if wide else 0, 0, 0, 0]) + b"\x44\x40" + struct.pack(number, 2)
+    located = box(b"meta", bytes(4), box(b"iloc", header, item * 2))
+    media = IsoMedia(located + bytes(1000))
+    assert (media.stored_bytes, media.stored_end) == (2 * pieces * 30, 150)
+    media = IsoMedia(located)
+    there = min(30, max(0, len(located) - 120))
+    assert (media.stored_bytes, media.stored_end) == (2 * pieces * there, 150)
+
 
 LETTER = Image.new("RGB", (64, 48), "white")
 """Something that differs in all eight orientations."""
 LETTER.paste("navy", (8, 8, 20, 40))
 LETTER.paste("navy", (20, 8, 56, 16))
-
-
-def refused(data: bytes, limits: DecodeLimits | None = None) -> DecodeError:
-    with pytest.raises(DecodeError) as caught:
-        decode(data, limits or DecodeLimits())
-    return caught.value
 
 
 def upright(orientation: int, stored: Image.Image = LETTER) -> Image.Image:
@@ -87,108 +185,126 @@ def test_exif_alone_does_not_turn_a_heic() -> None:
     assert_alike(decode(plain.replace(entry, entry[:-1] + b"\x06")), LETTER)
 
 
-@pytest.mark.parametrize("encode", [phone_files.heic, phone_files.jxl], ids=["HEIC", "JPEG XL"])
-def test_transparency_is_on_white(encode: Callable[[Image.Image], bytes]) -> None:
-    drawing = LETTER.convert("RGBA")
-    drawing.putalpha(drawing.convert("L").point(lambda level: 0 if level > 128 else 255))
-    black_below = Image.new("RGBA", LETTER.size, (0, 0, 0, 0))
-    black_below.paste(drawing, mask=drawing)
-    assert_alike(decode(encode(black_below)), LETTER)
-
-
 def with_size(data: bytes, width: int, height: int) -> bytes:
     """Let the first picture of a HEIC claim another size."""
     start = data.index(b"ispe") + 8
     return data[:start] + struct.pack(">II", width, height) + data[start + 8 :]
 
 
-def test_a_heic_is_as_large_as_what_it_is_cropped_from() -> None:
-    data = phone_files.heic()  # 64 x 48 cropped from the 64 x 64 that HEVC needs
-    assert decode(data).size == (64, 48)
-    error = refused(with_size(data, 30_000, 30_000))
-    assert error.status is ImageStatus.TOO_LARGE
-    assert error.message == "The HEIC file makes its picture of 900.0 megapixels in all; the limit is 384."
-
-
-def test_a_heic_whose_pixels_exceed_its_claim_is_refused() -> None:
-    assert refused(with_size(phone_files.heic(), 32, 32)).status is ImageStatus.CORRUPT
-
-
-def test_a_tile_that_a_heic_uses_again_and_again_counts_each_time() -> None:
-    data = phone_files.heic(image_files.picture(size=(150, 100)), tile_size=64)
-    assert decode(data, DecodeLimits(max_pixels=15_000)).size == (150, 100)
-    error = refused(data, DecodeLimits(max_pixels=8_191))  # six tiles of 64 x 64 are 24,576
-    assert error.status is ImageStatus.TOO_LARGE
-    assert "in all" in error.message
-
-
-def test_parts_of_a_heic_that_share_their_bytes_count_each_time() -> None:
+def with_shared_bytes() -> bytes:
+    """A HEIC of four pictures that all consist of all bytes."""
     data = bytearray(phone_files.heic(append_images=[image_files.picture(seed=seed) for seed in range(3)]))
-    media_start = data.index(b"mdat") + 4
+    start = data.index(b"mdat") + 4
     locations = data.index(b"iloc") + 4
-    count = struct.unpack_from(">H", data, locations + 6)[0]
-    assert count == 4
-    for number in range(count):
+    assert struct.unpack_from(">H", data, locations + 6) == (4,)
+    for number in range(4):
         # Version 0: item, source, base of 4 bytes, one piece with offset and length of 4 bytes.
-        struct.pack_into(">IHII", data, locations + 12 + 18 * number, media_start, 1, 0, len(data) - media_start)
-    error = refused(bytes(data))
-    assert error.status is ImageStatus.LIMIT
-    assert error.message.startswith("The HEIC file has more than ")
+        struct.pack_into(">IHII", data, locations + 12 + 18 * number, start, 1, 0, len(data) - start)
+    return bytes(data)
 
 
-def test_a_heic_that_lacks_a_tile_is_truncated() -> None:
-    data = phone_files.heic(image_files.picture(size=(150, 100)), tile_size=64)
-    assert refused(data[:-1]).status is ImageStatus.TRUNCATED
-    assert decode(data[:-1], DecodeLimits(allow_truncated=True)).size == (150, 100)
-
-
-def test_a_heic_of_too_many_boxes_is_refused() -> None:
-    assert refused(phone_files.heic() + b"\0\0\0\x08free" * 10_000).status is ImageStatus.LIMIT
-
-
-@pytest.mark.parametrize("brand", [b"hevc", b"msf1", b"avis"])
-def test_a_sequence_without_a_still_is_unsupported(brand: bytes) -> None:
-    error = refused(box(b"ftyp", brand, bytes(4)) + box(b"moov", bytes(200)) + box(b"mdat", bytes(200)))
-    assert error.status is ImageStatus.UNSUPPORTED_FORMAT
-
-
-def jxl_header(width: int, height: int) -> bytes:
-    """A codestream of JPEG XL that claims a size and ends."""
-    bits = 0 | 3 << 1 | (height - 1) << 3 | 0 << 33 | 3 << 36 | (width - 1) << 38 | 1 << 68
+def codestream(*fields: tuple[int, int]) -> bytes:
+    """The header of a JPEG XL of these fields, (value, bits)."""
+    bits = position = 0
+    for value, count in fields:
+        bits |= value << position
+        position += count
     return b"\xff\x0a" + bits.to_bytes(16, "little")
 
 
-def test_a_jpeg_xl_is_refused_by_its_header() -> None:
-    error = refused(jxl_header(30_000, 20_000))
-    assert error.status is ImageStatus.TOO_LARGE
-    assert error.message == "The image has 600.0 megapixels (30000 x 20000); the limit is 128."
-    assert refused(jxl_header(300, 200)).status is ImageStatus.CORRUPT
+def jxl_header(width: int, height: int) -> bytes:
+    """A JPEG XL that claims a size and ends."""
+    return codestream((0, 1), (3, 2), (height - 1, 30), (0, 3), (3, 2), (width - 1, 30), (1, 1))
 
 
-def test_an_animated_jpeg_xl_is_unsupported() -> None:
-    """Its decoder returns the last frame, and decodes them all."""
-    assert refused(phone_files.JXL_ANIMATION).status is ImageStatus.UNSUPPORTED_FORMAT
+SQUARE = ((1, 1), (1, 5), (1, 3))
+"""Small, 16 pixels high, and as wide by ratio."""
 
 
-def test_a_jpeg_xl_of_many_channels_is_unsupported() -> None:
-    size = 1 << 6 | 1 << 1 | 1  # a square of 16 pixels, by ratio
-    usual_depth, channels = 0, 2 | (5 - 2) << 2
-    bits = size | usual_depth << 9 | 1 << 14 | channels << 15
-    header = b"\xff\x0a" + bits.to_bytes(16, "little")
-    with pytest.raises(DecodeError, match="variant"):
-        JxlFile(io.BytesIO(header))
-    assert refused(header).status is ImageStatus.UNSUPPORTED_FORMAT
+def jxl_of_channels(channels: int) -> bytes:
+    """A JPEG XL that claims so many channels besides the colours, at least two."""
+    return codestream(*SQUARE, (0, 1), (0, 1), (0, 1), (0, 2), (1, 1), (2, 2), (channels - 2, 4))
 
 
-def test_a_jpeg_xl_of_too_many_boxes_or_scans_is_refused() -> None:
-    error = refused(phone_files.jxl(use_container=True) + b"\0\0\0\x08free" * 1000)
-    assert error.message == "The JPEG XL file has more than 1,000 boxes, which is the limit."
+def jxl_of_scans() -> bytes:
     progressive = image_files.jpeg(progressive=True)
     comment = b"\xff\xda" * 1001  # what looks like a scan counts as one
-    made = phone_files.jxl_of(progressive[:2] + b"\xff\xfe\x07\xd4" + comment + progressive[2:])
-    error = refused(made)
-    assert error.status is ImageStatus.LIMIT
-    assert error.message.startswith("The JPEG XL file holds a JPEG of 1,0")
+    return phone_files.jxl_of(progressive[:2] + b"\xff\xfe\x07\xd4" + comment + progressive[2:])
+
+
+HEIC = phone_files.heic()
+"""64 x 48 pixels, cropped from the 64 x 64 that HEVC needs."""
+TILES = phone_files.heic(image_files.picture(size=(150, 100)), tile_size=64)
+"""Six tiles of 64 x 64 are 24,576 pixels."""
+SEQUENCE = box(b"moov", bytes(200)) + box(b"mdat", bytes(200))
+REFUSED: dict[str, tuple[bytes, ImageStatus, str]] = {
+    "cropped from too much": (
+        with_size(HEIC, 30_000, 30_000), ImageStatus.TOO_LARGE,
+        "The HEIC file makes its picture of 900.0 megapixels in all; the limit is 384.",
+    ),
+    "more pixels than it claims": (with_size(HEIC, 32, 32), ImageStatus.CORRUPT, "corrupt"),
+    "bytes that count each time they are used": (with_shared_bytes(), ImageStatus.LIMIT, "The HEIC file has more than"),
+    "a lost tile": (TILES[:-1], ImageStatus.TRUNCATED, "truncated"),
+    "boxes of a HEIC": (HEIC + b"\0\0\0\x08free" * 10_000, ImageStatus.LIMIT, "more than 10,000 boxes"),
+    **{
+        f"a sequence, {brand!r}": (box(b"ftyp", brand, bytes(4)) + SEQUENCE, ImageStatus.UNSUPPORTED_FORMAT, "sequence")
+        for brand in (b"hevc", b"msf1", b"avis")
+    },
+    "a large JPEG XL": (
+        jxl_header(30_000, 20_000), ImageStatus.TOO_LARGE,
+        "The image has 600.0 megapixels (30000 x 20000); the limit is 128.",
+    ),
+    "a JPEG XL that ends": (jxl_header(300, 200), ImageStatus.CORRUPT, "corrupt"),
+    # Its decoder returns the last frame, and decodes them all.
+    "an animation": (phone_files.JXL_ANIMATION, ImageStatus.UNSUPPORTED_FORMAT, "variant"),
+    "many channels": (jxl_of_channels(5), ImageStatus.UNSUPPORTED_FORMAT, "variant"),
+    "boxes of a JPEG XL": (
+        phone_files.jxl(use_container=True) + b"\0\0\0\x08free" * 1000, ImageStatus.LIMIT,
+        "The JPEG XL file has more than 1,000 boxes, which is the limit.",
+    ),
+    "scans": (jxl_of_scans(), ImageStatus.LIMIT, "The JPEG XL file holds a JPEG of 1,0"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_file_is_refused_before_it_costs_much(name: str) -> None:
+    data, status, words = REFUSED[name]
+    with pytest.raises(DecodeError) as caught:
+        decode(data)
+    assert caught.value.status is status
+    assert words in caught.value.message
+
+
+def test_a_tile_that_a_heic_uses_again_and_again_counts_each_time() -> None:
+    assert decode(TILES, DecodeLimits(max_pixels=15_000)).size == (150, 100)
+    with pytest.raises(DecodeError, match="in all") as caught:
+        decode(TILES, DecodeLimits(max_pixels=8_191))
+    assert caught.value.status is ImageStatus.TOO_LARGE
+
+
+def test_a_heic_that_lacks_a_tile_is_shown_if_that_is_allowed() -> None:
+    assert decode(TILES[:-1], DecodeLimits(allow_truncated=True)).size == (150, 100)
+
+
+def test_a_jpeg_xl_of_four_channels_is_opened() -> None:
+    assert JxlFile(io.BytesIO(jxl_of_channels(4))).size == (16, 16)
+
+
+@pytest.mark.parametrize(
+    "preview", [((1, 1), (2, 2), (15, 5), (1, 3)), ((0, 1), (0, 2), (15, 6), (0, 3), (0, 2), (15, 6))]
+)
+@pytest.mark.parametrize(
+    ("depth", "bits"), [(((1, 1), (1, 2), (0, 4)), 16), (((0, 1), (2, 2)), 12)], ids=["floats", "integers"]
+)
+def test_the_depth_of_a_jpeg_xl_is_found_behind_all_else(
+    preview: tuple[tuple[int, int], ...], depth: tuple[tuple[int, int], ...], bits: int
+) -> None:
+    orientation, intrinsic_size = ((1, 1), (5, 3)), ((1, 1), *SQUARE)
+    header = codestream(
+        *SQUARE, (0, 1), *orientation, *intrinsic_size, (1, 1), *preview, (0, 1), *depth, (1, 1), (1, 2)
+    )
+    image = JxlFile(io.BytesIO(header))
+    assert (image.info["bit_depth"], image.mode) == (bits, "RGBA")
 
 
 def test_decoders_get_one_thread_each() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -67,7 +66,7 @@ sides = st.integers(1, 300)
 
 
 @pytest.mark.timeout(180)  # it imports PyTorch: 36 s on two cores that other work shared by ten
-@settings(max_examples=250, deadline=None, derandomize=True)
+@settings(max_examples=120, deadline=None, derandomize=True)
 @given(
     image_size=image_sizes(),
     mode=st.sampled_from(["L", "RGB", "CMYK"]),
@@ -115,15 +114,6 @@ def test_real_photos_from_file_to_pixels(photos: Path) -> None:
             assert np.array_equal(pixels, reference(image, config())), path.name
             compared += 1
     assert compared >= 10
-
-
-@pytest.mark.parametrize("mode", ["L", "RGB", "CMYK"])
-def test_a_rotated_large_file(mode: str) -> None:
-    exif = Image.Exif()
-    exif[image_files.ORIENTATION] = 6
-    data = image_files.jpeg(mode, (1600, 1067), exif=exif.tobytes())
-    expected = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
-    assert np.array_equal(preprocess(decode(data), config()), reference(expected, config()))
 
 
 def test_the_image_is_not_changed() -> None:
@@ -176,12 +166,10 @@ def test_a_config_that_makes_no_sense_is_refused(changes: dict[str, Any]) -> Non
         config(**changes)
 
 
-@pytest.mark.parametrize("mapping", [{}, {"size": 224, "mean": MEAN, "std": STD, "colour": 1}])
-def test_a_mapping_with_other_keys_is_refused(mapping: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="keys"):
+@pytest.mark.parametrize(("without", "more", "named"), [("size", {}, "keys"), ("", {"colour": 1}, "keys"),
+                                                        ("", {"mode": "BGR"}, "mode")])  # fmt: skip
+def test_another_mapping_is_refused(without: str, more: dict[str, Any], named: str) -> None:
+    mapping = {"size": 224, "mean": MEAN, "std": STD, **more}
+    mapping.pop(without, None)
+    with pytest.raises(ValueError, match=named):
         PreprocessConfig.from_mapping(mapping)
-
-
-def test_another_colour_mode_is_refused() -> None:
-    with pytest.raises(ValueError, match="mode"):
-        PreprocessConfig.from_mapping({"size": 224, "mean": MEAN, "std": STD, "mode": "BGR"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -83,18 +84,17 @@ def test_two_exposures_are_two_shots(changed: dict[str, float | None], are_two: 
     assert classify_burst(one, another_camera) == ""
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "are_two"),
-    [
-        ("IMG_0001.JPG", "IMG_0002.jpg", True),
-        ("DSC01234.JPG", "DSC01235 small.jpg", True),
-        ("IMG_0001.JPG", "IMG_0001 (1).jpg", False),
-        ("IMG_0001.JPG", "IMG_0001-small.jpg", False),
-        ("IMG_0001.JPG", "DSC_0002.jpg", False),
-        ("IMG_0001.JPG", "IMG_00021.jpg", False),
-        ("IMG_0001.JPG", "holiday.jpg", False),
-    ],
-)
+NAMES = [
+    ("IMG_0001.JPG", "IMG_0002.jpg", True),
+    ("DSC01234.JPG", "DSC01235 small.jpg", True),
+    ("IMG_0001.JPG", "IMG_0001 (1).jpg", False),
+    ("IMG_0001.JPG", "DSC_0002.jpg", False),
+    ("IMG_0001.JPG", "IMG_00021.jpg", False),
+    ("IMG_0001.JPG", "holiday.jpg", False),
+]
+
+
+@pytest.mark.parametrize(("first", "second", "are_two"), NAMES)
 def test_names_of_two_shots_tell_the_frames_of_a_stack_apart(first: str, second: str, are_two: bool) -> None:
     one, other = in_second(NOON), in_second(NOON)
     for names in ((first, second), (second, first)):
@@ -104,7 +104,7 @@ def test_names_of_two_shots_tell_the_frames_of_a_stack_apart(first: str, second:
         assert classify_burst(at(NOON), at(NOON), same_form=False, names=names) == ""
 
 
-def photo_with(tags: dict[int, object], details: dict[int, object] | None = None, gps: int = 0) -> bytes:
+def photo_with(tags: Mapping[int, object], details: Mapping[int, object] | None = None, gps: int = 0) -> bytes:
     """A JPEG with these EXIF fields in its first directory and in the one of details, and this number of GPS."""
     made = Image.Exif()
     made.update({tag: value for tag, value in tags.items() if value is not None})
@@ -124,27 +124,25 @@ def capture_time(data: bytes) -> CaptureTime:
     return read_metadata(data)[0]
 
 
-@pytest.mark.parametrize(
-    ("taken", "sub_second", "taken_ms", "has_sub_second"),
-    [
-        (SECOND, "", SECOND_MS, False),
-        (SECOND, "5", SECOND_MS + 500, True),
-        (SECOND, "05", SECOND_MS + 50, True),
-        (SECOND, "000", SECOND_MS, True),
-        (SECOND, "1239999", SECOND_MS + 124, True),
-        (SECOND, " 12\0", SECOND_MS + 120, True),
-        (SECOND, "25 ms", SECOND_MS + 250, True),
-        (SECOND, "ms", SECOND_MS, False),
-        (SECOND + "+02:00", "7", SECOND_MS + 700, True),
-        (f"\0 {SECOND}\0", "\0 7", SECOND_MS + 700, True),
-        (SECOND, None, SECOND_MS, False),
-        (None, "25", None, False),
-        ("1960:01:01 00:00:01", "25", -315_619_199_000 + 250, True),
-        ("2019:05:03", "25", None, False),
-        ("    :  :     :  :  ", "25", None, False),
-        ("", "25", None, False),
-    ],
-)
+TIMES: list[tuple[str | None, str | None, int | None, bool]] = [
+    (SECOND, "", SECOND_MS, False),
+    (SECOND, "5", SECOND_MS + 500, True),
+    (SECOND, "05", SECOND_MS + 50, True),
+    (SECOND, "000", SECOND_MS, True),
+    (SECOND, "1239999", SECOND_MS + 124, True),
+    (SECOND, "25 ms", SECOND_MS + 250, True),
+    (SECOND, "ms", SECOND_MS, False),
+    (SECOND, None, SECOND_MS, False),
+    (SECOND + "+02:00", "7", SECOND_MS + 700, True),
+    (f"\0 {SECOND}\0", "\0 7\0", SECOND_MS + 700, True),
+    (None, "25", None, False),
+    ("1960:01:01 00:00:01", "25", -315_619_199_000 + 250, True),
+    ("2019:05:03", "25", None, False),
+    ("    :  :     :  :  ", "25", None, False),
+]
+
+
+@pytest.mark.parametrize(("taken", "sub_second", "taken_ms", "has_sub_second"), TIMES)
 def test_the_time_of_capture_is_read_to_the_sub_second(
     taken: str | None, sub_second: str | None, taken_ms: int | None, has_sub_second: bool
 ) -> None:
@@ -162,41 +160,26 @@ def test_the_time_zone_of_the_computer_changes_nothing(monkeypatch: pytest.Monke
     assert read.taken_ms == SECOND_MS
 
 
-@pytest.mark.parametrize(
-    ("make", "model", "camera"),
-    [
-        ("Canon", "Canon EOS 5D", "Canon EOS 5D"),
-        ("NIKON CORPORATION", "NIKON D5", "NIKON D5"),
-        ("Apple", "iPhone X", "Apple iPhone X"),
-        (" Apple\0", "\0iPhone X ", "Apple iPhone X"),
-        ("XX", "XX", "XX"),
-        ("XXApple", "iPhone XX", "XXApple iPhone XX"),
-        ("Canon", "", "Canon"),
-        ("", "EOS 5D", "EOS 5D"),
-        ("", "", ""),
-        (None, "EOS 5D", "EOS 5D"),
-        ("Canon", None, "Canon"),
-        (None, None, ""),
-    ],
-)
+CAMERAS: list[tuple[str | None, str | None, str]] = [
+    ("Canon", "Canon EOS 5D", "Canon EOS 5D"),
+    ("NIKON CORPORATION", "NIKON D5", "NIKON D5"),
+    (" Apple\0", "\0iPhone X ", "Apple iPhone X"),
+    ("XXApple", "iPhone XX", "XXApple iPhone XX"),
+    ("Canon", "", "Canon"),
+    ("", "", ""),
+    (None, "EOS 5D", "EOS 5D"),
+    (None, None, ""),
+]
+
+
+@pytest.mark.parametrize(("make", "model", "camera"), CAMERAS)
 def test_a_camera_is_its_make_and_model(make: str | None, model: str | None, camera: str) -> None:
     assert capture_time(photo_with({MAKE: make, MODEL: model})).camera == camera
 
 
-@pytest.mark.parametrize(
-    ("tags", "details", "number"),
-    [
-        ({}, {NUMBER: 7}, 7),
-        ({NUMBER: 7}, {}, 7),
-        ({NUMBER: 7}, {NUMBER: 8}, 8),
-        ({}, {NUMBER: "seven"}, None),
-        ({}, {}, None),
-    ],
-)
-def test_the_number_of_a_shot_may_stand_in_two_places(
-    tags: dict[int, object], details: dict[int, object], number: int | None
-) -> None:
-    assert capture_time(photo_with(tags, details)).sequence == number
+def test_the_number_of_a_shot_may_stand_in_two_places() -> None:
+    for tags, details, number in (({}, 7, 7), ({NUMBER: 7}, None, 7), ({NUMBER: 7}, 8, 8), ({}, "seven", None)):
+        assert capture_time(photo_with(tags, {NUMBER: details})).sequence == number
 
 
 def test_all_fields_are_counted() -> None:
@@ -213,15 +196,13 @@ def test_the_exposure_is_read() -> None:
     assert (nothing.exposure_s, nothing.f_number, nothing.iso, nothing.exposure_bias) == (None,) * 4
 
 
-@pytest.mark.parametrize("data", [b"", b"no image", photo_with({MAKE: "a"}, {TAKEN: SECOND})[:40]])
-def test_a_file_that_cannot_be_read_says_nothing(data: bytes) -> None:
-    assert capture_time(data) == CaptureTime()
-
-
-def test_damaged_words_leave_the_time_of_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_files_say_what_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(image: Image.Image) -> None:
         raise SyntaxError("as Pillow does for damaged IPTC")
 
+    data = photo_with({MAKE: "a"}, {TAKEN: SECOND})
+    for nothing in (b"", b"no image", data[:40]):
+        assert capture_time(nothing) == CaptureTime()
     monkeypatch.setattr("PIL.IptcImagePlugin.getiptcinfo", fail)
-    read, metadata = read_metadata(photo_with({}, {TAKEN: SECOND}))
+    read, metadata = read_metadata(data)
     assert (read.taken_ms, metadata.is_incomplete) == (SECOND_MS, True)

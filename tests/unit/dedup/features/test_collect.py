@@ -23,8 +23,8 @@ from clip_client.dedup.files.scanner import scan
 from clip_client.dedup.store.parquet_store import ParquetStore
 from clip_client.dedup.store.store import Store
 from tests.fixtures.albums import NoPictures, write
-from tests.fixtures.images import image_files, phone_files
-from tests.fixtures.images.image_files import picture
+from tests.fixtures.images import phone_files
+from tests.fixtures.images.image_files import encoded, picture
 from tests.fixtures.images.raw_files import dng
 
 if TYPE_CHECKING:
@@ -43,6 +43,12 @@ class OneVector(NoPictures):
         async for _ in images:
             yield SimpleNamespace(index=index, error=None, vector=np.array([1, 0, 0, 0], dtype=np.float32))
             index += 1
+
+
+def three_photos(folder: Path) -> Path:
+    for level in range(3):
+        write(folder / "album" / f"{level}.png", encoded(Image.new("L", (8, 8), 40 * level), "PNG"))
+    return folder / "album"
 
 
 @pytest.fixture
@@ -93,10 +99,7 @@ class ReadsAhead(OneVector):
 
 
 async def test_progress_counts_what_is_embedded_and_not_what_is_read_ahead(tmp_path: Path, store: Store) -> None:
-    album = tmp_path / "album"
-    for level in range(3):
-        album.mkdir(exist_ok=True)
-        Image.new("L", (8, 8), 40 * level).save(album / f"{level}.png")
+    album = three_photos(tmp_path)
     write(album / "0 copy.png", (album / "0.png").read_bytes())
     told: list[tuple[str, int, int | None]] = []
     embedder: Any = ReadsAhead()
@@ -112,19 +115,12 @@ async def test_progress_counts_what_is_embedded_and_not_what_is_read_ahead(tmp_p
     assert [done for what, done, _ in told if what == "embedding"] == [4, 5, 5]
 
 
-async def test_a_report_does_not_tell_what_the_store_knew(tmp_path: Path, store: Store) -> None:
-    files = [str(write(tmp_path / "album" / name, name.encode())) for name in ("1.nef", "2.nef", "3.nef")]
-    clip: Any = NoPictures()
-    assert (await find_duplicates(clip, files[1:], store=store)).bytes_only == tuple(files[1:])
-    assert (await find_duplicates(clip, files, store=store)).bytes_only == tuple(files)
-
-
 async def test_moved_files_are_read_and_not_decoded_again(tmp_path: Path, store: Store) -> None:
     clip: Any = NoPictures()
     album = tmp_path / "album"
-    for name in ("1.nef", "2.nef", "3.nef"):
-        write(album / name, name.encode())
-    await find_duplicates(clip, album, store=store)
+    files = [str(write(album / name, name.encode())) for name in ("1.nef", "2.nef", "3.nef")]
+    for some in (files[1:], files):  # the report does not tell what the store knew
+        assert (await find_duplicates(clip, some, store=store)).bytes_only == tuple(some)
     moved = album.rename(tmp_path / "moved")
     write(moved / "1 copy.nef", b"1.nef")
     write(moved / "4.nef", b"4.nef")
@@ -135,42 +131,33 @@ async def test_moved_files_are_read_and_not_decoded_again(tmp_path: Path, store:
 
 
 async def test_features_of_another_version_are_made_again_with_one_read(tmp_path: Path, store: Store) -> None:
-    for level in range(3):
-        write(tmp_path / "album" / f"{level}.png", image_files.encoded(Image.new("L", (8, 8), 40 * level), "PNG"))
+    album = three_photos(tmp_path)
     embedder: Any = OneVector()
-    await find_duplicates(embedder, tmp_path / "album", store=store)
+    await find_duplicates(embedder, album, store=store)
     shutil.rmtree(store.directory / "looks")
-    work = (await find_duplicates(embedder, tmp_path / "album", store=store)).work
+    work = (await find_duplicates(embedder, album, store=store)).work
     assert (work.files_read, work.decoded, work.embedded) == (3, 3, 0)
 
 
-async def test_a_moved_raw_file_is_decoded_again_after_rawpy_is_installed(
-    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "data", "package"),
+    [("1.nef", b"no preview either", "rawpy"), ("1.heic", phone_files.heic(), "pillow_heif")],
+)
+async def test_a_moved_file_is_decoded_again_after_its_package_is_installed(
+    name: str, data: bytes, package: str, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("rawpy")
-    clip: Any = NoPictures()
-    with monkeypatch.context() as without:
-        without.setitem(sys.modules, "rawpy", None)  # as if it were not installed
-        first = write(tmp_path / "1.nef", b"no preview either")
-        await find_duplicates(clip, first, store=store)
-    report = await find_duplicates(clip, first.rename(tmp_path / "2.nef"), store=store)
-    assert report.work.decoded == 1
-    report = await find_duplicates(clip, tmp_path / "2.nef", store=store)
-    assert report.work.files_read == 0
+    pytest.importorskip(package)
+    file = write(tmp_path / name, data)
 
+    async def decoded() -> int:
+        clip: Any = OneVector()
+        return (await find_duplicates(clip, file, store=store)).work.decoded
 
-async def test_a_heic_is_decoded_again_after_its_plugin_is_installed(
-    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clip: Any = OneVector()
-    heic = write(tmp_path / "1.heic", phone_files.heic())
     with monkeypatch.context() as without:
-        without.setitem(sys.modules, "pillow_heif", None)  # as if it were not installed
-        for decoded in (1, 0):
-            report = await find_duplicates(clip, heic, store=store)
-            assert report.work.decoded == decoded
-    report = await find_duplicates(clip, heic, store=store)
-    assert report.work.decoded == 1
+        without.setitem(sys.modules, package, None)  # as if it were not installed
+        assert [await decoded(), await decoded()] == [1, 0]
+    file = file.rename(tmp_path / f"moved {name}")
+    assert [await decoded(), await decoded()] == [1, 0]
 
 
 async def test_of_a_large_store_only_the_rows_of_the_searched_files_are_read(tmp_path: Path) -> None:
@@ -199,10 +186,9 @@ async def test_of_a_large_store_only_the_rows_of_the_searched_files_are_read(tmp
 
 
 async def test_damaged_features_are_made_again(tmp_path: Path, store: Store) -> None:
-    for level in range(3):
-        write(tmp_path / "album" / f"{level}.png", image_files.encoded(Image.new("L", (8, 8), 40 * level), "PNG"))
+    album = three_photos(tmp_path)
     embedder: Any = OneVector()
-    await find_duplicates(embedder, tmp_path / "album", store=store)
+    await find_duplicates(embedder, album, store=store)
     (file,) = cached_features(store).folder.iterdir()
     with pq.ParquetFile(file) as parquet:
         columns = parquet.metadata.row_group(0)
@@ -211,7 +197,7 @@ async def test_damaged_features_are_made_again(tmp_path: Path, store: Store) -> 
     data[camera.data_page_offset : camera.data_page_offset + 20] = bytes(20)
     file.write_bytes(data)
     for decoded in (3, 0):
-        work = (await find_duplicates(embedder, tmp_path / "album", store=store)).work
+        work = (await find_duplicates(embedder, album, store=store)).work
         assert (work.decoded, work.embedded) == (decoded, 0)
 
 
@@ -234,6 +220,26 @@ async def test_a_file_that_no_server_takes_is_hashed_in_pieces(
     assert report.bytes_only == (str(tmp_path / "album" / "2.nef"),)
 
 
+class Changes(OneVector):
+    """A client that changes the file that it reads."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    async def embed_stream(self, images: AsyncIterator[Any], *, ordered: bool) -> AsyncIterator[Any]:
+        async for item in super().embed_stream(images, ordered=ordered):
+            os.utime(self.path, ns=(1, 1))
+            yield item
+
+
+async def test_a_file_that_changes_while_it_is_embedded_has_no_vector(tmp_path: Path, store: Store) -> None:
+    path = write(tmp_path / "1.png", encoded(picture(), "PNG"))
+    embedder: Any = Changes(path)
+    collected = await collect.collect_features(embedder, scan(path).files, store, lambda *progress: None)
+    assert [(one.path, one.message) for one in collected.failed] == [(str(path), "It was changed while it was read.")]
+    assert collected.copies == {}
+
+
 class Gone(ReadsAhead):
     """A client that does not find the files any more."""
 
@@ -244,7 +250,7 @@ class Gone(ReadsAhead):
 
 async def test_a_file_that_goes_away_leaves_its_copies(tmp_path: Path, store: Store) -> None:
     for name in ("1", "2", "2 copy"):
-        write(tmp_path / f"{name}.png", image_files.encoded(picture(seed=int(name[0])), "PNG"))
+        write(tmp_path / f"{name}.png", encoded(picture(seed=int(name[0])), "PNG"))
     embedder: Any = Gone()
     collected = await collect.collect_features(embedder, scan(tmp_path).files, store, lambda *progress: None)
     ((content, (copy,)),) = collected.copies.items()

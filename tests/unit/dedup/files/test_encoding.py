@@ -1,4 +1,4 @@
-"""What one file of a picture has that another one lacks."""
+"""What one file of a picture has that another one lacks: channels, bits, frames, and colours of a wider space."""
 
 from __future__ import annotations
 
@@ -7,24 +7,36 @@ import struct
 import pytest
 from PIL import Image, ImageCms
 
-from clip_client.dedup.files.colours import space_of_profile
+from clip_client.dedup.files.colours import (
+    ADOBE_RGB,
+    SRGB,
+    ColourSpace,
+    space_of_chromaticities,
+    space_of_codes,
+    space_of_profile,
+)
 from clip_client.dedup.files.encoding import Encoding, read_encoding
-from tests.fixtures.images import colour_profiles, image_files, phone_files
+from tests.fixtures.images import colour_profiles, phone_files
+from tests.fixtures.images.image_files import encoded, file, jpeg, png_with_chunk
 
+OWN_PROFILE = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
 P3 = space_of_profile(colour_profiles.P3)
-OWN_SRGB = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+OWN_SRGB = space_of_profile(OWN_PROFILE)
+PRINTER = space_of_profile(b"\0" * 16 + b"CMYK" + b"\0" * 108 + b"one")
+GREY = space_of_profile(b"\0" * 16 + b"GRAY" + b"\0" * 108)
+DEEP, CLEAR = ("more than 8 bits a channel",), ("transparency",)
 
 
 @pytest.mark.parametrize(
     ("kept", "copy", "lacks"),
     [
-        (Encoding(), Encoding(extras=("transparency",)), "transparency"),
-        (Encoding(extras=("transparency",)), Encoding(extras=("transparency",)), ""),
+        (Encoding(), Encoding(extras=CLEAR), "transparency"),
+        (Encoding(extras=CLEAR), Encoding(extras=CLEAR), ""),
         (Encoding(), Encoding(colour_space=P3), "the colour profile Display P3"),
         (Encoding(colour_space=P3), Encoding(), ""),
         (
             Encoding(),
-            Encoding(extras=("more than 8 bits a channel",), colour_space=P3),
+            Encoding(extras=DEEP, colour_space=P3),
             "more than 8 bits a channel and the colour profile Display P3",
         ),
     ],
@@ -33,53 +45,100 @@ def test_what_no_quality_makes_up_for(kept: Encoding, copy: Encoding, lacks: str
     assert kept.lacks_kinds_of(copy) == lacks
 
 
-def with_chunk(png: bytes, name: bytes, data: bytes) -> bytes:
-    """A PNG with a chunk behind its header."""
-    return png[:33] + image_files.png_chunk(name, data) + png[33:]
+CHROMATICITIES = struct.pack(">8I", 31270, 32900, 64000, 33000, 21000, 71000, 15000, 6000)
+LINEAR = struct.pack(">I", 100000)
+FILES: list[tuple[bytes, str]] = [
+    (jpeg(icc_profile=OWN_PROFILE), "sRGB"),
+    (jpeg(icc_profile=colour_profiles.P3), "Display P3"),
+    (file("PNG", icc_profile=colour_profiles.ADOBE_RGB), "Adobe RGB"),
+    (file("WEBP", icc_profile=colour_profiles.P3), "Display P3"),
+    (phone_files.heic(icc_profile=colour_profiles.P3), "Display P3"),
+    (phone_files.heic(), "sRGB"),
+    (phone_files.avif_of_10_bits(), "Rec. 2020 with HDR"),
+    (png_with_chunk(b"cICP", bytes((12, 13, 0, 1))), "Display P3"),
+    (png_with_chunk(b"cICP", bytes((1, 13, 0, 1))), "sRGB"),
+    (png_with_chunk(b"cHRM", CHROMATICITIES), "Adobe RGB"),
+    (png_with_chunk(b"gAMA", LINEAR), "with another gamma"),
+    # What says sRGB counts before the gamma for programs that do not know it.
+    (png_with_chunk(b"sRGB", b"\0", png_with_chunk(b"gAMA", LINEAR)), "sRGB"),
+    (file("PNG"), "sRGB"),
+]
 
 
-PNG = image_files.encoded(image_files.picture(), "PNG")
-
-
-@pytest.mark.parametrize(
-    ("data", "extras"),
-    [
-        (image_files.jpeg(quality=20), ()),
-        (image_files.encoded(Image.new("RGBA", (80, 60), (9, 9, 9, 9)), "PNG"), ("transparency",)),
-        (image_files.encoded(Image.new("I;16", (80, 60), 999), "PNG"), ("more than 8 bits a channel",)),
-        (b"This is no image.", None),
-        (b"", None),
-    ],
-)
-def test_a_header_says_what_an_opaque_picture_of_8_bits_cannot_hold(data: bytes, extras: tuple[str, ...]) -> None:
-    found = read_encoding(data)
-    assert (found and found.extras) == extras
-
-
-@pytest.mark.parametrize(
-    ("data", "name"),
-    [
-        (image_files.jpeg(icc_profile=OWN_SRGB), "sRGB"),
-        (image_files.jpeg(icc_profile=colour_profiles.P3), "Display P3"),
-        (image_files.encoded(image_files.picture(), "PNG", icc_profile=colour_profiles.ADOBE_RGB), "Adobe RGB"),
-        (image_files.encoded(image_files.picture(), "WEBP", icc_profile=colour_profiles.P3), "Display P3"),
-        (phone_files.heic(icc_profile=colour_profiles.P3), "Display P3"),
-        (phone_files.heic(), "sRGB"),
-        (phone_files.avif_of_10_bits(), "Rec. 2020 with HDR"),
-        (with_chunk(PNG, b"cICP", bytes((12, 13, 0, 1))), "Display P3"),
-        (with_chunk(PNG, b"cICP", bytes((9, 16, 0, 1))), "Rec. 2020 with HDR"),
-        (with_chunk(PNG, b"cICP", bytes((1, 13, 0, 1))), "sRGB"),
-        (
-            with_chunk(PNG, b"cHRM", struct.pack(">8I", 31270, 32900, 64000, 33000, 21000, 71000, 15000, 6000)),
-            "Adobe RGB",
-        ),
-        (with_chunk(PNG, b"gAMA", struct.pack(">I", 100000)), "with another gamma"),
-        # What says sRGB counts before the gamma for programs that do not know it.
-        (with_chunk(with_chunk(PNG, b"gAMA", struct.pack(">I", 100000)), b"sRGB", b"\0"), "sRGB"),
-        (PNG, "sRGB"),
-    ],
-)
+@pytest.mark.parametrize(("data", "name"), FILES)
 def test_the_colour_space_of_a_file_is_found_wherever_it_stands(data: bytes, name: str) -> None:
     found = read_encoding(data)
     assert found is not None
     assert found.colour_space.name == name
+
+
+def test_a_header_says_what_an_opaque_picture_of_8_bits_cannot_hold() -> None:
+    for data, extras in (
+        (jpeg(quality=20), ()),
+        (encoded(Image.new("RGBA", (80, 60), (9, 9, 9, 9)), "PNG"), CLEAR),
+        (encoded(Image.new("I;16", (80, 60), 999), "PNG"), DEEP),
+    ):
+        assert read_encoding(data) == Encoding(extras=extras)
+    assert read_encoding(b"This is no image.") is read_encoding(b"") is None
+
+
+ADOBE_PRIMARIES = (0.64, 0.33, 0.21, 0.71, 0.15, 0.06)
+
+
+@pytest.mark.parametrize(
+    ("space", "name"),
+    [
+        (P3, "Display P3"),
+        (space_of_profile(colour_profiles.P3_OF_ANOTHER_VENDOR), "Display P3"),
+        (space_of_profile(colour_profiles.P3_CALLED_SRGB), "Display P3"),
+        (space_of_profile(colour_profiles.ADOBE_RGB), "Adobe RGB"),
+        (space_of_profile(colour_profiles.SRGB_WITHOUT_ITS_NAME), "sRGB"),
+        (OWN_SRGB, "sRGB"),
+        (space_of_codes(1, 13), "sRGB"),
+        (space_of_codes(2, 2), "sRGB"),
+        (space_of_codes(12, 13), "Display P3"),
+        (space_of_codes(9, 16), "Rec. 2020 with HDR"),
+        (space_of_codes(1, 18), "sRGB with HDR"),
+        (space_of_codes(77, 13), "H.273 number 77"),
+        (space_of_chromaticities((0.3127, 0.329), ADOBE_PRIMARIES, b"key"), "Adobe RGB"),
+        (space_of_chromaticities((0.3127, 0.0), ADOBE_PRIMARIES, b"key"), "without a name"),
+        (space_of_profile(b"no profile"), "without a name"),
+    ],
+)
+def test_a_space_is_known_by_its_primaries(space: ColourSpace, name: str) -> None:
+    assert space.name == name
+    assert space.has_all_of(space)
+
+
+@pytest.mark.parametrize(
+    ("kept", "copy", "is_held"),
+    [
+        (SRGB, P3, False),
+        (P3, SRGB, True),
+        (P3, OWN_SRGB, True),
+        (OWN_SRGB, SRGB, True),
+        (space_of_profile(colour_profiles.SRGB), space_of_profile(colour_profiles.SRGB_WITHOUT_ITS_NAME), True),
+        (P3, space_of_profile(colour_profiles.P3_OF_ANOTHER_VENDOR), True),
+        (SRGB, space_of_profile(colour_profiles.P3_CALLED_SRGB), False),
+        # Each has colours that the other one lacks.
+        (P3, space_of_profile(colour_profiles.ADOBE_RGB), False),
+        (space_of_profile(colour_profiles.ADOBE_RGB), P3, False),
+        # No comparison converts these, so the numbers of the two files may mean other colours.
+        (SRGB, ADOBE_RGB, False),
+        (ADOBE_RGB, SRGB, False),
+        (space_of_codes(12, 13), P3, True),
+        (space_of_codes(12, 13), SRGB, False),
+        (space_of_codes(1, 1), SRGB, True),
+        (space_of_codes(9, 16), space_of_codes(9, 14), True),
+        (space_of_codes(9, 14), space_of_codes(9, 16), False),
+        # What cannot be measured has only its own colours.
+        (PRINTER, PRINTER, True),
+        (PRINTER, P3, False),
+        (PRINTER, SRGB, True),
+        (SRGB, PRINTER, False),
+        (SRGB, GREY, True),
+        (GREY, P3, False),
+    ],
+)
+def test_a_space_holds_another_one_or_not(kept: ColourSpace, copy: ColourSpace, is_held: bool) -> None:
+    assert kept.has_all_of(copy) == is_held

@@ -17,7 +17,7 @@ from clip_client.dedup.files.metadata import read_metadata
 from clip_client.dedup.types import Metadata
 from tests.fixtures.images import phone_files
 from tests.fixtures.images.camera_files import camera_jpeg, exif, packet, with_iptc
-from tests.fixtures.images.image_files import encoded, jpeg, jpeg_with_segment, picture
+from tests.fixtures.images.image_files import file, jpeg, jpeg_with_segment
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,7 +65,7 @@ def png(**texts: str) -> bytes:
     info = PngImagePlugin.PngInfo()
     for name, text in texts.items():
         info.add_text(name.replace("_", " "), text)
-    return encoded(picture(), "PNG", pnginfo=info)
+    return file("PNG", pnginfo=info)
 
 
 def raw_profile(kind: str, block: bytes) -> dict[str, str]:
@@ -137,8 +137,8 @@ LACKING: dict[str, tuple[bytes, set[str]]] = {
         {"develop settings"},
     ),
     "metadata of a HEIC": (phone_files.heic(exif=exif(), xmp=xmp('xmp:Label="Red">')), {"colour label"}),
-    "metadata of a WebP": (encoded(picture(), "WEBP", xmp=xmp('xmp:Label="Red">')), {"colour label"}),
-    "metadata of a TIFF": (encoded(picture(), "TIFF", tiffinfo={700: xmp('xmp:Label="Red">')}), {"colour label"}),
+    "metadata of a WebP": (file("WEBP", xmp=xmp('xmp:Label="Red">')), {"colour label"}),
+    "metadata of a TIFF": (file("TIFF", tiffinfo={700: xmp('xmp:Label="Red">')}), {"colour label"}),
 }  # fmt: skip
 
 
@@ -208,7 +208,7 @@ HOUSEKEEPING: dict[str, bytes] = {
     "what thumbnailers and ImageMagick write": png(
         **{"date:create": "2024", "Thumb::URI": "file:///a", "Software": "x", "exif:FNumber": "28/10", "signature": "a"}
     ),
-    "layout of a TIFF": encoded(picture(), "TIFF"),
+    "layout of a TIFF": file("TIFF"),
     "date of digitisation of an export": jpeg(exif=exif(), xmp=xmp('xmp:CreateDate="2024-01-01">')),
 }
 
@@ -225,11 +225,7 @@ def test_a_copy_with_all_metadata_says_nothing_that_the_original_lacks(image_for
     said = xmp(f'xmp:Label="Red" crs:Tint="3" xmp:Rating="4">{REGIONS.format("Anna", 0.5)}')
     original = jpeg(exif=made, xmp=said)
     options = {"xmp": said} if image_format != "TIFF" else {"tiffinfo": {700: said}}
-    copy = (
-        phone_files.heic(exif=made, xmp=said)
-        if image_format == "HEIF"
-        else encoded(picture(), image_format, exif=made, **options)
-    )
+    copy = phone_files.heic(exif=made, xmp=said) if image_format == "HEIF" else file(image_format, exif=made, **options)
     assert read_fields(copy).lost_in([read_fields(original)]) == {}
     if image_format not in ("TIFF", "PNG"):  # whose writers leave out one of the blocks
         assert read_fields(original).lost_in([read_fields(copy)]) == {}
@@ -248,7 +244,7 @@ def test_files_that_cannot_be_read_are_told_from_files_that_say_nothing() -> Non
 
 def test_a_structure_of_any_depth_is_read_at_once() -> None:
     deep = "<own:a>" * 20_000 + "x" + "</own:a>" * 20_000
-    assert read_fields(encoded(picture(), "TIFF", tiffinfo={700: xmp(f">{deep}")})) == read_fields(jpeg())
+    assert read_fields(file("TIFF", tiffinfo={700: xmp(f">{deep}")})) == read_fields(jpeg())
 
 
 def test_damaged_files_raise_nothing() -> None:
@@ -257,7 +253,7 @@ def test_damaged_files_raise_nothing() -> None:
         [(5, b"Gate"), (80, b"Ann"), (55, b"20190503")],
     )
     generator = random.Random(11)
-    for _ in range(200):
+    for _ in range(80):
         damaged = bytearray(data[:2500])
         for _ in range(generator.randint(1, 12)):
             damaged[generator.randrange(len(damaged))] = generator.randrange(256)
@@ -265,9 +261,9 @@ def test_damaged_files_raise_nothing() -> None:
         assert isinstance(read_metadata(bytes(damaged))[1], Metadata)
 
 
-def test_a_hundred_thousand_words_are_compared_without_each_with_each() -> None:
-    one, other = (Fields(said={"words": {f"{start} {number:40}" for number in range(100_000)}}) for start in "ab")
-    assert len(one.lost_in([other])["words"]) == 100_000  # each with each would take minutes
+def test_many_words_are_compared_without_each_with_each() -> None:
+    one, other = (Fields(said={"words": {f"{start} {number:40}" for number in range(50_000)}}) for start in "ab")
+    assert len(one.lost_in([other])["words"]) == 50_000  # each with each would take minutes
     assert one.lost_in([other, one]) == {}
 
 

@@ -1,41 +1,82 @@
+"""Which files are photos, which are passed over and counted, and what stops no walk."""
+
 from __future__ import annotations
 
+import io
+import json
 import os
 import socket
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from rich.console import Console
 
+from clip_client.cli.main import main
 from clip_client.dedup import FailedFile, scan
+from clip_client.dedup.files import scanner
 from clip_client.dedup.files.directories import DirectorySet
 from clip_client.dedup.files.reading import has_sha256, hash_file, read_file
+from clip_client.dedup.reporting.html import write_page
+from clip_client.dedup.reporting.terminal import print_notes
 from clip_client.dedup.types import PREVIEWS_MARK, PhotoFile
+from preprocess_ensemble.imaging.decode import decode
+from tests.fixtures import members
 from tests.fixtures.albums import without_inodes
+from tests.fixtures.images.image_files import file, jpeg
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable
 
 
-def write(path: Path, text: str = "x") -> str:
+def write(path: Path, data: bytes = b"x") -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
+    path.write_bytes(data)
     return str(path)
 
 
-def test_walks_folders_and_takes_photos_by_their_endings(tmp_path: Path) -> None:
-    photos = [write(tmp_path / name) for name in ("a.jpg", "sub/b.JPEG", "sub/deeper/c.webp", "z.heic")]
-    write(tmp_path / "notes.txt")
-    write(tmp_path / "sub" / "film.mov")
-    assert scan([tmp_path]).photos == tuple(photos)
-    assert scan([tmp_path]).failed == ()
+WALKS: dict[str, tuple[str, dict[str, Any], str, str]] = {
+    # The files that are there, options, which path is searched, and what is found.
+    "photos by their endings": ("a.jpg sub/b.JPEG sub/deeper/c.webp z.heic notes.txt sub/film.mov", {}, "",
+                                "a.jpg sub/b.JPEG sub/deeper/c.webp z.heic"),
+    "a named file whatever it is called": (".hidden-without-ending", {}, ".hidden-without-ending",
+                                           ".hidden-without-ending"),
+    "no hidden names": (".a.jpg .cache/b.jpg", {}, "", ""),
+    "hidden names": (".a.jpg .cache/b.jpg", {"include_hidden": True}, "", ".a.jpg .cache/b.jpg"),
+    "a named folder that is hidden": (".a.jpg .cache/b.jpg", {}, ".cache", ".cache/b.jpg"),
+    "a folder called like a photo": ("album.jpg/a.jpg", {}, "", "album.jpg/a.jpg"),
+    "no previews of a report page": (f"a.jpg report-files/{PREVIEWS_MARK} report-files/0.jpg report-files/below/0.jpg",
+                                     {"include_hidden": True}, "", "a.jpg"),
+    "no previews though they are named": (f"report-files/{PREVIEWS_MARK} report-files/0.jpg", {}, "report-files", ""),
+    "photos that not every system reads": ("a.hif b.heic c.jxl", {}, "", "a.hif b.heic c.jxl"),
+    "no RAW files": ("pair.jpg pair.CR2 alone.NEF", {}, "", "pair.jpg"),
+    "RAW files that belong to no photo": ("pair.jpg pair.CR2 pair.jpg.dng alone.NEF two.heic two.jpg two.arw",
+                                          {"raw": True}, "", "alone.NEF pair.jpg two.heic two.jpg"),
+    "a named RAW file": ("pair.jpg pair.CR2", {}, "pair.CR2", "pair.CR2"),
+}  # fmt: skip
 
 
-def test_takes_a_named_file_whatever_it_is_called(tmp_path: Path) -> None:
-    named = write(tmp_path / ".hidden-without-ending")
-    assert scan([named]).photos == (named,)
+@pytest.mark.parametrize("name", WALKS)
+def test_a_walk_finds(name: str, tmp_path: Path) -> None:
+    there, options, searched, found = WALKS[name]
+    for one in there.split():
+        write(tmp_path / one)
+    assert scan([tmp_path / searched], **options).photos == tuple(str(tmp_path / one) for one in found.split())
+    assert scan([tmp_path / searched], **options).failed == ()
+
+
+@pytest.mark.parametrize(
+    ("ending", "data"),
+    [
+        (".ppm", file("PPM")), (".pnm", file("PPM")), (".pgm", file("PPM", "L")), (".pbm", file("PPM", "1")),
+        (".qoi", file("QOI")), (".mpo", jpeg()), (".png", jpeg()),
+    ],
+)  # fmt: skip
+def test_every_format_that_is_read_is_searched(ending: str, data: bytes, tmp_path: Path) -> None:
+    photo = write(tmp_path / f"a{ending}", data)
+    assert scan([tmp_path]).photos == (photo,)
+    assert decode(data).size == (64, 48)
 
 
 def test_one_path_is_not_taken_for_its_letters(tmp_path: Path) -> None:
@@ -43,21 +84,6 @@ def test_one_path_is_not_taken_for_its_letters(tmp_path: Path) -> None:
     assert scan(tmp_path).photos == scan(str(tmp_path)).photos == (photo,)
     with pytest.raises(TypeError, match="got bytes"):
         scan([b"\xff\xd8\xff"])  # type: ignore[list-item]
-
-
-def test_passes_over_hidden_names_unless_told(tmp_path: Path) -> None:
-    hidden = [write(tmp_path / ".a.jpg"), write(tmp_path / ".cache" / "b.jpg")]
-    assert scan([tmp_path]).photos == ()
-    assert scan([tmp_path], include_hidden=True).photos == tuple(hidden)
-    assert scan([tmp_path / ".cache"]).photos == (hidden[1],)
-
-
-def test_passes_over_the_previews_of_a_report_page(tmp_path: Path) -> None:
-    photo = write(tmp_path / "a.jpg")
-    for name in ("0123.jpg", "below/0123.jpg", PREVIEWS_MARK):
-        write(tmp_path / "report-files" / name)
-    assert scan([tmp_path], include_hidden=True).photos == (photo,)
-    assert scan([tmp_path / "report-files"]).photos == ()
 
 
 def test_order_does_not_depend_on_the_arguments(tmp_path: Path) -> None:
@@ -71,9 +97,8 @@ def test_order_does_not_depend_on_the_arguments(tmp_path: Path) -> None:
 def test_keeps_names_with_spaces_emoji_and_invalid_utf8(tmp_path: Path) -> None:
     names = [b"two words.jpg", "\U0001f468\u200d\U0001f469.jpg".encode(), b"caf\xe9.jpg", b"line\nbreak.jpg"]
     for name in names:
-        Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name)).write_text("x")
-    found = scan([tmp_path])
-    assert {os.path.basename(os.fsencode(path)) for path in found.photos} == set(names)
+        write(tmp_path / os.fsdecode(name))
+    assert {os.path.basename(os.fsencode(path)) for path in scan([tmp_path]).photos} == set(names)
 
 
 def test_a_link_back_up_is_listed_and_ends_no_walk(tmp_path: Path) -> None:
@@ -90,20 +115,19 @@ def test_links_that_lead_to_each_other_end_the_walk(tmp_path: Path) -> None:
     photos = [write(tmp_path / "a" / "1.jpg"), write(tmp_path / "b" / "2.jpg")]
     (tmp_path / "a" / "to_b").symlink_to(tmp_path / "b")
     (tmp_path / "b" / "to_a").symlink_to(tmp_path / "a")
-    assert scan([tmp_path], follow_links=True).photos == tuple(photos)
+    found = scan([tmp_path], follow_links=True)
+    assert (found.photos, found.failed) == (tuple(photos), ())
 
 
 def test_links_to_folders_are_followed_only_when_told(tmp_path: Path) -> None:
-    outside = write(tmp_path / "outside" / "a.jpg")
+    write(tmp_path / "outside" / "a.jpg")
     (tmp_path / "inside").mkdir()
     link = tmp_path / "inside" / "link"
     link.symlink_to(tmp_path / "outside")
-    not_followed = scan([tmp_path / "inside"])
-    assert not_followed.photos == ()
-    assert not_followed.failed == (
-        FailedFile(path=str(link), code="UNREADABLE", message="Links to folders are not followed."),
-    )
-    assert scan([tmp_path / "inside"], follow_links=True).photos == (str(link / os.path.basename(outside)),)
+    failed = FailedFile(path=str(link), code="UNREADABLE", message="Links to folders are not followed.")
+    found = scan([tmp_path / "inside"])
+    assert (found.photos, found.failed) == ((), (failed,))
+    assert scan([tmp_path / "inside"], follow_links=True).photos == (str(link / "a.jpg"),)
     assert scan([link]).photos == (str(link / "a.jpg"),)
 
 
@@ -132,12 +156,11 @@ def test_special_files_are_listed_and_never_opened(tmp_path: Path, monkeypatch: 
         listener.bind("socket.jpg")
         found = scan([tmp_path, "/dev/null"])
     assert found.photos == ()
-    assert {(os.path.basename(failure.path), failure.code, failure.message) for failure in found.failed} == {
-        ("pipe.jpg", "UNREADABLE", "This is not a regular file but a FIFO."),
-        ("pipe", "UNREADABLE", "This is not a regular file but a FIFO."),
-        ("socket.jpg", "UNREADABLE", "This is not a regular file but a socket."),
-        ("null", "UNREADABLE", "This is not a regular file but a character device."),
+    kinds = {"pipe.jpg": "a FIFO", "pipe": "a FIFO", "socket.jpg": "a socket", "null": "a character device"}
+    assert {os.path.basename(failure.path): failure.message for failure in found.failed} == {
+        name: f"This is not a regular file but {kind}." for name, kind in kinds.items()
     }
+    assert {failure.code for failure in found.failed} == {"UNREADABLE"}
 
 
 def test_lists_what_is_not_there(tmp_path: Path) -> None:
@@ -150,11 +173,6 @@ def test_lists_what_is_not_there(tmp_path: Path) -> None:
     assert "symbolic links" in reasons["self.jpg"]
     assert "No such file" in reasons["missing.jpg"]
     assert "null" in reasons["null\0byte.jpg"]
-
-
-def test_a_folder_called_like_a_photo_is_a_folder(tmp_path: Path) -> None:
-    photo = write(tmp_path / "album.jpg" / "a.jpg")
-    assert scan([tmp_path]).photos == (photo,)
 
 
 def test_walks_deeper_than_python_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,15 +191,12 @@ def test_walks_deeper_than_python_calls(tmp_path: Path, monkeypatch: pytest.Monk
     assert len(found.photos) == 1
 
 
-@pytest.mark.skipif(os.name == "nt", reason="permission bits are not enforced there")
 def test_a_folder_that_cannot_be_listed_hurts_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     photo = write(tmp_path / "open" / "a.jpg")
     write(tmp_path / "closed" / "b.jpg")
     list_folder = os.scandir
 
-    def refuse(
-        path: str,
-    ) -> AbstractContextManager[Iterator[os.DirEntry[str]]]:
+    def refuse(path: str) -> Any:
         if path.endswith("closed"):
             raise PermissionError(13, "Permission denied", path)
         return list_folder(path)
@@ -194,14 +209,68 @@ def test_a_folder_that_cannot_be_listed_hurts_no_other(tmp_path: Path, monkeypat
     ]
 
 
-def test_hash_of_content(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.jpg", "abc")
-    file = PhotoFile(path, 3, os.stat(path).st_mtime_ns)
-    assert hash_file(path) == (file, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad")
+def test_other_files_are_counted_by_kind(tmp_path: Path) -> None:
+    for name in ("a.txt", "sub/b.TXT", "film.mov", "lone.xmp", "a.jpg.txt", "README", "letter to Dr. Who", ".x.txt"):
+        write(tmp_path / name, b"text")
+    write(tmp_path / "real.txt", jpeg())  # the ending is believed
+    for name in ("b.jpg", "b.xmp", "b.mov", "b.jpg.xmp", "raw.nef", "raw.xmp"):
+        write(tmp_path / name)
+    expected = {".txt": 4, ".mov": 1, ".xmp": 1, "no ending": 1, "other endings": 1}
+    assert scan([tmp_path], raw=True).skipped == expected
+    assert scan([tmp_path]).skipped[".nef"] == 1
+    assert scan([tmp_path], include_hidden=True).skipped[".txt"] == 5
 
 
-def test_hash_of_what_is_no_file_is_a_failure(tmp_path: Path) -> None:
-    empty = write(tmp_path / "empty.jpg", "")
+def test_images_whose_ending_does_not_say_so_are_counted_by_their_format(tmp_path: Path) -> None:
+    for name in ("a.jpg_large", "b.dat", "download"):
+        write(tmp_path / name, jpeg())
+    write(tmp_path / "c.dat", b"\0\0\0\x18ftypheic\0\0\0\0mif1heic")
+    write(tmp_path / "d.dat", b"\0\0\0\x18ftypisom")  # a film
+    write(tmp_path / "e.dat", b"")
+    named = write(tmp_path / "named.dat", jpeg())
+    found = scan([tmp_path, named])
+    assert found.photos == (named,)
+    assert found.skipped == {
+        ".dat": 2,
+        "HEIC image with the ending .dat": 1,
+        "JPEG image with no ending": 1,
+        "JPEG image with the ending .dat": 1,
+        "JPEG image with the ending .jpg_large": 1,
+    }
+
+
+def test_few_files_are_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scanner, "_MOST_OPENED", 3)
+    for number in range(5):
+        write(tmp_path / f"{number}.dat", jpeg())
+    assert scan([tmp_path]).skipped == {"JPEG image with the ending .dat": 3, ".dat": 2}
+
+
+def test_every_output_says_what_was_skipped() -> None:
+    skipped = {".txt": 1200, **{f".e{number:02}": 1 for number in range(12)}}
+    report = members.report(skipped=skipped)
+    assert json.loads(report.to_json())["skipped"] == skipped
+    page, terminal = io.BytesIO(), io.StringIO()
+    write_page(report, page, thumbnail=lambda path, side: None)
+    print_notes(report, Console(file=terminal, width=80))
+    for output in (page.getvalue().decode(), terminal.getvalue()):
+        assert "1,212 files skipped, not named like photos: 1,200 .txt, 1 .e00," in output
+        assert "1 .e10, 1 more kind" in output
+
+
+def test_a_search_that_finds_no_photo_says_what_it_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "photo.dat", jpeg())
+    said = "1 file skipped, not named like photos: 1 JPEG image with the ending .dat"
+    assert main(["dedup", str(tmp_path), "--store", str(tmp_path / "store")]) == 1
+    assert said in capsys.readouterr().err
+    assert main(["embed", str(tmp_path), "--output", str(tmp_path / "vectors.npz")]) == 1
+    assert said in capsys.readouterr().out
+
+
+def test_the_hash_of_content_and_of_what_is_no_file(tmp_path: Path) -> None:
+    path, empty = write(tmp_path / "a.jpg", b"abc"), write(tmp_path / "empty.jpg", b"")
+    content = PhotoFile(path, 3, os.stat(path).st_mtime_ns)
+    assert hash_file(path) == (content, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad")
     os.mkfifo(tmp_path / "pipe.jpg")
     outcomes = [hash_file(str(path)) for path in (empty, tmp_path, tmp_path / "gone.jpg", tmp_path / "pipe.jpg")]
     codes = [outcome.code for outcome in outcomes if isinstance(outcome, FailedFile)]
@@ -213,8 +282,7 @@ def test_hash_of_what_is_no_file_is_a_failure(tmp_path: Path) -> None:
 def test_a_file_that_changes_while_it_is_read_is_a_failure(
     read: Callable[[str], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = write(tmp_path / "a.jpg", "abc")
-
+    path = write(tmp_path / "a.jpg")
     whole = os.fstat
 
     def stat_and_change(descriptor: int) -> os.stat_result:
@@ -238,5 +306,5 @@ def test_a_folder_holds_what_is_in_it_by_any_name(tmp_path: Path, monkeypatch: p
         directories = DirectorySet([folder])
         assert all(directories.contains(name) for name in names), folder
         assert not directories.contains(outside)
-    assert not DirectorySet([]).contains(inside)
-    assert not DirectorySet(["no such folder"]).contains(inside)
+    for nothing in ([], ["no such folder"]):
+        assert not DirectorySet(nothing).contains(inside)

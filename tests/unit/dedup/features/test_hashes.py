@@ -1,4 +1,4 @@
-"""Equal pixels are what moves a copy without a question, so only whole pictures have a hash of them."""
+"""The hash of what a picture looks like, and that of its pixels, which moves a copy without a question."""
 
 from __future__ import annotations
 
@@ -7,23 +7,92 @@ import io
 import struct
 from typing import TYPE_CHECKING, Any
 
+import imagehash
 import numpy as np
 import pillow_heif
 import pytest
-from PIL import ExifTags, Image
+from PIL import ExifTags, Image, ImageOps
 
 from clip_client.dedup import Store
 from clip_client.dedup.features.image_features import extract_features
+from clip_client.dedup.features.perceptual_hash import inner_hash, perceptual_hash
 from clip_client.dedup.features.pixel_hash import pixel_hash, pixel_hashes
 from tests.fixtures.albums import write
-from tests.fixtures.images import phone_files
+from tests.fixtures.images import phone_files, scenes
 from tests.fixtures.images.embedded_files import box
-from tests.fixtures.images.image_files import encoded, jpeg, picture, png, png_chunk
+from tests.fixtures.images.image_files import encoded, jpeg, picture, png, png_with_chunk
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+
+STRIPES = Image.fromarray(np.tile(np.array([0, 255], np.uint8), (64, 32)))
+PICTURES = {
+    "noise": Image.effect_noise((300, 200), 60),
+    "colour": Image.merge("RGB", [Image.effect_noise((90, 120), sigma) for sigma in (20, 60, 90)]),
+    "small": Image.effect_noise((9, 5), 60),
+    # Most coefficients of these are zero, and rounding must not decide which side of the median they are on.
+    "black": Image.new("RGB", (50, 50)),
+    "one colour": Image.new("RGB", (100, 80), (90, 9, 7)),
+    "linear gradient": Image.linear_gradient("L"),
+    "radial gradient": Image.radial_gradient("L"),
+    "stripes": STRIPES,
+}
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_the_hash_is_that_of_imagehash(name: str) -> None:
+    image = PICTURES[name]
+    assert perceptual_hash(image) == int(str(imagehash.phash(image)), 16)
+
+
+def test_random_pictures_have_the_hashes_of_imagehash() -> None:
+    randomness = np.random.default_rng(0)
+    for _ in range(100):
+        image = Image.fromarray(randomness.integers(0, 256, (32, 32), dtype=np.uint8))
+        assert perceptual_hash(image) == int(str(imagehash.phash(image)), 16)
+
+
+def bits_inside(picture: Image.Image) -> int:
+    """Return the bits by which the inner hash of a picture as a search sees it differs from the hash of the scene."""
+    whole = perceptual_hash(preview(scenes.scene(0)))
+    return (whole ^ inner_hash(preview(picture))).bit_count()
+
+
+def preview(picture: Image.Image) -> Image.Image:
+    seen = scenes.encoded(picture, "JPEG", quality=80)
+    seen.thumbnail((128, 128))
+    return seen
+
+
+@pytest.mark.parametrize(
+    "border",
+    [12, 24, 60, (0, 30), (50, 0), (20, 40, 60, 10)],
+    ids=["narrow", "a width of 6 %", "wide", "above and below", "left and right", "of four widths"],
+)
+@pytest.mark.parametrize("colour", ["black", "white", (90, 20, 20)])
+def test_a_border_leaves_the_hash_of_what_lies_within_it(
+    border: int | tuple[int, ...], colour: str | tuple[int, ...]
+) -> None:
+    assert bits_inside(ImageOps.expand(scenes.scene(0), border, colour)) <= 6
+
+
+@pytest.mark.parametrize(
+    "picture",
+    [
+        scenes.scene(0),
+        ImageOps.expand(scenes.scene(0), (0, 40, 0, 0), "white"),
+        ImageOps.expand(scenes.scene(0), 400, "white"),
+        Image.new("RGB", (100, 100), "white"),
+    ],
+    ids=["no border", "sky", "a spot on a ground", "nothing"],
+)
+def test_without_a_border_there_is_no_inner_hash(picture: Image.Image) -> None:
+    assert inner_hash(preview(picture)) == 0
+
+
 NOISE = Image.effect_noise((32, 24), 60)
+PNG = encoded(NOISE, "PNG")
 JPEG = jpeg(exif=phone_files.exif(6))
 
 
@@ -43,7 +112,7 @@ def test_pixels_are_the_same_in_any_lossless_form() -> None:
     assert pixel_hash(phone_files.jxl_of(JPEG)) == pixel_hash(JPEG) == pixel_hash(JPEG + b"\0") != ""
     lossless = phone_files.jxl(lossless=True)
     assert pixel_hash(lossless) == pixel_hash(phone_files.jxl(lossless=True, effort=1)) != ""
-    assert len({pixel_hash(data) for data in (encoded(NOISE, "PNG"), JPEG, lossless)}) == 3
+    assert len({pixel_hash(data) for data in (PNG, JPEG, lossless)}) == 3
 
 
 TWO: dict[str, Any] = {"save_all": True, "append_images": [NOISE.rotate(180)]}
@@ -73,11 +142,6 @@ def test_what_holds_more_than_its_pixels_show_has_no_hash(data: bytes) -> None:
     assert pixel_hash(data) == ""
 
 
-def with_chunk(name: bytes, data: bytes) -> bytes:
-    plain = encoded(NOISE, "PNG")
-    return plain[:33] + png_chunk(name, data) + plain[33:]
-
-
 def from_camera_set_to_adobe_rgb() -> bytes:
     exif = Image.Exif()
     exif[ExifTags.Base.Make] = "Camera"
@@ -94,17 +158,17 @@ def heic_in(primaries: int, transfer: int) -> bytes:
 
 SPACES = {
     "none": [
-        encoded(NOISE, "PNG"), encoded(NOISE, "TIFF"), with_chunk(b"gAMA", struct.pack(">I", 45455)),
-        with_chunk(b"cICP", bytes((1, 13, 0, 1))),
+        PNG, encoded(NOISE, "TIFF"), png_with_chunk(b"gAMA", struct.pack(">I", 45455), PNG),
+        png_with_chunk(b"cICP", bytes((1, 13, 0, 1)), PNG),
     ],
     "a wide profile": [encoded(NOISE, name, icc_profile=b"wide" * 50) for name in ("PNG", "TIFF")],
     "a narrow profile": [encoded(NOISE, "PNG", icc_profile=b"narrow" * 50)],
-    "linear": [with_chunk(b"gAMA", struct.pack(">I", 100_000))],
+    "linear": [png_with_chunk(b"gAMA", struct.pack(">I", 100_000), PNG)],
     "Adobe RGB": [from_camera_set_to_adobe_rgb()],
     "CMYK": [encoded(NOISE.convert("CMYK"), "TIFF")],
-    "sRGB with the transfer of films": [with_chunk(b"cICP", bytes((1, 1, 0, 1)))],
-    "P3 by its number": [with_chunk(b"cICP", bytes((12, 13, 0, 1)))],
-    "HDR by its number": [with_chunk(b"cICP", bytes((9, 16, 0, 1)))],
+    "sRGB with the transfer of films": [png_with_chunk(b"cICP", bytes((1, 1, 0, 1)), PNG)],
+    "P3 by its number": [png_with_chunk(b"cICP", bytes((12, 13, 0, 1)), PNG)],
+    "HDR by its number": [png_with_chunk(b"cICP", bytes((9, 16, 0, 1)), PNG)],
     "a HEIC without": [heic_in(1, 13), heic_in(2, 2)],
     "a HEIC in P3": [heic_in(12, 13)],
     "a HEIC in HDR": [heic_in(9, 16)],
@@ -121,11 +185,11 @@ def test_the_colour_space_is_part_of_the_pixels() -> None:
 
 
 def test_a_pixel_hash_belongs_to_the_content_that_was_compared(tmp_path: Path) -> None:
-    path, sha256 = write(tmp_path / "1.png", encoded(NOISE, "PNG")), hashlib.sha256(encoded(NOISE, "PNG")).hexdigest()
+    path, sha256 = write(tmp_path / "1.png", PNG), hashlib.sha256(PNG).hexdigest()
     with Store(tmp_path / "store") as store:
         path.write_bytes(encoded(picture(), "PNG"))  # another photo, saved over it while the search ran
         for at in (path, tmp_path / "gone.png"):
             assert pixel_hashes({sha256: str(at)}, store) == ({sha256: ""}, 1)
-        path.write_bytes(encoded(NOISE, "PNG"))
+        path.write_bytes(PNG)
         for decoded in (1, 0):
-            assert pixel_hashes({sha256: str(path)}, store) == ({sha256: pixel_hash(encoded(NOISE, "PNG"))}, decoded)
+            assert pixel_hashes({sha256: str(path)}, store) == ({sha256: pixel_hash(PNG)}, decoded)

@@ -1,9 +1,10 @@
-"""What a search sends of a decoded photo is what the client would send for its file, byte for byte."""
+"""What one decode of a photo gives: features, of a RAW file those of its preview, and what is sent to a model."""
 
 from __future__ import annotations
 
 import dataclasses
 import io
+import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +15,13 @@ from PIL import Image
 from clip_client import ClientConfig, ImageError
 from clip_client._encoding import IMAGE_ENCODINGS, EncodedImage
 from clip_client._pipeline.encoder import ImageEncoder
-from clip_client.dedup.features.image_features import ModelInput, extract_features
+from clip_client.dedup.features.image_features import BYTES_ONLY, ModelInput, extract_features
+from clip_client.dedup.features.preview import NEEDS_RAWPY, raw_preview, thumbnail
 from preprocess_ensemble.imaging import decode as decoding
 from preprocess_ensemble.imaging.transform import PreprocessConfig
+from tests.fixtures.albums import write
+from tests.fixtures.images.image_files import encoded, oriented
+from tests.fixtures.images.raw_files import dng
 from tests.fixtures.models.model_info import model_info
 
 if TYPE_CHECKING:
@@ -24,6 +29,52 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clip_client._model import ModelInfo
+
+
+@pytest.fixture(scope="module")
+def picture() -> Image.Image:
+    """Something with an upper and a lower half."""
+    levels = np.linspace(0, 255, 240, dtype=np.uint8)[:, None, None] * np.ones((1, 320, 3), np.uint8)
+    levels[:60, :80] = 255
+    return Image.fromarray(levels)
+
+
+@pytest.mark.parametrize(("orientation", "size"), [(1, (64, 48)), (3, (64, 48)), (6, (48, 64)), (8, (48, 64))])
+def test_features_are_those_of_the_oriented_preview(
+    picture: Image.Image, orientation: int, size: tuple[int, int], tmp_path: Path
+) -> None:
+    jpeg = encoded(picture, "JPEG", quality=90, exif=oriented(orientation))
+    data = dng(picture, orientation=orientation)
+    features = extract_features(data, is_raw=True)[0]
+    assert features.perceptual_hash == extract_features(jpeg)[0].perceptual_hash
+    assert (features.width, features.height) == size
+    assert features.capture_time.taken_ms == 1_588_748_889_000
+    assert features.capture_time.camera == "Maker Model"
+    small = thumbnail(str(write(tmp_path / "a.dng", data)), 64)
+    assert small is not None
+    with Image.open(io.BytesIO(small)) as seen:
+        assert (seen.width > seen.height) == (orientation in (1, 3))
+
+
+def test_a_preview_of_bare_pixels_is_an_image_file(picture: Image.Image) -> None:
+    preview = raw_preview(dng(picture, is_jpeg=False))
+    assert preview is not None
+    with Image.open(io.BytesIO(preview.data)) as seen:
+        assert (seen.format, seen.tobytes()) == ("PNG", picture.tobytes())
+
+
+@pytest.mark.parametrize("data", [dng(None), b"no RAW file at all", b""], ids=["no preview", "text", "empty"])
+def test_without_a_preview_only_bytes_count(data: bytes) -> None:
+    assert raw_preview(data) is None
+    features = extract_features(data, is_raw=True)[0]
+    assert (features.code, features.is_flat) == (BYTES_ONLY, True)
+
+
+def test_without_rawpy_only_bytes_count(picture: Image.Image, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "rawpy", None)  # as if it were not installed
+    features = extract_features(dng(picture), is_raw=True)[0]
+    assert (features.code, features.message) == (BYTES_ONLY, NEEDS_RAWPY)
+
 
 CONFIG = PreprocessConfig(size=(224, 224), resize_mode="shortest", mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
 
@@ -35,15 +86,7 @@ def model(transfer: Any = "thumbnail", **changes: Any) -> ModelInfo:
 
 def photo(width: int, height: int, image_format: str = "JPEG", **options: Any) -> bytes:
     grains = np.random.default_rng(0).integers(0, 256, (height // 16, width // 16, 3), dtype=np.uint8)
-    file = io.BytesIO()
-    Image.fromarray(grains).resize((width, height), Image.Resampling.BICUBIC).save(file, image_format, **options)
-    return file.getvalue()
-
-
-def upright_exif(orientation: int) -> bytes:
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    return exif.tobytes()
+    return encoded(Image.fromarray(grains).resize((width, height), Image.Resampling.BICUBIC), image_format, **options)
 
 
 def sent(file: bytes, described: ModelInfo) -> tuple[EncodedImage | None, int]:
@@ -69,12 +112,12 @@ def sent(file: bytes, described: ModelInfo) -> tuple[EncodedImage | None, int]:
     [
         pytest.param(partial(photo, 4800, 3840, quality=20), id="an eighth"),
         pytest.param(partial(photo, 4000, 3008, quality=20), id="12 megapixels"),
-        pytest.param(partial(photo, 1632, 1216, exif=upright_exif(6)), id="2 megapixels, turned"),
-        pytest.param(partial(photo, 3776, 5600, quality=40, exif=upright_exif(8)), id="just large enough, turned"),
+        pytest.param(partial(photo, 1632, 1216, exif=oriented(6)), id="2 megapixels, turned"),
+        pytest.param(partial(photo, 3776, 5600, quality=40, exif=oriented(8)), id="just large enough, turned"),
         pytest.param(partial(photo, 3760, 5600, quality=40), id="just too small"),
         pytest.param(partial(photo, 1024, 784), id="whole for the model"),
         pytest.param(partial(photo, 480, 496), id="whole for both"),
-        pytest.param(partial(photo, 1600, 1200, "PNG"), id="PNG"),
+        pytest.param(partial(photo, 640, 480, "PNG"), id="PNG"),
         pytest.param(partial(photo, 800, 608, progressive=True), id="progressive"),
         pytest.param(partial(photo, 64, 64), id="sent unchanged"),
     ],
@@ -93,18 +136,21 @@ def test_a_small_thumbnail_is_that_of_the_client_too() -> None:
     assert sent(file, described)[0] == ImageEncoder(ClientConfig(transfer="thumbnail-small")).encode(file, described)
 
 
-@pytest.mark.parametrize("size", [(64, 64), (112, 300), (336, 336), (600, 600)])
-def test_models_of_other_input_sizes_get_the_pixels_that_they_need(size: tuple[int, int]) -> None:
+def test_models_of_other_input_sizes_get_the_pixels_that_they_need() -> None:
     for file in (photo(4000, 3008, quality=40), photo(1024, 784, quality=10)):
-        described = model(size=size)
-        assert sent(file, described)[0] == ImageEncoder(ClientConfig()).encode(file, described)
+        for size in ((64, 64), (112, 300), (336, 336), (600, 600)):
+            described = model(size=size)
+            assert sent(file, described)[0] == ImageEncoder(ClientConfig()).encode(file, described), size
 
 
-def test_the_features_do_not_depend_on_the_model_input() -> None:
-    file = photo(1024, 784)
+def test_the_features_do_not_depend_on_the_model_input_and_the_whole_picture_is_kept() -> None:
+    seen: list[tuple[int, int]] = []
     model_input = ModelInput.of(model())
     assert model_input is not None
-    assert extract_features(file, model_input, is_raw=False)[0] == extract_features(file)[0]
+    file = photo(640, 480, "PNG")
+    found, _ = extract_features(file, model_input, lambda decoded: seen.append(decoded.picture.size), is_raw=False)
+    assert found == extract_features(file)[0]
+    assert seen == [(640, 480)]
 
 
 def test_nothing_is_made_where_the_client_has_to_read_the_file() -> None:
@@ -115,7 +161,7 @@ def test_nothing_is_made_where_the_client_has_to_read_the_file() -> None:
 
 
 def test_an_encoded_image_is_sent_as_it_is_unless_its_file_is_too_large(tmp_path: Path) -> None:
-    file = photo(1600, 1200, "PNG")
+    file = photo(320, 240, "PNG")
     (tmp_path / "a.png").write_bytes(file)
     image = EncodedImage.of(b"x" * 100_000, file)
     assert ImageEncoder(ClientConfig()).unchanged(image) is image
@@ -127,10 +173,3 @@ def test_an_encoded_image_is_sent_as_it_is_unless_its_file_is_too_large(tmp_path
             strict.encode(source, model())
         messages.append((refused.value.code, refused.value.message))
     assert messages[0] == messages[1]
-
-
-def test_what_is_kept_is_the_whole_picture_that_was_decoded() -> None:
-    seen: list[tuple[int, int]] = []
-    file = photo(1600, 1200, "PNG")
-    extract_features(file, None, lambda decoded: seen.append(decoded.picture.size), is_raw=False)
-    assert seen == [(1600, 1200)]
