@@ -42,7 +42,6 @@ def refusal(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, 
         (["dedup", ".", "--report", "x.pdf"], "ends in .html, not 'x.pdf'"),
         (["dedup", ".", "--threshold", "97"], "a cosine similarity between 0 and 1, got '97'"),
         (["dedup", ".", "--threshold", "nan"], "a cosine similarity between 0 and 1, got 'nan'"),
-        (["dedup", ".", "--threshold", "high"], "a cosine similarity between 0 and 1, got 'high'"),
         (["embed", "."], "required: --output"),
         ([*VECTORS[:3], "vectors.csv"], "must end in .parquet or .npz"),
         ([*VECTORS, "--transfer", "thumbnial"], "did you mean thumbnail?"),
@@ -157,6 +156,7 @@ def test_what_contradicts_ray_is_one_sentence(
         (["embed", ".", "--output", f"{'x' * 300}.npz"], "there is no photo to embed in the given paths"),
         (["similar", "a.jpg", "--in", "x" * 300], "there is no file or folder"),
         (["similar", ".", "--in", "."], ". is a folder; name the photo to find similar ones for"),
+        (["decide", "list", "--store", __file__], "is a file, and a folder is needed"),
     ],
 )
 def test_what_is_missing_is_one_sentence(
