@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from anyio.from_thread import start_blocking_portal
+from PIL import Image, UnidentifiedImageError
 
 from clip_client.cli.main import main
 from clip_client.testing import FakeTriton
 from tests.fixtures.images.image_files import encoded, picture
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -35,8 +35,6 @@ COLOURS = {"red": (255, 0, 0), "green": (0, 255, 0), "blue": (0, 0, 255)}
 
 def vector(data: bytes) -> NDArray[np.float32]:
     """Return the colour of a picture, or the one that a text names; a text that names none has a direction."""
-    from PIL import Image, UnidentifiedImageError
-
     try:
         colour = np.asarray(Image.open(io.BytesIO(data)).convert("RGB").resize((1, 1)), np.float32).ravel()
     except UnidentifiedImageError:
@@ -49,10 +47,8 @@ def vector(data: bytes) -> NDArray[np.float32]:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[FakeTriton]:
-    fake = FakeTriton(dimension=3, vector=vector, has_text=True)
-    with start_blocking_portal() as portal, portal.wrap_async_context_manager(fake) as running:
-        yield running
+def server(serve: Callable[[FakeTriton], FakeTriton]) -> FakeTriton:
+    return serve(FakeTriton(dimension=3, vector=vector, has_text=True))
 
 
 @pytest.fixture
@@ -61,8 +57,6 @@ def album(tmp_path: Path) -> Path:
     folder.mkdir()
     for name, colour in {**COLOURS, "yellow": (255, 255, 0), "pink": (255, 90, 90)}.items():
         tinted = np.asarray(picture(seed=len(name)).convert("L"))[..., None] / 255 * 0.2 + 0.8
-        from PIL import Image
-
         pixels = Image.fromarray((tinted * np.array(colour)).astype(np.uint8))
         (folder / f"{name}.png").write_bytes(encoded(pixels, "PNG"))
     shutil.copy(folder / "red.png", folder / "red again.png")
@@ -93,21 +87,6 @@ def test_a_folder_is_embedded_first_and_once(
     assert search("red") == 0  # all that the store knows
     assert names(capsys.readouterr().out)[0] == "red.png"
     assert len([one for one in server.requests if one.model == "clip_image"]) == before
-
-
-def test_photos_words_signs_and_weights_make_a_query(
-    search: Search, album: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert search(album / "yellow.png", "-", "2:green", album, "--top", "1") == 0
-    assert names(capsys.readouterr().out) == ["red.png"]
-
-
-def test_an_empty_folder_has_no_photo_that_fits(
-    search: Search, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "empty").mkdir()
-    assert search("red", tmp_path / "empty") == 1
-    assert "There is no photo that fits" in capsys.readouterr().err
 
 
 def test_files_that_are_no_photos_are_counted_by_kind(
@@ -162,8 +141,10 @@ def test_a_terminal_shows_a_table_and_small_pictures(server: FakeTriton, album: 
     assert "Traceback" not in text
 
 
-def test_null_ends_each_path(search: Search, album: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    assert search("red", album, "--null", "--top", "2") == 0
+def test_null_ends_each_path_of_a_query_of_photos_words_signs_and_weights(
+    search: Search, album: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    assert search(album / "yellow.png", "-", "2:green", album, "--null", "--top", "2") == 0
     paths = capfdbinary.readouterr().out.split(b"\0")
     assert paths == [os.fsencode(album / "red.png"), os.fsencode(album / "pink.png"), b""]
 
@@ -180,6 +161,8 @@ def test_vectors_that_embed_wrote_are_searched_by_path(
     capsys.readouterr()
     assert main(["search", "blue", "vectors.parquet", "--top", "1", "--url", server.url]) == 0
     assert names(capsys.readouterr().out) == ["blue.png"]
+    assert main(["similar", str(album / "red.png"), "--in", "vectors.parquet", "--top", "2", "--url", server.url]) == 0
+    assert names(capsys.readouterr().out) == ["red again.png", "pink.png"]
     assert main(["search", "blue", "vectors.parquet", "--camera", "x", "--url", server.url]) == 1
     assert "only in-folder can be asked of vectors alone" in capsys.readouterr().err
 
@@ -201,8 +184,12 @@ def test_a_collection_of_qdrant_is_filled_and_searched(
     assert main(["search", "red", "--in", address, "--strict", *options]) == 2
 
 
-def test_filters_that_leave_nothing_end_with_1(search: Search, album: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert search("red", album, "--since", "1999") == 1
+@pytest.mark.parametrize(("folder", "options"), [("album", ["--since", "1999"]), ("empty", [])])
+def test_no_photo_that_fits_ends_with_1(
+    folder: str, options: list[str], search: Search, album: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (album.parent / "empty").mkdir()
+    assert search("red", album.parent / folder, *options) == 1
     assert "There is no photo that fits" in capsys.readouterr().err
 
 
@@ -230,22 +217,21 @@ def test_what_cannot_be_searched_is_one_sentence(
     assert error.count("\n") == 1
 
 
-def test_a_damaged_photo_is_named_before_anything_is_embedded(
-    search: Search, album: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("words", ["search red --url {without_text}", "search {damaged}", "similar {damaged}"])
+def test_what_cannot_be_embedded_is_said_before_new_photos_are(
+    words: str,
+    server: FakeTriton,
+    serve: Callable[[FakeTriton], FakeTriton],
+    album: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    (tmp_path / "empty.jpg").touch()
-    assert search(tmp_path / "empty.jpg", album) == 1
-    assert "empty.jpg cannot be searched for: " in capsys.readouterr().err
-    assert not (tmp_path / "store" / "vectors").exists()
-
-
-def test_a_model_without_a_text_tower_says_so_before_anything_is_embedded(
-    album: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with start_blocking_portal() as portal, portal.wrap_async_context_manager(FakeTriton()) as server:
-        command = ["search", "red", str(album), "--url", server.url, "--store", str(tmp_path / "store")]
-        assert main(command) == 1
-    assert "--towers image,text" in capsys.readouterr().err
+    (damaged := tmp_path / "empty.jpg").touch()
+    command = words.format(without_text=serve(FakeTriton()).url, damaged=damaged).split()
+    url = [] if "--url" in command else ["--url", server.url]
+    assert main([*command, "--in", str(album), *url, "--store", str(tmp_path / "store")]) == 1
+    said = "--towers image,text" if "--url" in words else "empty.jpg cannot be searched for: "
+    assert said in capsys.readouterr().err
     assert not (tmp_path / "store" / "vectors").exists()
 
 

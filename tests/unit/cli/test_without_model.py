@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
+import pty
+import re
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from clip_client.cli.main import main
@@ -19,8 +26,6 @@ from tests.fixtures.images.scenes import scene
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
-
-    import pytest
 
 
 def test_copies_are_found_and_moved_and_the_output_names_no_model(
@@ -74,3 +79,45 @@ def test_what_cannot_be_decoded_is_never_sent(tmp_path: Path) -> None:
     clip: Any = OneVector()
     report = asyncio.run(find_duplicates(clip, [tmp_path]))
     assert (clip.sent, len(report.failed)) == (1, 5)
+
+
+@pytest.fixture
+def search(tmp_path: Path) -> list[str]:
+    """A search that finds two files of the same bytes."""
+    for name in ("1.dng", "2.dng"):
+        write(tmp_path / "photos" / name, b"a RAW file")
+    return ["dedup", str(tmp_path / "photos"), "--without-model", "--store", str(tmp_path / "store")]
+
+
+@pytest.mark.parametrize(("option", "first", "rows"), [("--json", "{", None), ("--csv", "group,kept,tier,path,", 3)])
+def test_what_standard_output_is_named_for_is_alone_there(
+    search: list[str], option: str, first: str, rows: int | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*search, option, "-", "--quiet"]) == 0
+    printed = capsys.readouterr()
+    assert (printed.out.startswith(first), printed.err) == (True, "")
+    assert len(json.loads(printed.out)["groups"]) == 1 if rows is None else printed.out.count("\n") == rows
+
+
+def test_a_terminal_shows_the_groups_in_plain_words(search: list[str]) -> None:
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "COLUMNS": "200", "TERM": "dumb"}
+    command = [sys.executable, "-m", "clip_client", *search]
+    with subprocess.Popen(command, stdout=theirs, stderr=subprocess.DEVNULL, env=environment):
+        os.close(theirs)
+        said = b""
+        with contextlib.suppress(OSError):  # Linux raises when the other side is closed
+            while part := os.read(ours, 65536):
+                said += part
+        os.close(ours)
+    lines = said.decode().splitlines()
+    assert re.fullmatch(r"1\. .* in 1 copy: identical, byte for byte; kept: .*", lines[0])
+    assert [line.split()[0] for line in lines[1:3]] == ["keep", "copy"]
+    assert "--apply would move 1 photo" in lines[-1]
+
+
+def test_a_search_of_no_picture_fails_and_lists_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = write(tmp_path / "text.jpg", b"This is no image.")
+    assert main(["dedup", str(text), "--without-model", "--store", str(tmp_path / "store")]) == 1
+    output = capsys.readouterr()
+    assert (output.out, "NOT_AN_IMAGE" in output.err, "no photo to compare" in output.err) == ("", True, True)
