@@ -12,10 +12,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from clip_client.cli.errors import CommandFailed, CommandMisused
+from clip_client.cli.options.connection import read_engine_options
 from clip_client.cli.options.dedup import add_dedup_options, check_action_tiers, read_action_options, read_outputs
-from clip_client.cli.options.engine import read_engine_options
+from clip_client.cli.options.paths import opened_store
 from clip_client.cli.options.search import NO_PHOTO, read_search_options
-from clip_client.cli.options.store import opened_store
 from clip_client.cli.output.output_file import STDOUT, locked, output
 from clip_client.cli.output.progress import ProgressBars, progress_bars
 from clip_client.dedup.features.preview import can_read_raw, thumbnail
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from clip_client.cli.options.connection import EngineOptions
     from clip_client.cli.options.dedup import ActionOptions
-    from clip_client.cli.options.engine import EngineOptions
     from clip_client.cli.options.search import SearchOptions
     from clip_client.dedup import DuplicateReport, Scan, Store
     from clip_client.dedup.search import GroupContents

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from clip_client.cli.commands.undo import print_failures
+from clip_client.cli.commands.quarantine import print_failures
 from clip_client.cli.output.progress import progress_bars
 from clip_client.dedup.actions.apple_photos_album import ALBUM, fill_album
 from clip_client.dedup.actions.apply import apply

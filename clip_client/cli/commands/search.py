@@ -1,4 +1,4 @@
-"""``clip-client search``: find photos by words, by another photo, or by both."""
+"""``clip-client search``: find photos by words, by another photo, or by both; ``similar`` is a search for a photo."""
 
 from __future__ import annotations
 
@@ -84,11 +84,23 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("parts", nargs="+", metavar="WORD|PATH", help="what to search for, and where: see below")
-    add_search_options(parser)
+    _add_search_options(parser)
 
 
-def add_search_options(parser: argparse.ArgumentParser) -> None:
-    """Add where to search, which photos count, and what is written."""
+def add_similar_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command's options."""
+    parser = commands.add_parser(
+        "similar",
+        usage="%(prog)s [options] PHOTO",
+        help="find the photos most similar to a photo",
+        description="Find the photos most similar to PHOTO, which is not listed itself: a `clip-client search` for "
+        "nothing else.",
+    )
+    parser.add_argument("parts", nargs=1, metavar="PHOTO", help="the photo to find similar ones for")
+    _add_search_options(parser)
+
+
+def _add_search_options(parser: argparse.ArgumentParser) -> None:
     add_place_options(parser)
     parser.add_argument("--top", type=count, default=TOP, metavar="N", help=f"list N pictures (default: {TOP})")
     parser.add_argument(
@@ -109,10 +121,21 @@ def add_search_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read the words, and search."""
-    return search_and_print(arguments, *_read_words(arguments))
+    return _search_and_print(arguments, *_read_words(arguments))
 
 
-def search_and_print(
+def run_similar(arguments: argparse.Namespace) -> int:
+    """Search, and print the most similar photos."""
+    from clip_client.search.query import Term
+
+    (photo,) = map(os.path.expanduser, arguments.parts)
+    if os.path.isdir(photo):
+        raise CommandFailed(f"{photo} is a folder; name the photo to find similar ones for")
+    places = Where.of(arguments.places, arguments.store)
+    return _search_and_print(arguments, [Term(photo=photo)], places, without=[photo])
+
+
+def _search_and_print(
     arguments: argparse.Namespace, terms: list[Term], places: Where, *, without: Sequence[str] = ()
 ) -> int:
     """Search, and print what was found, except the files ``without``; the exit code is 1 if that is nothing."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from clip_client.cli.errors import CommandFailed
 from clip_client.cli.options.connection import add_model_options, connected, read_config
-from clip_client.cli.options.store import add_store_option, opened_store
+from clip_client.cli.options.paths import add_store_option, opened_store
 from clip_client.dedup import thresholds_for
 from clip_client.dedup.compare.thresholds import (
     LEAST_DIFFERENT,

@@ -1,1 +1,1 @@
-"""``clip-client doctor`` and its checks of this machine and of a server."""
+"""The checks of this machine and of a server, for ``clip-client doctor``."""

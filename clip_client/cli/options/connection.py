@@ -1,15 +1,16 @@
-"""Which server a command talks to, or which model of this machine, and how the two authenticate each other."""
+"""Which server a command talks to and how the two authenticate each other, or which model or cluster it works with."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import math
 import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +18,7 @@ from clip_client import ClientConfig, ClipClient, ClipError, ModelNotReady
 from clip_client._client import URL_VARIABLE, make_config
 from clip_client._encoding import IMAGE_ENCODINGS, TransferName
 from clip_client._endpoint import EndpointKind
-from clip_client.cli.errors import CommandFailed, CommandMisused
+from clip_client.cli.errors import CommandFailed, CommandMisused, need
 from clip_client.cli.parser import number_type, user_path
 from preprocess_ensemble.contract import DEFAULT_NAME
 from preprocess_ensemble.model_repository.location import (
@@ -225,3 +226,64 @@ def export_default_model() -> bool:
     repository.mkdir(parents=True, exist_ok=True)
     # A process of its own returns its memory.
     return subprocess.run([*_EXPORT, "--repository", str(repository)], check=False).returncode == 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineOptions:
+    """How to use Ray."""
+
+    address: str | None
+    workers: int | None
+
+    def servers(self, config: ClientConfig, *, quiet: bool) -> ClientConfig:
+        """Return the settings for the workers' clients: what ``auto:`` finds here need not be what a worker finds.
+
+        Raises CommandMisused if the workers may run on other machines and no server was named.
+        """
+        if config.endpoints[0].kind is not EndpointKind.AUTO:
+            return config
+        if self.address is not None:
+            raise CommandMisused("name the servers with --url: every machine of the cluster must reach them")
+        return replace(config, urls=(asyncio.run(_found(config, quiet=quiet)),))
+
+
+async def _found(config: ClientConfig, *, quiet: bool) -> str:
+    async with connected(config, quiet=quiet) as clip:
+        first = config.endpoints[0]
+        return f"local:{first.repository or ''}" if clip.is_local else first.address
+
+
+def add_engine_options(parser: argparse.ArgumentParser) -> None:
+    """Add ``--engine``, ``--address`` and ``--workers``."""
+    group = parser.add_argument_group("more than one machine")
+    group.add_argument(
+        "--engine",
+        choices=("local", "ray"),
+        default="local",
+        help="work in this process, or on a Ray cluster whose machines all see the photos (default: local)",
+    )
+    group.add_argument(
+        "--address",
+        metavar="A",
+        help="with --engine ray: the cluster, host:port, or auto for the one that this machine belongs to (default: "
+        "Ray on this machine only)",
+    )
+    group.add_argument(
+        "--workers",
+        type=number_type(int, lambda count: count >= 1, expected="a whole number of 1 or more"),
+        metavar="N",
+        help="with --engine ray: the most worker processes (default: one for every four CPUs of each machine)",
+    )
+
+
+def read_engine_options(arguments: argparse.Namespace) -> EngineOptions | None:
+    """Read what :func:`add_engine_options` added; None for the local engine.
+
+    Raises CommandMisused for options of the other engine, and CommandFailed if Ray is missing.
+    """
+    if arguments.engine == "local":
+        if arguments.address is not None or arguments.workers is not None:
+            raise CommandMisused("--address and --workers need --engine ray")
+        return None
+    need("ray.data", extras="ray")
+    return EngineOptions(address=arguments.address, workers=arguments.workers)

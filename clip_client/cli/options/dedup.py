@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from clip_client.cli.errors import CommandMisused, need
-from clip_client.cli.options.connection import add_model_options
-from clip_client.cli.options.engine import add_engine_options
+from clip_client.cli.options.connection import add_engine_options, add_model_options
+from clip_client.cli.options.paths import add_store_option
 from clip_client.cli.options.search import add_search_options
-from clip_client.cli.options.store import add_store_option
 from clip_client.cli.output.output_file import STDOUT, check_place
 from clip_client.cli.parser import user_path
 from clip_client.dedup.actions.verdicts import MoveOptions, check_tiers

@@ -1,4 +1,4 @@
-"""The photos that a command takes; the same options for every command that takes photos."""
+"""The files of a command: the photos that it takes, and the store with caches, decisions and the journal of moves."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ import glob
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
-from clip_client.cli.errors import CommandFailed, CommandMisused
+from clip_client.cli.errors import CommandFailed, CommandMisused, need
 from clip_client.cli.parser import user_path
-from clip_client.dedup import Scan, scan
+from clip_client.dedup import Scan, Store, scan
+from clip_client.dedup.store.store import default_directory
 from clip_client.dedup.text import printable
 
 _URL: Final = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
@@ -120,3 +123,34 @@ def _listed(source: str, *, null: bool) -> list[str]:
     # Not splitlines: a name may contain a carriage return; only at the end of a line it belongs to the line break.
     lines = data.split(b"\0") if null else [line.removesuffix(b"\r") for line in data.split(b"\n")]
     return [os.fsdecode(line) for line in lines if line]
+
+
+def add_store_option(parser: argparse.ArgumentParser) -> None:
+    """Add ``--store``."""
+    parser.add_argument(
+        "--store",
+        type=user_path,
+        metavar="DIR",
+        help="folder for cached vectors, decisions and the journal of moves (default: the environment variable "
+        "CLIP_STORE, else clip-client in your user data folder)",
+    )
+
+
+@contextmanager
+def opened_store(directory: Path | None) -> Iterator[Store]:
+    """Open the store in ``directory``, or the default one.
+
+    Raises StoreError, and CommandFailed if a database cannot be read inside the block.
+    """
+    need("rich", "pyarrow", extras="cli,dedup")
+    import sqlite3
+
+    folder = directory or default_directory()
+    try:
+        with Store(folder) as store:
+            yield store
+    except sqlite3.Error as error:  # while reading; errors of opening and writing are StoreErrors
+        raise CommandFailed(
+            f"a database of the store {folder} cannot be read ({error}); files.sqlite is a cache that you can move "
+            "away, restore the others from a backup"
+        ) from error

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
 from clip_client.cli.options.connection import connected, read_config
-from clip_client.cli.options.paths import WalkOptions, add_walk_options, read_walk_options
-from clip_client.cli.options.store import opened_store
+from clip_client.cli.options.paths import WalkOptions, add_walk_options, opened_store, read_walk_options
 from clip_client.cli.parser import number_type
 from clip_client.dedup import DuplicateReport, Scan, Store, find_duplicates
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, KeepRules
