@@ -62,14 +62,6 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert printed(["--version"], capsys).startswith("clip-client ")
 
 
-@pytest.mark.parametrize("shell", ["zsh", "fish", "tcsh"])
-def test_each_other_shell_gets_a_script(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("shtab")
-    script = printed(["--completion", shell], capsys)
-    assert "dedup" in script
-    assert "similar" in script
-
-
 @pytest.mark.parametrize(
     ("words", "expected"),
     [("ded", "dedup"), ("dedup --thr", "--threshold"), ("dedup pho", "photos"), ("embed --o", "--output")],
