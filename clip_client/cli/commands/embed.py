@@ -9,7 +9,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing, nullcontext, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +22,8 @@ from clip_client.cli.options.connection import (
     add_engine_options,
     add_model_options,
     add_timeout_option,
+    client_config,
     connected,
-    read_config,
     read_engine_options,
 )
 from clip_client.cli.options.paths import add_walk_options, read_walk_options
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from clip_client import ClipClient
     from clip_client.cli.options.connection import EngineOptions
     from clip_client.distributed import Partition
-
-    _Write = Callable[[Scan, argparse.Namespace, "_Counts", ClipClient], Awaitable[None]]
 
 _OUTAGE_S: Final = 300.0
 """A server that restarts, with a model that takes minutes to build, must not end a run of hours."""
@@ -137,7 +135,7 @@ def _run_here(arguments: argparse.Namespace) -> int:
         show("looking for photos", len(found.photos), len(found.photos))
         if found.photos:
             try:
-                asyncio.run(_embed_found(found, arguments, counts, _write_file if into_file else _add_to_folder))
+                asyncio.run(_embed_found(found, arguments, counts, into_file=into_file))
             except BaseException:
                 if counts.partial is not None:
                     missing = counted(len(found.photos) - counts.seen, "photo")
@@ -147,7 +145,7 @@ def _run_here(arguments: argparse.Namespace) -> int:
                 raise
         else:
             for failure in found.failed:
-                counts.add_failure(failure)
+                counts.add(failure)
     if found.skipped and not arguments.quiet:
         print(skipped_files(found.skipped), file=sys.stderr if arguments.json else sys.stdout)
     if counts.written == 0 and counts.there_before == 0:
@@ -160,9 +158,9 @@ def _run_here(arguments: argparse.Namespace) -> int:
     return 0
 
 
-async def _embed_found(found: Scan, arguments: argparse.Namespace, counts: _Counts, write: _Write) -> None:
-    async with connected(read_config(arguments, timeout_s=arguments.timeout_s), quiet=arguments.quiet) as clip:
-        await write(found, arguments, counts, clip)
+async def _embed_found(found: Scan, arguments: argparse.Namespace, counts: _Counts, *, into_file: bool) -> None:
+    async with connected(client_config(arguments, timeout_s=arguments.timeout_s), quiet=arguments.quiet) as clip:
+        await (_write_file if into_file else _add_to_folder)(found, arguments, counts, clip)
 
 
 async def _write_file(found: Scan, arguments: argparse.Namespace, counts: _Counts, clip: ClipClient) -> None:
@@ -256,10 +254,7 @@ class _Counts:
     def add(self, failure: FailedFile | None) -> None:
         if failure is None:
             self.written += 1
-        else:
-            self.add_failure(failure)
-
-    def add_failure(self, failure: FailedFile) -> None:
+            return
         self.failed += 1
         self.show.say(f"{failure.code} {printable(failure.path)}: {failure.message}")
 
@@ -284,7 +279,7 @@ def _run_on_ray(arguments: argparse.Namespace, engine: EngineOptions) -> int:
         raise CommandMisused(f"--engine ray writes into a folder, and {output} is the name of a file")
     if arguments.retry_failed or arguments.shard_rows is not None:
         raise CommandMisused("--retry-failed and --shard-rows need --engine local, which can continue the same folder")
-    config = engine.servers(read_config(arguments, timeout_s=arguments.timeout_s), quiet=arguments.quiet)
+    config = engine.servers(client_config(arguments, timeout_s=arguments.timeout_s), quiet=arguments.quiet)
     started = time.monotonic()
     # A thread of Ray prints what its daemons say, such as that a worker has died; standard output is for the counts.
     with redirect_stdout(io.StringIO()), progress_bars(quiet=arguments.quiet) as show:

@@ -16,7 +16,7 @@ from clip_client._client import URL_VARIABLE
 from clip_client.cli.doctor.check import Check, Level, table_lines
 from clip_client.cli.doctor.server_checks import check_server
 from clip_client.cli.errors import CommandFailed
-from clip_client.cli.options.connection import OTHERWISE, add_server_options, add_timeout_option, client_config
+from clip_client.cli.options.connection import add_server_options, add_timeout_option, client_config
 
 _TIMEOUT_S: Final = 10.0
 """A probe needs a quick answer; a healthy server responds in a fraction of a second."""
@@ -77,7 +77,7 @@ def add_doctor_to(commands: argparse._SubParsersAction[argparse.ArgumentParser])
         "what is missing and how to fix it. If you name no server and none responds, the model on this machine is "
         "checked, which the commands that embed use then. The exit code is 1 if photos cannot be embedded.",
     )
-    add_server_options(parser, otherwise=OTHERWISE)
+    add_server_options(parser, may_be_local=True)
     add_timeout_option(parser, default_s=10.0, meaning="time limit for each request to the server")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
@@ -100,7 +100,7 @@ def run_doctor(arguments: argparse.Namespace) -> int:
 async def _check_all(arguments: argparse.Namespace) -> list[Check]:
     from clip_client.cli.doctor.machine_checks import check_machine  # it loads importlib.metadata
 
-    config = client_config(arguments, otherwise="auto:")
+    config = client_config(arguments)
     origin = "--url" if arguments.url else URL_VARIABLE if os.environ.get(URL_VARIABLE) else "the default"
     checks, answers = await check_server(config, origin=origin, timeout_s=arguments.timeout_s)
     return [*checks, *check_machine(server_answers=answers)]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from anyio import to_thread
 
 from clip_client.cli.errors import CommandMisused, need
-from clip_client.cli.options.connection import add_model_options, connected, read_config
+from clip_client.cli.options.connection import add_model_options, client_config, connected
 from clip_client.cli.options.place import Where, add_place_options
 from clip_client.cli.output.progress import ProgressBars, progress_bars
 from clip_client.dedup.text import counted
@@ -62,6 +62,6 @@ def run(arguments: argparse.Namespace) -> int:
 async def _fill(
     arguments: argparse.Namespace, collection: QdrantCollection, places: Where, store: Store | None, show: ProgressBars
 ) -> int:
-    async with connected(read_config(arguments)) as clip:
+    async with connected(client_config(arguments)) as clip:
         place = await places.opened(clip, store, show)
     return await to_thread.run_sync(collection.fill, place, show)

@@ -19,7 +19,7 @@ from anyio import to_thread
 
 from clip_client._vectors.files import VECTOR_SUFFIXES
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
-from clip_client.cli.options.connection import add_model_options, connected, read_config
+from clip_client.cli.options.connection import add_model_options, client_config, connected
 from clip_client.cli.options.place import QDRANT, Where, add_place_options
 from clip_client.cli.output.output_file import check_place, output
 from clip_client.cli.output.progress import ProgressBars, progress_bars
@@ -208,7 +208,7 @@ async def _search(
     from clip_client.search.scores import NeutralTexts
 
     place, is_unclear = None, False
-    async with connected(read_config(arguments)) as clip:
+    async with connected(client_config(arguments)) as clip:
         query = await query_vector(clip, terms)  # first: new photos may take hours
         model = await clip.model()
         vector_id = model.vector_id

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from clip_client.cli.errors import CommandFailed
-from clip_client.cli.options.connection import add_model_options, connected, read_config
+from clip_client.cli.options.connection import add_model_options, client_config, connected
 from clip_client.cli.options.paths import add_store_option, opened_store
 from clip_client.dedup import thresholds_for
 from clip_client.dedup.compare.thresholds import (
@@ -45,7 +45,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def run(arguments: argparse.Namespace) -> int:
     """Tune, store and print."""
-    config = read_config(arguments)
+    config = client_config(arguments)
     with opened_store(arguments.store) as store:
         model = asyncio.run(_model(config, quiet=arguments.json))
         if model.is_random:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
-from clip_client.cli.options.connection import connected, read_config
+from clip_client.cli.options.connection import client_config, connected
 from clip_client.cli.options.paths import WalkOptions, add_walk_options, opened_store, read_walk_options
 from clip_client.cli.parser import number_type
 from clip_client.dedup import DuplicateReport, Scan, Store, find_duplicates
@@ -81,7 +81,7 @@ def read_search_options(arguments: argparse.Namespace) -> SearchOptions:
     need("rich", "defusedxml", extras="cli,dedup")
     options = SearchOptions(
         walk=read_walk_options(arguments),
-        config=read_config(arguments),
+        config=client_config(arguments),
         references=tuple(map(os.path.expanduser, arguments.reference)),
         compare_by={"keep": _keep_rules(arguments), **{name: getattr(arguments, name) for name in _COMPARE_BY}},
         without_model=arguments.without_model,

@@ -26,8 +26,8 @@ PEM = b"-----BEGIN CERTIFICATE-----\n"
 
 def config_of(*options: str) -> ClientConfig:
     parser = argparse.ArgumentParser()
-    add_server_options(parser)
-    return client_config(parser.parse_args(options), otherwise="auto:")
+    add_server_options(parser, may_be_local=True)
+    return client_config(parser.parse_args(options))
 
 
 def read(*words: str) -> WalkOptions:
