@@ -158,7 +158,7 @@ def _search_and_print(
         _print(arguments, found.pictures, place, about)
         if arguments.report is not None:
             from clip_client.dedup.features.preview import thumbnail
-            from clip_client.search.page import write_page
+            from clip_client.search.pictures import write_page
 
             with output(arguments.report) as file:
                 write_page(about, found.pictures, file, thumbnail=thumbnail)
