@@ -18,7 +18,7 @@ from starlette.routing import Route
 from clip_client.gateway.dialect import Refusal
 from clip_client.gateway.fetch import Address, Fetcher, is_public
 from clip_client.testing import PNG_1X1, FakeTriton, fake_vector
-from tests.fixtures.gateways import client_of, data_uri, gateway, served
+from tests.fixtures.gateways import data_uri, gateway, served
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -95,7 +95,7 @@ async def fetch(fetcher: Fetcher, url: str) -> bytes:
 
 async def test_an_image_of_a_public_host(triton: FakeTriton) -> None:
     site = Site()
-    async with fetching(site) as (fetcher, port), gateway(triton.url, fetcher=fetcher) as url, client_of(url) as http:
+    async with fetching(site) as (fetcher, port), gateway(triton.url, fetcher=fetcher) as http:
         body = {"input": [{"image_url": {"url": f"http://photos.example:{port}/hops/2"}}]}
         answer = await http.post("/v1/embeddings", json=body)
         assert answer.status_code == 200, answer.text
@@ -144,18 +144,17 @@ async def test_the_connection_goes_to_the_address_that_was_checked() -> None:
 async def test_what_is_fetched_counts_as_part_of_its_request(
     triton: FakeTriton, limits: dict[str, Any], status: int
 ) -> None:
-    async with fetching(Site()) as (fetcher, port), gateway(triton.url, fetcher=fetcher, **limits) as url:
-        async with client_of(url) as http:
-            images = [{"image_url": f"http://photos.example:{port}{path}"} for path in ("/photo.png", "/large")]
-            assert (await http.post("/v1/embeddings", json={"input": images})).status_code == status
-            # It is no longer held.
-            assert (await http.post("/v1/embeddings", json={"input": "a cat"})).status_code == 200
+    async with fetching(Site()) as (fetcher, port), gateway(triton.url, fetcher=fetcher, **limits) as http:
+        images = [{"image_url": f"http://photos.example:{port}{path}"} for path in ("/photo.png", "/large")]
+        assert (await http.post("/v1/embeddings", json={"input": images})).status_code == status
+        # It is no longer held.
+        assert (await http.post("/v1/embeddings", json={"input": "a cat"})).status_code == 200
 
 
 async def test_vectors_of_another_model_are_no_answer(triton: FakeTriton) -> None:
     """The model changes while an image is fetched."""
     site = Site()
-    async with fetching(site) as (fetcher, port), gateway(triton.url, fetcher=fetcher) as url, client_of(url) as http:
+    async with fetching(site) as (fetcher, port), gateway(triton.url, fetcher=fetcher) as http:
         body = {"input": {"image_url": f"http://photos.example:{port}/held"}, "model": "fake/random:0"}
         waiting = asyncio.create_task(http.post("/v1/embeddings", json=body))
         await site.asked.wait()
@@ -168,11 +167,10 @@ async def test_vectors_of_another_model_are_no_answer(triton: FakeTriton) -> Non
 
 
 async def test_many_slow_images_do_not_hold_a_request_for_long(triton: FakeTriton) -> None:
-    async with fetching(Site()) as (fetcher, port), gateway(triton.url, fetcher=fetcher, timeout_s=0.5) as url:
-        async with client_of(url) as http:
-            body = {"input": [{"image_url": f"http://photos.example:{port}/held"}] * 2000}
-            answer = await http.post("/v1/embeddings", json=body)
-            assert (answer.status_code, answer.json()["error"]["code"]) == (503, "DeadlineExceeded")
+    async with fetching(Site()) as (fetcher, port), gateway(triton.url, fetcher=fetcher, timeout_s=0.5) as http:
+        body = {"input": [{"image_url": f"http://photos.example:{port}/held"}] * 2000}
+        answer = await http.post("/v1/embeddings", json=body)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "DeadlineExceeded")
 
 
 async def test_the_certificate_must_be_that_of_the_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from clip_client.testing import PNG_1X1, FakeTriton
-from tests.fixtures.gateways import client_of, data_uri, gateway
+from tests.fixtures.gateways import data_uri, gateway
 
 if TYPE_CHECKING:
     import httpx
@@ -80,7 +80,7 @@ class Malformed(random.Random):
 
 @pytest.mark.timeout(120 + BODIES // 20)
 async def test_malformed_bodies_get_an_answer_of_their_dialect() -> None:
-    async with FakeTriton() as triton, gateway(triton.url, max_items=1000) as url, client_of(url) as http:
+    async with FakeTriton() as triton, gateway(triton.url, max_items=1000) as http:
         numbers = iter(range(BODIES))
 
         async def send() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from clip_client.gateway.body import Body
 from clip_client.testing import PNG_1X1, FakeTriton, Reply
-from tests.fixtures.gateways import client_of, data_uri, gateway, prediction
+from tests.fixtures.gateways import data_uri, gateway, prediction
 from tests.fixtures.waiting import until
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ async def test_an_unknown_address_answers_in_the_dialect(http: httpx.AsyncClient
 
 
 async def test_a_model_without_a_text_tower_says_how_to_export_one() -> None:
-    async with FakeTriton() as triton, gateway(triton.url) as url, client_of(url) as http:
+    async with FakeTriton() as triton, gateway(triton.url) as http:
         answer = await http.post("/v1/embeddings", json={"input": [URI, "a cat"]})
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, "no_text_tower")
         assert "--towers image,text" in answer.json()["error"]["message"]
@@ -110,7 +110,7 @@ async def test_a_model_without_a_text_tower_says_how_to_export_one() -> None:
 
 
 async def test_the_token_guards_all_but_the_probes(triton: FakeTriton) -> None:
-    async with gateway(triton.url, token="secret") as url, client_of(url) as http:
+    async with gateway(triton.url, token="secret") as http:
         for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Basic secret"}):
             answer = await http.post("/v1/embeddings", json=BODY, headers=headers)
             assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
@@ -122,7 +122,7 @@ async def test_the_token_guards_all_but_the_probes(triton: FakeTriton) -> None:
 
 
 async def test_too_many_items(triton: FakeTriton) -> None:
-    async with gateway(triton.url, max_items=2) as url, client_of(url) as http:
+    async with gateway(triton.url, max_items=2) as http:
         for count, status in ((2, 200), (3, 422)):
             assert (await http.post("/embed", files=[("images", ("a", b"a"))] * count)).status_code == status
             assert (await http.post("/embeddings", json={"input": [URI] * count})).status_code == status
@@ -133,11 +133,11 @@ async def test_a_body_that_is_too_large_is_refused_before_it_is_read(triton: Fak
         for _ in range(3):
             yield b"x" * 500
 
-    async with gateway(triton.url, max_body_bytes=1000) as url, client_of(url) as http:
+    async with gateway(triton.url, max_body_bytes=1000) as http:
         for content in (b"x" * 1001, chunks()):
             answer = await http.post("/v1/embeddings", content=content)
             assert (answer.status_code, answer.json()["error"]["code"]) == (413, "body_too_large")
-        assert (await answer_to(url, 1001)).startswith(b"HTTP/1.1 413 ")
+        assert (await answer_to(http, 1001)).startswith(b"HTTP/1.1 413 ")
         # An answer may be larger.
         answer = await http.post("/v1/embeddings", json={"input": ["a"] * 50})
         assert (answer.status_code, len(answer.content) > 1000) == (200, True)
@@ -166,7 +166,7 @@ async def test_json_of_many_tiny_values_is_refused_before_it_is_parsed(http: htt
 async def test_requests_over_the_memory_of_the_process_are_shed(triton: FakeTriton) -> None:
     triton.script(Reply(delay_s=float("inf")))
     body = {**BODY, "user": "x" * 1000}
-    async with gateway(triton.url, max_held_bytes=2000) as url, client_of(url) as http:
+    async with gateway(triton.url, max_held_bytes=2000) as http:
         held = asyncio.create_task(http.post("/v1/embeddings", json=body))
         await until(lambda: triton.in_flight)
         shed = await http.post("/v1/embeddings", json=body)
@@ -178,17 +178,17 @@ async def test_requests_over_the_memory_of_the_process_are_shed(triton: FakeTrit
         assert (await http.post("/v1/embeddings", json={"input": ["a"] * 30})).status_code == 503
 
 
-async def answer_to(url: str, announced: int) -> bytes:
+async def answer_to(http: httpx.AsyncClient, announced: int) -> bytes:
     """Return the answer to a body of which only the beginning arrives."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+    reader, writer = await asyncio.open_connection("127.0.0.1", http.base_url.port)
     writer.write(b'POST /v1/embeddings HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n{"input":' % announced)
     answer = await reader.readuntil(b'"}}')
     writer.close()
     return answer
 
 
-async def test_a_body_that_does_not_arrive_is_a_408(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_body_that_does_not_arrive_is_a_408(http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Body, "limit_s", 0.2)
-    answer = await answer_to(url, 100)
+    answer = await answer_to(http, 100)
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert b'"code":"body_too_slow"' in answer

@@ -17,7 +17,7 @@ from PIL import Image
 
 from benchmarks.fixtures.server import serving
 from clip_client import ClipClient, ModelNotReady
-from tests.fixtures.gateways import client_of, data_uri, gateway, prediction
+from tests.fixtures.gateways import data_uri, gateway, prediction
 from tests.fixtures.images.image_files import png_bomb
 from tests.paths import ROOT
 
@@ -44,7 +44,7 @@ async def test_every_dialect_gives_the_vectors_of_grpc(server: Server, photos: P
         expected = (await clip.embed(files)).vectors
         model = await clip.model()
     uris = [data_uri(file, "jpeg") for file in files]
-    async with gateway(server.grpc_url) as url, client_of(url) as http:
+    async with gateway(server.grpc_url) as http:
         for path in ("/v1/embeddings", "/embeddings", "/embeddings_image"):
             assert np.array_equal(vectors_of(await http.post(path, json={"input": uris})), expected)
         form = await http.post("/embed", files=[("images", ("a.jpg", file)) for file in files])
@@ -62,7 +62,7 @@ async def test_without_a_triton_the_gateway_embeds_in_its_own_process(
     body = {"input": [data_uri(file, "jpeg") for file in jpegs(photos)]}
     found = []
     for triton in (f"local:{tiny_repository}", server.grpc_url):
-        async with gateway(triton) as url, client_of(url) as http:
+        async with gateway(triton) as http:
             found.append(vectors_of(await http.post("/v1/embeddings", json=body)))
             assert (await http.get("/health")).status_code == 200
     assert np.allclose(found[0], found[1], atol=1e-5)
@@ -71,7 +71,7 @@ async def test_without_a_triton_the_gateway_embeds_in_its_own_process(
 async def test_bad_images_are_named_and_harm_no_neighbour(server: Server, photos: Path) -> None:
     good = jpegs(photos)[0]
     images = [good, good[: len(good) // 2], b"no image", png_bomb(), good]
-    async with gateway(server.grpc_url) as url, client_of(url) as http:
+    async with gateway(server.grpc_url) as http:
         results = (await http.post("/embed", files=[("images", ("a.jpg", one)) for one in images])).json()["results"]
         assert [result["status"] for result in results] == [0, 4, 2, 6, 0]
         assert results[0]["embedding"] == results[4]["embedding"] is not None
@@ -85,7 +85,7 @@ async def test_a_killed_triton_is_waited_for_or_a_503(tiny_repository: Path, pho
     body = {"input": data_uri(jpegs(photos)[0], "jpeg")}
     with serving(tiny_repository, "--canary-interval-s", "0.5") as server:
         patient, hasty = gateway(server.grpc_url, timeout_s=60), gateway(server.grpc_url, timeout_s=1)
-        async with patient as one, hasty as other, client_of(one) as waits, client_of(other) as gives_up:
+        async with patient as waits, hasty as gives_up:
             expected = vectors_of(await waits.post("/v1/embeddings", json=body))
             server.triton.kill()
             waiting = asyncio.create_task(waits.post("/v1/embeddings", json=body))
@@ -104,7 +104,7 @@ async def test_the_model_field_chooses_among_models(two_models: Server, photos: 
         of_clip = np.concatenate([(await clip.embed_text(texts)).vectors, (await clip.embed(image)).vectors])
     async with ClipClient(two_models.grpc_url, model="copies") as client:  # sends its thumbnail, of 320 x 320 pixels
         of_copies = (await client.embed(image)).vectors
-    async with gateway(two_models.grpc_url, model=("clip", "copies")) as url, client_of(url) as http:
+    async with gateway(two_models.grpc_url, model=("clip", "copies")) as http:
 
         async def asked(*items: str, **named: str) -> httpx.Response:
             return await http.post("/v1/embeddings", json={"input": items, **named})
@@ -141,7 +141,8 @@ def test_every_service_has_code() -> None:
 async def test_the_code_of_the_page_runs(two_models: Server, photos: Path, tmp_path: Path) -> None:
     for name, photo in (("a.jpg", "astronaut.jpg"), ("b.jpg", "coffee.jpg")):
         shutil.copyfile(photos / photo, tmp_path / name)
-    async with gateway(two_models.grpc_url) as url:
+    async with gateway(two_models.grpc_url) as http:
+        url = str(http.base_url).rstrip("/")
         for _, code in BLOCKS:
             code = code.replace("http://localhost:8080", url).replace("localhost:8001", two_models.grpc_url)
             if code:
