@@ -15,18 +15,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from benchmarks.fixtures.server import serving
+from benchmarks.fixtures.server import Server, serving
 from clip_client import ClipClient, ModelNotReady
 from tests.fixtures.gateways import data_uri, gateway, prediction
 from tests.fixtures.images.image_files import png_bomb
 from tests.paths import ROOT
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     import httpx
-
-    from benchmarks.fixtures.server import Server
 
 
 def jpegs(photos: Path) -> list[bytes]:
@@ -36,6 +35,19 @@ def jpegs(photos: Path) -> list[bytes]:
 def vectors_of(answer: httpx.Response) -> Any:
     assert answer.status_code == 200, answer.text
     return np.array([one["embedding"] for one in answer.json()["data"]], np.float32)
+
+
+@pytest.fixture(scope="module")
+def two_models(tiny_pair_repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A Triton with the model clip, which has both towers, and the model copies, a small SSCD."""
+    folder = tmp_path_factory.mktemp("two_models")
+    repository, file = folder / "triton_models", folder / "sscd_disc_mixup.torchscript.pt"
+    shutil.copytree(tiny_pair_repository, repository)
+    export = ["preprocess_ensemble.export.command", "--model", str(file), "--name", "copies"]
+    for command in (["tests.fixtures.models.sscd", str(file)], [*export, "--repository", str(repository)]):
+        subprocess.run([sys.executable, "-m", *command], check=True, capture_output=True)
+    with serving(repository) as server:
+        yield server
 
 
 async def test_every_dialect_gives_the_vectors_of_grpc(server: Server, photos: Path) -> None:
