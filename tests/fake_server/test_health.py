@@ -12,7 +12,7 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from clip_client import ClientConfig, ClipClient, DeadlineExceeded
-from clip_client.cli.doctor.server_checks import check_server
+from clip_client.cli.doctor import check_server
 from clip_client.testing import PNG_1X1, FakeTriton, Reply, fake_vector
 from tests.fixtures.fakes import InMemoryClient
 from tests.fixtures.simulated_time import simulate

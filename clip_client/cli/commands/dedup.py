@@ -16,8 +16,7 @@ from clip_client.cli.options.connection import read_engine_options
 from clip_client.cli.options.dedup import add_dedup_options, check_action_tiers, read_action_options, read_outputs
 from clip_client.cli.options.paths import opened_store
 from clip_client.cli.options.search import NO_PHOTO, read_search_options
-from clip_client.cli.output.output_file import STDOUT, locked, output
-from clip_client.cli.output.progress import ProgressBars, progress_bars
+from clip_client.cli.output import STDOUT, ProgressBars, locked, output, progress_bars
 from clip_client.dedup.features.preview import can_read_raw, thumbnail
 from clip_client.dedup.search import group_contents
 from clip_client.dedup.types import NO_MODEL

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from clip_client.cli.commands.quarantine import print_failures
-from clip_client.cli.output.progress import progress_bars
+from clip_client.cli.output import progress_bars
 from clip_client.dedup.actions.apple_photos_album import ALBUM, fill_album
 from clip_client.dedup.actions.apply import apply
 from clip_client.dedup.actions.chosen_runs import settle

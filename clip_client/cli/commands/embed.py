@@ -27,8 +27,7 @@ from clip_client.cli.options.connection import (
     read_engine_options,
 )
 from clip_client.cli.options.paths import add_walk_options, read_walk_options
-from clip_client.cli.output.output_file import check_place, locked, replacing
-from clip_client.cli.output.progress import ProgressBars, progress_bars
+from clip_client.cli.output import ProgressBars, check_place, locked, progress_bars, replacing
 from clip_client.cli.parser import number_type, user_path
 from clip_client.dedup import FailedFile, Scan
 from clip_client.dedup.text import counted, printable, skipped_files

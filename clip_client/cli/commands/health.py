@@ -13,8 +13,6 @@ from typing import Final
 
 from clip_client import ClipClient, HealthReport
 from clip_client._client import URL_VARIABLE
-from clip_client.cli.doctor.check import Check, Level, table_lines
-from clip_client.cli.doctor.server_checks import check_server
 from clip_client.cli.errors import CommandFailed
 from clip_client.cli.options.connection import add_server_options, add_timeout_option, client_config
 
@@ -84,7 +82,12 @@ def add_doctor_to(commands: argparse._SubParsersAction[argparse.ArgumentParser])
 
 def run_doctor(arguments: argparse.Namespace) -> int:
     """Run every check and print it; return 1 if there is a problem."""
-    checks = asyncio.run(_check_all(arguments))
+    from clip_client.cli.doctor import Level, check_machine, check_server, table_lines  # they load importlib.metadata
+
+    config = client_config(arguments)
+    origin = "--url" if arguments.url else URL_VARIABLE if os.environ.get(URL_VARIABLE) else "the default"
+    checks, answers = asyncio.run(check_server(config, origin=origin, timeout_s=arguments.timeout_s))
+    checks += check_machine(server_answers=answers)
     is_well = all(check.level is not Level.PROBLEM for check in checks)
     if arguments.json:
         print(json.dumps({"ok": is_well, "findings": [asdict(check) for check in checks]}, indent=2))
@@ -95,12 +98,3 @@ def run_doctor(arguments: argparse.Namespace) -> int:
         for line in table_lines(checks, width=width, colour=colour):
             print(line)
     return 0 if is_well else 1
-
-
-async def _check_all(arguments: argparse.Namespace) -> list[Check]:
-    from clip_client.cli.doctor.machine_checks import check_machine  # it loads importlib.metadata
-
-    config = client_config(arguments)
-    origin = "--url" if arguments.url else URL_VARIABLE if os.environ.get(URL_VARIABLE) else "the default"
-    checks, answers = await check_server(config, origin=origin, timeout_s=arguments.timeout_s)
-    return [*checks, *check_machine(server_answers=answers)]

@@ -12,7 +12,7 @@ from anyio import to_thread
 from clip_client.cli.errors import CommandMisused, need
 from clip_client.cli.options.connection import add_model_options, client_config, connected
 from clip_client.cli.options.place import Where, add_place_options
-from clip_client.cli.output.progress import ProgressBars, progress_bars
+from clip_client.cli.output import ProgressBars, progress_bars
 from clip_client.dedup.text import counted
 
 if TYPE_CHECKING:

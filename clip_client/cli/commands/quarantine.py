@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
 from clip_client.cli.options.paths import add_store_option, opened_store
-from clip_client.cli.output.progress import progress_bars
+from clip_client.cli.output import progress_bars
 from clip_client.dedup.store.journal import IN_QUARANTINE, Journal, JournalEntry
 from clip_client.dedup.text import counted, human_bytes, printable
 

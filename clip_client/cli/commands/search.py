@@ -21,8 +21,7 @@ from clip_client._vectors.files import VECTOR_SUFFIXES
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
 from clip_client.cli.options.connection import add_model_options, client_config, connected
 from clip_client.cli.options.place import QDRANT, Where, add_place_options
-from clip_client.cli.output.output_file import check_place, output
-from clip_client.cli.output.progress import ProgressBars, progress_bars
+from clip_client.cli.output import ProgressBars, check_place, output, progress_bars
 from clip_client.cli.parser import count, user_path
 from clip_client.dedup.text import counted, escaped, printable
 from clip_client.dedup.types import is_random

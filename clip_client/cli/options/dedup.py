@@ -12,7 +12,7 @@ from clip_client.cli.errors import CommandMisused, need
 from clip_client.cli.options.connection import add_engine_options, add_model_options
 from clip_client.cli.options.paths import add_store_option
 from clip_client.cli.options.search import add_search_options
-from clip_client.cli.output.output_file import STDOUT, check_place
+from clip_client.cli.output import STDOUT, check_place
 from clip_client.cli.parser import user_path
 from clip_client.dedup.actions.verdicts import MoveOptions, check_tiers
 from clip_client.dedup.files.file_types import COMPANION_KINDS, PHOTO_SUFFIXES, suffix_of

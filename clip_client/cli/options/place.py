@@ -21,7 +21,7 @@ from clip_client.dedup.text import printable
 
 if TYPE_CHECKING:
     from clip_client import ClipClient
-    from clip_client.cli.output.progress import ProgressBars
+    from clip_client.cli.output import ProgressBars
     from clip_client.dedup import Store
     from clip_client.search.pictures import Place
 

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.fixtures.server import QUIET, free_port, serving
 from clip_client import SyncClipClient
-from clip_client.cli.doctor.machine_checks import check_machine
+from clip_client.cli.doctor import check_machine
 from preprocess_ensemble.tritonserver import find_triton
 from tests.fixtures.packaging.unpacked_triton import unpack_triton
 

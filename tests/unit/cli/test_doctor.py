@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from clip_client.cli.doctor import machine_checks
-from clip_client.cli.doctor.check import CLIENT, SERVER, Check, Level, table_lines
-from clip_client.cli.doctor.machine_checks import check_machine
+from clip_client.cli import doctor
+from clip_client.cli.doctor import CLIENT, SERVER, Check, Level, check_machine, table_lines
 from clip_client.cli.main import main
 from preprocess_ensemble.runtimes.choices import Choice, Choices
 
@@ -71,14 +70,14 @@ def test_missing_packages_are_named_with_the_remedy(
         return version(name)
 
     monkeypatch.setattr(metadata, "version", find)
-    monkeypatch.setattr(machine_checks, "has_bf16", lambda: True)
+    monkeypatch.setattr(doctor, "has_bf16", lambda: True)
     found = machine()[absent.split()[0]]
     assert (found.level, remedy in found.remedy) == (level, True)
 
 
 def test_openvino_is_missed_only_by_a_processor_that_gains_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for with_bf16 in (False, True):
-        monkeypatch.setattr(machine_checks, "has_bf16", lambda has=with_bf16: has)
+        monkeypatch.setattr(doctor, "has_bf16", lambda has=with_bf16: has)
         assert ("openvino" in machine(), machine()["CPU"].value.endswith(", with bf16")) == (with_bf16, with_bf16)
 
 
@@ -97,10 +96,10 @@ def test_a_gpu_needs_its_libraries(unpacked: Path, tmp_path: Path, monkeypatch: 
     (backend := unpacked / "backends" / "onnxruntime").mkdir()
     (backend / "libtriton_onnxruntime.so").touch()
     needs = {"libonnxruntime_providers_cuda.so": ["libcublas.so.13"]}
-    monkeypatch.setattr(machine_checks, "missing_libraries", lambda _, files: needs[files[0].name])
-    monkeypatch.setattr(machine_checks, "_NVIDIA_DEVICE", tmp_path / "absent")
+    monkeypatch.setattr(doctor, "missing_libraries", lambda _, files: needs[files[0].name])
+    monkeypatch.setattr(doctor, "_NVIDIA_DEVICE", tmp_path / "absent")
     assert machine()["tritonserver"].level is Level.OK
-    monkeypatch.setattr(machine_checks, "_NVIDIA_DEVICE", tmp_path)
+    monkeypatch.setattr(doctor, "_NVIDIA_DEVICE", tmp_path)
     remedy = f"the GPU needs libcublas.so.13: copy them from the image into {unpacked}/lib"
     assert machine()["tritonserver"].remedy == remedy
 
@@ -129,11 +128,11 @@ def test_a_model_that_waits_for_its_server_is_seen(tmp_path: Path, monkeypatch: 
 
 
 def test_small_shared_memory_is_a_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine_checks, "_SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr(doctor, "_SHARED_MEMORY", tmp_path)
     for needed, level in ((2**62, Level.HINT), (0, Level.OK)):
-        monkeypatch.setattr(machine_checks, "_SHARED_MEMORY_BYTES", needed)
+        monkeypatch.setattr(doctor, "_SHARED_MEMORY_BYTES", needed)
         assert machine()[str(tmp_path)].level is level
-    monkeypatch.setattr(machine_checks, "_SHARED_MEMORY", tmp_path / "absent")
+    monkeypatch.setattr(doctor, "_SHARED_MEMORY", tmp_path / "absent")
     assert str(tmp_path / "absent") not in machine()
 
 

@@ -13,8 +13,7 @@ from rich.progress import Progress
 from clip_client._vectors.vector_file import FileVersion, npz_file, parquet_file, vector_row
 from clip_client.cli.errors import CommandFailed
 from clip_client.cli.main import main
-from clip_client.cli.output.output_file import replacing
-from clip_client.cli.output.progress import ProgressBars, progress_bars
+from clip_client.cli.output import ProgressBars, progress_bars, replacing
 from tests.fixtures.models.model_info import model_info
 
 needs_full_disk = pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
