@@ -20,6 +20,7 @@ from anyio import to_thread
 from clip_client._vectors.files import VECTOR_SUFFIXES
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
 from clip_client.cli.options.connection import add_model_options, client_config, connected
+from clip_client.cli.options.paths import refuse_url
 from clip_client.cli.options.place import QDRANT, Where, add_place_options
 from clip_client.cli.output import ProgressBars, check_place, output, progress_bars
 from clip_client.cli.parser import count, user_path
@@ -39,7 +40,6 @@ TOP: Final = 20
 _PREVIEW_COLUMNS: Final = 24
 _PREVIEW_PIXELS: Final = 384
 """Longest side, enough for terminals with fine pixels."""
-_URL: Final = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _PATH: Final = re.compile(r"(~|\.{0,2})/|\.{1,2}$|~$")
 """How a word begins that is meant as a path, whether there is such a file or not."""
 
@@ -179,16 +179,15 @@ def _read_words(arguments: argparse.Namespace) -> tuple[list[Term], Where]:
         is_path = _PATH.match(path) or os.sep in path
         if path.startswith(QDRANT) or path.endswith(VECTOR_SUFFIXES) or (is_path and os.path.isdir(path)):
             places.append(path)
-        elif _URL.match(path):
-            raise CommandMisused(f"{path} is a URL, and only files are read; download it first: curl -O {path}")
-        elif (_PATH.match(path) or suffix_of(path) in PHOTO_SUFFIXES | RAW_SUFFIXES) and not os.path.exists(path):
+            continue
+        refuse_url(path)
+        if (_PATH.match(path) or suffix_of(path) in PHOTO_SUFFIXES | RAW_SUFFIXES) and not os.path.exists(path):
             raise CommandFailed(f"there is no file or folder {printable(path)}")
-        else:
-            if os.path.exists(path) and not is_photo(path):
-                kind = "folder" if os.path.isdir(path) else "file"
-                note = f"clip-client: {word} is searched for as a word; write ./{word} for the {kind} of that name"
-                print(note, file=sys.stderr)
-            words.append(word)
+        if os.path.exists(path) and not is_photo(path):
+            kind = "folder" if os.path.isdir(path) else "file"
+            note = f"clip-client: {word} is searched for as a word; write ./{word} for the {kind} of that name"
+            print(note, file=sys.stderr)
+        words.append(word)
     return terms_of(words), Where.of(places, arguments.store)
 
 

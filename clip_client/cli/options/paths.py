@@ -107,12 +107,17 @@ def _resolved(path: str) -> list[str]:
         raise CommandMisused("a PATH is empty; . is the current folder")
     # A shell has expanded most patterns already, and a file's name may look like a pattern.
     if not os.path.lexists(path):
-        if _URL.match(path):
-            raise CommandMisused(f"{path} is a URL, and only files are read; download it first: curl -O {path}")
+        refuse_url(path)
         path = os.path.expanduser(path)
     if os.path.lexists(path) or not glob.has_magic(path):
         return [path]
     return sorted(glob.glob(path, recursive=True)) or [path]
+
+
+def refuse_url(path: str) -> None:
+    """Raise CommandMisused if a path is a URL."""
+    if _URL.match(path):
+        raise CommandMisused(f"{path} is a URL, and only files are read; download it first: curl -O {path}")
 
 
 def _listed(source: str, *, null: bool) -> list[str]:
