@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from clip_client.cli.commands import decide, dedup, embed, health, index, profile, quarantine, review, search, tune
+from clip_client.cli.commands import decide, dedup, embed, health, index, profile, quarantine, review, search
 from clip_client.cli.errors import CommandMisused
 from clip_client.cli.parser import SHELLS, CompletionAction, Parser, VersionAction
 from preprocess_ensemble.errors import ReportedError
@@ -34,7 +34,7 @@ _COMMANDS = (
     (quarantine.add_purge_to, quarantine.run_purge),
     (decide.add_to, decide.run),
     (decide.add_rules_to, decide.run_rules),
-    (tune.add_to, tune.run),
+    (decide.add_tune_to, decide.run_tune),
     (health.add_to, health.run),
     (profile.add_to, profile.run),
     (health.add_doctor_to, health.run_doctor),
