@@ -8,11 +8,10 @@ import socket
 import subprocess
 import sys
 import time
-from http.client import HTTPConnection
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import grpc
+import httpx
 import pytest
 
 from clip_client.cli.commands.review import has_screen
@@ -32,15 +31,10 @@ class Process:
         command = [sys.executable, "-m", "clip_client", "review", "--no-browser", *arguments]
         self.running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert self.running.stdout is not None
-        self.address = urlsplit(self.running.stdout.readline().partition(": ")[2].strip())
+        self.url = self.running.stdout.readline().partition(": ")[2].strip().rstrip("/")
 
     def get(self, path: str) -> str:
-        connection = HTTPConnection("127.0.0.1", self.address.port or 0, timeout=30)
-        connection.request("GET", self.address.path.rstrip("/") + path)
-        response = connection.getresponse()
-        text = response.read().decode()
-        connection.close()
-        return text
+        return httpx.get(self.url + path, trust_env=False, timeout=30).text
 
     def state(self) -> Any:
         """What the page polls, once the search has ended."""
