@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from clip_client.cli.commands import decide, dedup, embed, health, index, profile, quarantine, review, search
+from clip_client.cli.commands import decide, dedup, embed, health, profile, quarantine, review, search
 from clip_client.cli.errors import CommandMisused
 from clip_client.cli.parser import SHELLS, CompletionAction, Parser, VersionAction
 from preprocess_ensemble.errors import ReportedError
@@ -27,7 +27,7 @@ _COMMANDS = (
     (embed.add_to, embed.run),
     (search.add_to, search.run),
     (search.add_similar_to, search.run_similar),
-    (index.add_to, index.run),
+    (search.add_index_to, search.run_index),
     (dedup.add_to, dedup.run),
     (review.add_to, review.run),
     (quarantine.add_undo_to, quarantine.run_undo),

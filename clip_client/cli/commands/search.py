@@ -1,4 +1,4 @@
-"""``clip-client search``: find photos by words, by another photo, or by both; ``similar`` is a search for a photo."""
+"""Searches: ``clip-client search``, ``similar``, which takes one photo, and ``index``, which fills a collection."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from clip_client.dedup.files.directories import DirectorySet
     from clip_client.search.filters import Filter
     from clip_client.search.pictures import FoundPicture, FoundPictures, Place
+    from clip_client.search.qdrant import QdrantCollection
     from clip_client.search.query import Term
 
 TOP: Final = 20
@@ -99,6 +100,27 @@ def add_similar_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     _add_search_options(parser)
 
 
+def add_index_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command's options."""
+    parser = commands.add_parser(
+        "index",
+        usage="%(prog)s [options] --to qdrant://HOST/COLLECTION",
+        help="copy vectors into Qdrant, for photos that are too many for one machine",
+        description="Copy the vectors of photos, with what is known of the photos, into a collection of Qdrant; photos "
+        "in folders that you name are embedded first. clip-client search --in qdrant://HOST/COLLECTION searches it.",
+        epilog="The environment variable QDRANT_API_KEY holds the key of the server, if it needs one.",
+    )
+    parser.add_argument(
+        "--to",
+        required=True,
+        metavar="ADDRESS",
+        help="qdrant://HOST:PORT/COLLECTION, or qdrants:// with TLS (default port: 6333)",
+    )
+    add_place_options(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_model_options(parser)
+
+
 def _add_search_options(parser: argparse.ArgumentParser) -> None:
     add_place_options(parser)
     parser.add_argument("--top", type=count, default=TOP, metavar="N", help=f"list N pictures (default: {TOP})")
@@ -132,6 +154,32 @@ def run_similar(arguments: argparse.Namespace) -> int:
         raise CommandFailed(f"{photo} is a folder; name the photo to find similar ones for")
     places = Where.of(arguments.places, arguments.store)
     return _search_and_print(arguments, [Term(photo=photo)], places, without=[photo])
+
+
+def run_index(arguments: argparse.Namespace) -> int:
+    """Copy, and say how many photos there are."""
+    need("rich", "pyarrow", "faiss", "defusedxml", "qdrant_client", extras="cli,dedup,qdrant")
+    from clip_client.search.qdrant import QdrantCollection
+
+    places = Where.of(arguments.places, arguments.store)
+    if places.qdrant:
+        raise CommandMisused(
+            "--in names what to copy from: a folder of photos, a store, or what clip-client embed wrote"
+        )
+    with QdrantCollection(arguments.to) as collection, places.opened_store() as store, progress_bars() as show:
+        photos = asyncio.run(_fill(arguments, collection, places, store, show))
+    print(
+        json.dumps({"to": arguments.to, "photos": photos}) if arguments.json else f"{counted(photos, 'photo')} copied"
+    )
+    return 0
+
+
+async def _fill(
+    arguments: argparse.Namespace, collection: QdrantCollection, places: Where, store: Store | None, show: ProgressBars
+) -> int:
+    async with connected(client_config(arguments)) as clip:
+        place = await places.opened(clip, store, show)
+    return await to_thread.run_sync(collection.fill, place, show)
 
 
 def _search_and_print(
