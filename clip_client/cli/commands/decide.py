@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from clip_client.cli.errors import CommandFailed, CommandMisused
 from clip_client.cli.options.connection import add_model_options, client_config, connected
+from clip_client.cli.options.dedup import check_keep_rules, saved_or_plain
 from clip_client.cli.options.paths import add_store_option, opened_store
-from clip_client.cli.options.search import check_keep_rules, saved_or_plain
 from clip_client.dedup import thresholds_for
 from clip_client.dedup.compare.thresholds import (
     LEAST_DIFFERENT,

@@ -13,9 +13,15 @@ from typing import TYPE_CHECKING
 
 from clip_client.cli.errors import CommandFailed, CommandMisused
 from clip_client.cli.options.connection import read_engine_options
-from clip_client.cli.options.dedup import add_dedup_options, check_action_tiers, read_action_options, read_outputs
+from clip_client.cli.options.dedup import (
+    NO_PHOTO,
+    add_dedup_options,
+    check_action_tiers,
+    read_action_options,
+    read_outputs,
+    read_search_options,
+)
 from clip_client.cli.options.paths import opened_store
-from clip_client.cli.options.search import NO_PHOTO, read_search_options
 from clip_client.cli.output import STDOUT, ProgressBars, locked, output, progress_bars
 from clip_client.dedup.features.preview import can_read_raw, thumbnail
 from clip_client.dedup.search import group_contents
@@ -26,8 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clip_client.cli.options.connection import EngineOptions
-    from clip_client.cli.options.dedup import ActionOptions
-    from clip_client.cli.options.search import SearchOptions
+    from clip_client.cli.options.dedup import ActionOptions, SearchOptions
     from clip_client.dedup import DuplicateReport, Scan, Store
     from clip_client.dedup.search import GroupContents
 

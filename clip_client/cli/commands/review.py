@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from clip_client.cli.errors import CommandFailed, need
 from clip_client.cli.options.connection import add_model_options
+from clip_client.cli.options.dedup import NO_PHOTO, SearchOptions, add_search_options, read_search_options
 from clip_client.cli.options.paths import add_store_option, opened_store
-from clip_client.cli.options.search import NO_PHOTO, SearchOptions, add_search_options, read_search_options
 from clip_client.cli.parser import number_type
 
 if TYPE_CHECKING:

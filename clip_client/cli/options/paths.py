@@ -7,17 +7,20 @@ import glob
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
 from clip_client.cli.parser import user_path
 from clip_client.dedup import Scan, Store, scan
 from clip_client.dedup.store.store import default_directory
 from clip_client.dedup.text import printable
+
+if TYPE_CHECKING:
+    from clip_client.dedup.types import OnProgress
 
 _URL: Final = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
@@ -69,9 +72,7 @@ class WalkOptions:
         if self.missing:
             raise CommandFailed(f"there is no file or folder {printable(self.missing[0])}")
 
-    def scan(
-        self, more: Iterable[str] = (), *, raw: bool = False, show: Callable[[str, int, int | None], None] | None = None
-    ) -> Scan:
+    def scan(self, more: Iterable[str] = (), *, raw: bool = False, show: OnProgress | None = None) -> Scan:
         """Walk the paths and ``more``; ``raw`` includes RAW files, ``show`` is called with the progress."""
         if show is not None:
             show("looking for photos", 0, None)

@@ -11,8 +11,8 @@ import pytest
 
 from clip_client.cli.main import main
 from clip_client.cli.options.connection import add_model_options
+from clip_client.cli.options.dedup import add_search_options, read_search_options
 from clip_client.cli.options.paths import add_store_option
-from clip_client.cli.options.search import add_search_options, read_search_options
 from clip_client.dedup import Store
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES
 from tests.fixtures.albums import searched, write
