@@ -14,7 +14,7 @@ from clip_client.cli.errors import CommandFailed, CommandMisused
 from clip_client.cli.options.connection import add_model_options, client_config, connected
 from clip_client.cli.options.dedup import check_keep_rules, saved_or_plain
 from clip_client.cli.options.paths import add_store_option, opened_store
-from clip_client.dedup import thresholds_for
+from clip_client.dedup import Store, Thresholds, thresholds_for
 from clip_client.dedup.compare.thresholds import (
     LEAST_DIFFERENT,
     NEEDED_LABELS,
@@ -24,15 +24,12 @@ from clip_client.dedup.compare.thresholds import (
     tune,
 )
 from clip_client.dedup.files.reading import hash_files
-from clip_client.dedup.store.choices import KEEP, UNDONE, ChosenPhoto
-from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
+from clip_client.dedup.store.choices import KEEP, UNDONE, Choice, ChosenPhoto
+from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL, Decision
 from clip_client.dedup.text import counted, printable
 
 if TYPE_CHECKING:
     from clip_client import ClientConfig, ModelInfo
-    from clip_client.dedup import Store, Thresholds
-    from clip_client.dedup.store.choices import Choice
-    from clip_client.dedup.store.decisions import Decision
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

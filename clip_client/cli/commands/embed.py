@@ -19,6 +19,7 @@ from clip_client._vectors.files import VECTOR_SUFFIXES
 from clip_client._vectors.vector_file import FileVersion, VectorFolder, npz_file, parquet_file, vector_row
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
 from clip_client.cli.options.connection import (
+    EngineOptions,
     add_engine_options,
     add_model_options,
     add_timeout_option,
@@ -34,7 +35,6 @@ from clip_client.dedup.text import counted, printable, skipped_files
 
 if TYPE_CHECKING:
     from clip_client import ClipClient
-    from clip_client.cli.options.connection import EngineOptions
     from clip_client.distributed import Partition
 
 _OUTAGE_S: Final = 300.0
