@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pytest
@@ -39,6 +39,21 @@ PHOTOS = {
     "Sea/shore.heic": at(30, taken="2015-07-01T00:00:00", format="HEIC", place=(-33.9, -179.9)),
     "Sealed/box.jpg": at(40),
 }
+
+
+FILTERED: Final[tuple[tuple[dict[str, Any], list[str]], ...]] = (
+    ({"since": "2015-07"}, ["shore.heic"]),
+    ({"until": "2015-06"}, ["peak.jpg", "wave.jpg"]),
+    ({"since": "2015-06-30", "until": "2015-07-01"}, ["wave.jpg", "shore.heic"]),
+    ({"camera": "canon"}, ["peak.jpg", "small.jpg"]),
+    ({"format": ".PNG"}, ["edited.png"]),
+    ({"format": "heif"}, ["shore.heic"]),
+    ({"min_pixels": "1M", "camera": "eos"}, ["peak.jpg"]),
+    ({"near": "-33.9,-179.95,20"}, ["wave.jpg", "shore.heic"]),  # across the date line
+    ({"near": "46.5,8.1,5"}, []),
+    ({"in_folder": "Sea"}, ["wave.jpg", "shore.heic"]),  # and not in Sealed
+)
+"""Options, with a folder relative to that of the photos -> what they leave, the nearest first."""
 
 
 @pytest.fixture
@@ -87,21 +102,7 @@ def test_the_photo_itself_can_be_left_out_but_not_its_copies(store: Store, tmp_p
     assert found.gone == 0
 
 
-@pytest.mark.parametrize(
-    ("wanted", "expected"),
-    [
-        ({"since": "2015-07"}, ["shore.heic"]),
-        ({"until": "2015-06"}, ["peak.jpg", "wave.jpg"]),
-        ({"since": "2015-06-30", "until": "2015-07-01"}, ["wave.jpg", "shore.heic"]),
-        ({"camera": "canon"}, ["peak.jpg", "small.jpg"]),
-        ({"format": ".PNG"}, ["edited.png"]),
-        ({"format": "heif"}, ["shore.heic"]),
-        ({"min_pixels": "1M", "camera": "eos"}, ["peak.jpg"]),
-        ({"near": "-33.9,-179.95,20"}, ["wave.jpg", "shore.heic"]),  # across the date line
-        ({"near": "46.5,8.1,5"}, []),
-        ({"in_folder": "Sea"}, ["wave.jpg", "shore.heic"]),  # and not in Sealed
-    ],
-)
+@pytest.mark.parametrize(("wanted", "expected"), FILTERED)
 def test_filters_apply_before_the_ranking(unchanged: Store, wanted: dict[str, Any], expected: list[str]) -> None:
     if "in_folder" in wanted:
         wanted = {"in_folder": str(unchanged.directory.with_name("photos") / wanted["in_folder"])}

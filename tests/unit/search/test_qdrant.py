@@ -16,7 +16,7 @@ from clip_client.search.qdrant import QdrantCollection, QdrantError
 from clip_client.search.store_index import store_index
 from tests.fixtures import members
 from tests.fixtures.search_store import VECTOR_ID, content_of, plant
-from tests.unit.search.test_pictures import PHOTOS, QUERY
+from tests.unit.search.test_pictures import FILTERED, PHOTOS, QUERY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,19 +44,7 @@ def collection(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield collection
 
 
-@pytest.mark.parametrize(
-    "wanted",
-    [
-        {},
-        {"since": "2015-07"},
-        {"until": "2015-06"},
-        {"camera": "canon"},
-        {"format": "png"},
-        {"min_pixels": "1M", "camera": "eos"},
-        {"near": "-33.9,-179.95,20"},
-        {"in_folder": "Sea"},
-    ],
-)
+@pytest.mark.parametrize("wanted", [{}, *(wanted for wanted, _ in FILTERED)])
 def test_a_collection_finds_what_the_index_finds(
     collection: QdrantCollection, place: Place, wanted: dict[str, Any]
 ) -> None:
