@@ -16,42 +16,28 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
-from clip_client.cli.commands import (
-    decide,
-    dedup,
-    embed,
-    health,
-    index,
-    profile,
-    purge,
-    review,
-    rules,
-    search,
-    similar,
-    tune,
-    undo,
-)
-from clip_client.cli.doctor import command as doctor_command
+from clip_client.cli.commands import decide, dedup, embed, health, profile, quarantine, review, search
 from clip_client.cli.errors import CommandMisused
 from clip_client.cli.parser import SHELLS, CompletionAction, Parser, VersionAction
 from preprocess_ensemble.errors import ReportedError
 
 _COMMANDS = (
-    embed,
-    search,
-    similar,
-    index,
-    dedup,
-    review,
-    undo,
-    purge,
-    decide,
-    rules,
-    tune,
-    health,
-    profile,
-    doctor_command,
+    (embed.add_to, embed.run),
+    (search.add_to, search.run),
+    (search.add_similar_to, search.run_similar),
+    (search.add_index_to, search.run_index),
+    (dedup.add_to, dedup.run),
+    (review.add_to, review.run),
+    (quarantine.add_undo_to, quarantine.run_undo),
+    (quarantine.add_purge_to, quarantine.run_purge),
+    (decide.add_to, decide.run),
+    (decide.add_rules_to, decide.run_rules),
+    (decide.add_tune_to, decide.run_tune),
+    (health.add_to, health.run),
+    (profile.add_to, profile.run),
+    (health.add_doctor_to, health.run_doctor),
 )
 """In the order of ``--help``."""
 _GO_ON = ("dedup", "embed", "search")
@@ -142,11 +128,11 @@ def _parser() -> Parser:
         action=CompletionAction,
         help="print a script that lets this shell complete commands, options and paths, and exit",
     )
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, prog="clip-client")
-    for command in _COMMANDS:
-        command.add_to(commands)
-    for command, subparser in zip(_COMMANDS, commands.choices.values(), strict=True):
-        subparser.set_defaults(parser=subparser, run=command.run)
+    commands: Any = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, prog="clip-client")
+    for add_to, _ in _COMMANDS:
+        add_to(commands)
+    for (_, run), subparser in zip(_COMMANDS, commands.choices.values(), strict=True):
+        subparser.set_defaults(parser=subparser, run=run)
     return parser
 
 

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import BaseModel, Field
 
-from clip_client.gateway.body import ITEM_FORMS, Modality, decoded, items_of
+from clip_client.gateway.body import ITEM_FORMS, Body, Modality, decoded, items_of
 from clip_client.gateway.dialect import FORM, INFINITY, OPENAI, Endpoint, Refusal, json_response
 from preprocess_ensemble.contract import ImageStatus
 
 if TYPE_CHECKING:
     from starlette.responses import Response
 
-    from clip_client.gateway.body import Body
     from clip_client.gateway.service import Service
 
 

@@ -1,19 +1,23 @@
-"""What a search shows: the pictures nearest to a query, each once, with its files."""
+"""What a search shows: the pictures nearest to a query, each once, with its files, and a page of them."""
 
 from __future__ import annotations
 
+import base64
 import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from clip_client.dedup.files.directories import DirectorySet
+from clip_client.dedup.reporting.previews import Picture, fit
 from clip_client.search.filters import Filter, taken_text
 from clip_client.search.scores import MOST_RANKS, first_fall
+from preprocess_ensemble.cores import usable_cores
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -22,6 +26,10 @@ if TYPE_CHECKING:
     from clip_client.search.photo_index import Hit, PhotoIndex
 
 NOTHING: Final = DirectorySet(())
+_SIDE: Final = 320
+"""Longest side of a 4:3 picture of the page, in pixels: about 15 kB of JPEG."""
+_UNKNOWN: Final = (4, 3)
+"""Shape of a photo of unknown size."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,3 +187,34 @@ class Place:
 def _shortest_first(paths: Iterable[str]) -> list[str]:
     """Sort files of the same bytes: what marks a copy, such as "Copy of", makes its name longer."""
     return sorted(paths, key=lambda path: len(os.path.basename(path)))
+
+
+def write_page(
+    about: Mapping[str, Any],
+    pictures: Sequence[FoundPicture],
+    file: IO[bytes],
+    *,
+    thumbnail: Callable[[str, int], bytes | None],
+) -> None:
+    """Write a page for ``pictures`` to ``file``, in UTF-8; ``about`` is what ``search --json`` prints.
+
+    ``thumbnail`` is as for :func:`~clip_client.dedup.reporting.html.write_page`.
+    """
+    from clip_client.dedup.reporting.html import report_environment
+
+    with ThreadPoolExecutor(usable_cores()) as pool:
+        drawn = list(pool.map(lambda picture: _drawn(picture, thumbnail), pictures))
+    template = report_environment(picture.path for picture in pictures).get_template("search.html.j2")
+    pieces = template.generate(about=about, results=list(zip(pictures, drawn, strict=True)))
+    file.writelines(piece.encode() for piece in pieces)
+
+
+def _drawn(picture: FoundPicture, thumbnail: Callable[[str, int], bytes | None]) -> Picture | None:
+    """Return the preview of a picture; None if its file cannot be opened."""
+    size = picture.facts.get("width") or _UNKNOWN[0] * _SIDE, picture.facts.get("height") or _UNKNOWN[1] * _SIDE
+    width, height = fit(*size, _SIDE)
+    jpeg = thumbnail(picture.path, max(width, height))
+    if jpeg is None:
+        return None
+    source = "data:image/jpeg;base64," + base64.b64encode(jpeg).decode("ascii")
+    return Picture(source, width, height, is_wide=False)

@@ -16,7 +16,7 @@ import numpy as np
 
 from clip_client._errors import VectorsError, require
 from clip_client.search.filters import FACTS, Filter
-from clip_client.search.pictures import NOTHING, FoundPicture, FoundPictures
+from clip_client.search.pictures import NOTHING, FoundPicture, FoundPictures, Place
 from preprocess_ensemble.errors import ReportedError, first_line
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from clip_client.dedup.files.directories import DirectorySet
-    from clip_client.search.pictures import Place
 
 KEY_VARIABLE: Final = "QDRANT_API_KEY"
 _ADDRESS: Final = re.compile(

@@ -22,14 +22,13 @@ from typing import TYPE_CHECKING, Final, Protocol
 import numpy as np
 
 from clip_client._errors import VectorsError
-from clip_client._model import may_be_compared
+from clip_client._model import ModelInfo, may_be_compared
 from clip_client.dedup.text import printable
 from preprocess_ensemble.errors import ReportedError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from clip_client._model import ModelInfo
     from clip_client._results import EmbeddingBatch
     from clip_client.search.photo_index import Hit, PhotoIndex
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from clip_client.dedup.features.preview import thumbnail
-from clip_client.search.page import write_page
-from clip_client.search.pictures import FoundPicture
+from clip_client.search.pictures import FoundPicture, write_page
 from tests.browser.conftest import PHONE, WIDE, violations
 from tests.fixtures.images.scenes import resized, scene
 from tests.fixtures.reviews import review_of

@@ -1,24 +1,35 @@
-"""``clip-client decide``: record and list what a person decides about photos."""
+"""What a person decides: ``decide`` about photos, ``rules`` under a name, and ``tune``, thresholds from decisions."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import time
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from clip_client.cli.errors import CommandFailed, CommandMisused
-from clip_client.cli.options.store import add_store_option, opened_store
+from clip_client.cli.options.connection import add_model_options, client_config, connected
+from clip_client.cli.options.dedup import check_keep_rules, saved_or_plain
+from clip_client.cli.options.paths import add_store_option, opened_store
+from clip_client.dedup import Store, Thresholds, thresholds_for
+from clip_client.dedup.compare.thresholds import (
+    LEAST_DIFFERENT,
+    NEEDED_LABELS,
+    SIMILAR_PRECISION,
+    Tuning,
+    labels_for,
+    tune,
+)
 from clip_client.dedup.files.reading import hash_files
-from clip_client.dedup.store.choices import KEEP, UNDONE, ChosenPhoto
-from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
+from clip_client.dedup.store.choices import KEEP, UNDONE, Choice, ChosenPhoto
+from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL, Decision
 from clip_client.dedup.text import counted, printable
 
 if TYPE_CHECKING:
-    from clip_client.dedup import Store
-    from clip_client.dedup.store.choices import Choice
-    from clip_client.dedup.store.decisions import Decision
+    from clip_client import ClientConfig, ModelInfo
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -122,3 +133,132 @@ def _in_words(decided: dict[str, Any]) -> str:
         lines.append(f"{choice['at']}  {choice['what']}{run}{undone}")
         lines += [f"   {printable(photo['path'])}{'  moves' if photo['moves'] else ''}" for photo in choice["photos"]]
     return "\n".join(lines) or "nothing was decided"
+
+
+def add_rules_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command's options."""
+    parser = commands.add_parser(
+        "rules",
+        usage="%(prog)s [options] {save NAME RULE ...,list,delete NAME}",
+        help="save keep rules under a name",
+        description="Save the rules that choose the photo to keep under a name, and use them with --keep @NAME. "
+        "clip-client dedup --help lists the rules.",
+    )
+    parser.add_argument("what", choices=("save", "list", "delete"))
+    parser.add_argument("name", nargs="?", metavar="NAME", help="letters, digits, spaces and . _ -")
+    # With a default, argparse does not demand a RULE in the message about a missing action.
+    parser.add_argument("rules", nargs="*", default=[], metavar="RULE", help="in the order in which they decide")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_store_option(parser)
+
+
+def run_rules(arguments: argparse.Namespace) -> int:
+    """Save, list or delete rules."""
+    result: dict[str, Any]
+    what, name, rules = arguments.what, arguments.name, arguments.rules
+    if (bool(name), bool(rules)) != (what != "list", what == "save"):
+        arguments.parser.error("save takes a NAME and rules, delete takes a NAME, and list takes neither")
+    with opened_store(arguments.store) as store:
+        if what == "save":
+            wanted = [one for rule in rules for one in saved_or_plain(rule, store)]
+            check_keep_rules(wanted)
+            try:
+                saved_rules = store.settings.save_keep_rules(name, wanted)
+            except ValueError as error:
+                raise CommandMisused(str(error)) from None
+            said, result = f"saved; use them with: --keep '@{name}'", {"rules": {name: saved_rules}}
+        elif what == "delete":
+            if not store.settings.delete_keep_rules(name):
+                raise CommandFailed(f"no rules are saved as {name}: see clip-client rules list")
+            said, result = "deleted", {"deleted": name}
+        else:
+            saved = store.settings.keep_rules()
+            said = "\n".join(f"@{name}: {', '.join(rules)}" for name, rules in saved.items()) or "no rules are saved"
+            result = {"rules": saved}
+    print(json.dumps(result, indent=2) if arguments.json else said)
+    return 0
+
+
+def add_tune_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command's options."""
+    parser = commands.add_parser(
+        "tune",
+        usage="%(prog)s [options]",
+        help="derive the thresholds of a model from your decisions",
+        description="Derive the thresholds of a model from your decisions: photos that you called different, and "
+        "copies that you chose and moved. Later searches with this store use them.",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="show the thresholds, and store nothing")
+    parser.add_argument("--reset", action="store_true", help="use the model's own thresholds again")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_store_option(parser)
+    add_model_options(parser)
+
+
+def run_tune(arguments: argparse.Namespace) -> int:
+    """Tune, store and print."""
+    config = client_config(arguments)
+    with opened_store(arguments.store) as store:
+        model = asyncio.run(_model(config, quiet=arguments.json))
+        if model.is_random:
+            raise CommandFailed(
+                f"the weights of {model.id} are random, so no decision says anything about them; export a model with "
+                "trained weights"
+            )
+        tuning = None
+        if arguments.reset:
+            store.settings.set_tuned(model.vector_id, None)
+        present = thresholds = thresholds_for(model.id, tuned=store.settings.tuned(model.vector_id))
+        if not arguments.reset:
+            labels, unusable = labels_for(store, model.vector_id, model.dimension)
+            tuning = tune(labels, unusable=unusable)
+            thresholds = tuning.thresholds(present) or present
+            if thresholds is not present and not arguments.dry_run:
+                store.settings.set_tuned(model.vector_id, thresholds)
+    if arguments.json:
+        of_model = {"model": model.id, "vectors": model.vector_id}
+        print(json.dumps({**of_model, "thresholds": asdict(thresholds), "tuning": _tuning_as_json(tuning)}, indent=2))
+    else:
+        print(f"again: {present.source}" if tuning is None else _tuning_in_words(model, present, tuning))
+    if tuning is not None and thresholds is present:
+        raise CommandFailed(_too_few(tuning))
+    return 0
+
+
+async def _model(config: ClientConfig, *, quiet: bool) -> ModelInfo:
+    async with connected(config, quiet=quiet) as clip:
+        return await clip.model()
+
+
+def _tuning_in_words(model: ModelInfo, present: Thresholds, tuning: Tuning) -> str:
+    lines = [f"{model.id}: {counted(tuning.labels, 'label')}, {tuning.different} of them different"]
+    if tuning.unusable:
+        lines.append(
+            f"{counted(tuning.unusable, 'decision')} without vectors of this model, or without a search before: search "
+            "these photos with this model, then decide"
+        )
+    found = tuning.similar
+    none = f"no threshold is certain to reach a precision of {SIMILAR_PRECISION}"
+    lines.append(f"similar: was {present.similar:g}; {f'{found.threshold:g}: {found}' if found else none}")
+    return "\n".join(lines)
+
+
+def _too_few(tuning: Tuning) -> str:
+    if tuning.different < LEAST_DIFFERENT:
+        return (
+            f"too few labels: {tuning.different} of {LEAST_DIFFERENT} that say what is different; record more with "
+            "clip-client review or decide different"
+        )
+    return (
+        f"too few labels: at least {NEEDED_LABELS} pairs that are the same are needed, and more for "
+        "each different pair among them; the thresholds stay as they are"
+    )
+
+
+def _tuning_as_json(tuning: Tuning | None) -> dict[str, Any] | None:
+    if tuning is None:
+        return None
+    counts = {name: getattr(tuning, name) for name in ("labels", "different", "unusable")}
+    found = tuning.similar
+    similar = found and {**asdict(found), "precision": found.value, "interval_95": found.interval}
+    return {**counts, "similar": similar}

@@ -12,25 +12,28 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from clip_client.cli.errors import CommandFailed, CommandMisused
-from clip_client.cli.options.dedup import add_dedup_options, check_action_tiers, read_action_options, read_outputs
-from clip_client.cli.options.engine import read_engine_options
-from clip_client.cli.options.search import NO_PHOTO, read_search_options
-from clip_client.cli.options.store import opened_store
-from clip_client.cli.output.output_file import STDOUT, locked, output
-from clip_client.cli.output.progress import ProgressBars, progress_bars
+from clip_client.cli.options.connection import EngineOptions, read_engine_options
+from clip_client.cli.options.dedup import (
+    NO_PHOTO,
+    ActionOptions,
+    SearchOptions,
+    add_dedup_options,
+    check_action_tiers,
+    read_action_options,
+    read_outputs,
+    read_search_options,
+)
+from clip_client.cli.options.paths import opened_store
+from clip_client.cli.output import STDOUT, ProgressBars, locked, output, progress_bars
 from clip_client.dedup.features.preview import can_read_raw, thumbnail
-from clip_client.dedup.search import group_contents
+from clip_client.dedup.search import GroupContents, group_contents
 from clip_client.dedup.types import NO_MODEL
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from clip_client.cli.options.dedup import ActionOptions
-    from clip_client.cli.options.engine import EngineOptions
-    from clip_client.cli.options.search import SearchOptions
     from clip_client.dedup import DuplicateReport, Scan, Store
-    from clip_client.dedup.search import GroupContents
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

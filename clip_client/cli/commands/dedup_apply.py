@@ -10,8 +10,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from clip_client.cli.commands.undo import print_failures
-from clip_client.cli.output.progress import progress_bars
+from clip_client.cli.commands.quarantine import print_failures
+from clip_client.cli.output import progress_bars
 from clip_client.dedup.actions.apple_photos_album import ALBUM, fill_album
 from clip_client.dedup.actions.apply import apply
 from clip_client.dedup.actions.chosen_runs import settle
@@ -19,7 +19,7 @@ from clip_client.dedup.actions.plan import Plan, plan_moves
 from clip_client.dedup.actions.verdicts import judged
 from clip_client.dedup.compare.chosen_groups import chosen_groups
 from clip_client.dedup.files.directories import DirectorySet
-from clip_client.dedup.store.choices import moving_tiers
+from clip_client.dedup.store.choices import Choice, moving_tiers
 from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.text import counted, human_bytes, printable
 from clip_client.dedup.types import QUARANTINE_NAME
@@ -27,7 +27,6 @@ from clip_client.dedup.types import QUARANTINE_NAME
 if TYPE_CHECKING:
     from clip_client.cli.options.dedup import ActionOptions
     from clip_client.dedup import DuplicateReport, Store
-    from clip_client.dedup.store.choices import Choice
 
 
 def apply_report(

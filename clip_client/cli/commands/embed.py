@@ -4,33 +4,38 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import io
 import json
 import os
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing, nullcontext, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from clip_client._vectors.files import VECTOR_SUFFIXES
 from clip_client._vectors.vector_file import FileVersion, VectorFolder, npz_file, parquet_file, vector_row
-from clip_client.cli.commands import embed_on_ray
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
-from clip_client.cli.options.connection import add_model_options, add_timeout_option, connected, read_config
-from clip_client.cli.options.engine import add_engine_options, read_engine_options
+from clip_client.cli.options.connection import (
+    EngineOptions,
+    add_engine_options,
+    add_model_options,
+    add_timeout_option,
+    client_config,
+    connected,
+    read_engine_options,
+)
 from clip_client.cli.options.paths import add_walk_options, read_walk_options
-from clip_client.cli.output.output_file import check_place, locked, replacing
-from clip_client.cli.output.progress import ProgressBars, progress_bars
+from clip_client.cli.output import ProgressBars, check_place, locked, progress_bars, replacing
 from clip_client.cli.parser import number_type, user_path
 from clip_client.dedup import FailedFile, Scan
 from clip_client.dedup.text import counted, printable, skipped_files
 
 if TYPE_CHECKING:
     from clip_client import ClipClient
-
-    _Write = Callable[[Scan, argparse.Namespace, "_Counts", ClipClient], Awaitable[None]]
+    from clip_client.distributed import Partition
 
 _OUTAGE_S: Final = 300.0
 """A server that restarts, with a model that takes minutes to build, must not end a run of hours."""
@@ -56,7 +61,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     add_model_options(parser)
     add_timeout_option(parser, default_s=_OUTAGE_S, meaning="how long a photo may wait for an absent server")
     add_engine_options(parser)
-    embed_on_ray.add_source_options(parser)
+    _add_source_options(parser)
     parser.add_argument(
         "--output",
         required=True,
@@ -83,11 +88,32 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     report.add_argument("--quiet", "-q", action="store_true", help="print nothing except errors")
 
 
+def _add_source_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("sources of --engine ray")
+    group.add_argument(
+        "--source",
+        choices=("photos", "parquet", "webdataset"),
+        default="photos",
+        help="what each PATH is or holds: photos, Parquet files with a column of images, or WebDataset tars. A PATH "
+        "and the output folder may be URLs, such as s3://bucket/photos (default: photos)",
+    )
+    group.add_argument(
+        "--column",
+        default="bytes",
+        metavar="NAME",
+        help="with --source parquet: the column with the bytes of the image files, or with their paths or URLs "
+        "(default: bytes)",
+    )
+    group.add_argument(
+        "--path-column", metavar="NAME", help="with --source parquet: the column with the names of the images"
+    )
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Embed on the chosen engine, and print the counts."""
     engine = read_engine_options(arguments)
     if engine is not None:
-        return embed_on_ray.run(arguments, engine)
+        return _run_on_ray(arguments, engine)
     if isinstance(arguments.output, str) or arguments.source != "photos":
         raise CommandMisused("URLs, Parquet files and WebDataset tars need --engine ray")
     return _run_here(arguments)
@@ -108,7 +134,7 @@ def _run_here(arguments: argparse.Namespace) -> int:
         show("looking for photos", len(found.photos), len(found.photos))
         if found.photos:
             try:
-                asyncio.run(_embed_found(found, arguments, counts, _write_file if into_file else _add_to_folder))
+                asyncio.run(_embed_found(found, arguments, counts, into_file=into_file))
             except BaseException:
                 if counts.partial is not None:
                     missing = counted(len(found.photos) - counts.seen, "photo")
@@ -118,7 +144,7 @@ def _run_here(arguments: argparse.Namespace) -> int:
                 raise
         else:
             for failure in found.failed:
-                counts.add_failure(failure)
+                counts.add(failure)
     if found.skipped and not arguments.quiet:
         print(skipped_files(found.skipped), file=sys.stderr if arguments.json else sys.stdout)
     if counts.written == 0 and counts.there_before == 0:
@@ -131,9 +157,9 @@ def _run_here(arguments: argparse.Namespace) -> int:
     return 0
 
 
-async def _embed_found(found: Scan, arguments: argparse.Namespace, counts: _Counts, write: _Write) -> None:
-    async with connected(read_config(arguments, timeout_s=arguments.timeout_s), quiet=arguments.quiet) as clip:
-        await write(found, arguments, counts, clip)
+async def _embed_found(found: Scan, arguments: argparse.Namespace, counts: _Counts, *, into_file: bool) -> None:
+    async with connected(client_config(arguments, timeout_s=arguments.timeout_s), quiet=arguments.quiet) as clip:
+        await (_write_file if into_file else _add_to_folder)(found, arguments, counts, clip)
 
 
 async def _write_file(found: Scan, arguments: argparse.Namespace, counts: _Counts, clip: ClipClient) -> None:
@@ -227,10 +253,7 @@ class _Counts:
     def add(self, failure: FailedFile | None) -> None:
         if failure is None:
             self.written += 1
-        else:
-            self.add_failure(failure)
-
-    def add_failure(self, failure: FailedFile) -> None:
+            return
         self.failed += 1
         self.show.say(f"{failure.code} {printable(failure.path)}: {failure.message}")
 
@@ -244,6 +267,67 @@ class _Counts:
         elapsed_s = time.monotonic() - self.begun_at
         # Less than a second says nothing about the server.
         return f"{text}, {self.seen / elapsed_s:,.1f} photos/s" if self.seen and elapsed_s >= 1 else text
+
+
+def _run_on_ray(arguments: argparse.Namespace, engine: EngineOptions) -> int:
+    from clip_client.distributed import embed_partitions
+
+    need("rich", "pyarrow.parquet")
+    output: Path | str = arguments.output
+    if isinstance(output, Path) and output.suffix in VECTOR_SUFFIXES:
+        raise CommandMisused(f"--engine ray writes into a folder, and {output} is the name of a file")
+    if arguments.retry_failed or arguments.shard_rows is not None:
+        raise CommandMisused("--retry-failed and --shard-rows need --engine local, which can continue the same folder")
+    config = engine.servers(client_config(arguments, timeout_s=arguments.timeout_s), quiet=arguments.quiet)
+    started = time.monotonic()
+    # A thread of Ray prints what its daemons say, such as that a worker has died; standard output is for the counts.
+    with redirect_stdout(io.StringIO()), progress_bars(quiet=arguments.quiet) as show:
+        show("looking for photos", 0, None)
+        partitions = _partitions(arguments)
+        with locked(output) if isinstance(output, Path) else nullcontext():
+            summary = embed_partitions(
+                partitions,
+                output=output,
+                config=config,
+                address=engine.address,
+                workers=engine.workers,
+                on_progress=lambda done, total: show("embedding", done, total),
+            )
+    if summary.images == summary.failed and not summary.partitions_before:
+        raise CommandFailed(_NONE_EMBEDDED)
+    written = summary.images - summary.failed
+    if arguments.json:
+        counts = {"written": written, "failed": summary.failed, "partitions": summary.partitions}
+        counts["partitions_done_before"] = summary.partitions_before
+        print(json.dumps({"output": summary.output, **counts}, indent=2))
+    elif not arguments.quiet:
+        done = f"{counted(written, 'vector')} written to {summary.output} ({counted(summary.partitions, 'partition')})"
+        before = f", {counted(summary.partitions_before, 'partition')} done before" if summary.partitions_before else ""
+        rate = f"{summary.images / (time.monotonic() - started):,.1f} photos/s, including the start of Ray"
+        print(f"{done}, {summary.failed:,} failed{before}, {rate}")
+    return 0
+
+
+def _partitions(arguments: argparse.Namespace) -> Sequence[Partition]:
+    """Raises CommandFailed if there is nothing to embed, and DistributedError for what cannot be read."""
+    from clip_client.distributed import image_files, images_below, parquet_images, webdataset_images
+    from clip_client.distributed.storage import is_url
+
+    partitions: list[Partition]
+    if arguments.source == "parquet":
+        partitions = parquet_images(*arguments.paths, column=arguments.column, path_column=arguments.path_column)
+    elif arguments.source == "webdataset":
+        partitions = webdataset_images(*arguments.paths)
+    else:
+        urls = [path for path in arguments.paths if is_url(path)]
+        partitions = images_below(*urls)
+        arguments.paths = [path for path in arguments.paths if not is_url(path)]
+        if arguments.paths or arguments.files_from is not None or not urls:
+            found = read_walk_options(arguments).scan()
+            partitions += image_files([*found.photos, *(failure.path for failure in found.failed)])
+    if not partitions:
+        raise CommandFailed(_NOTHING)
+    return partitions
 
 
 def _output_path(text: str) -> Path | str:

@@ -7,12 +7,13 @@ import asyncio
 import os
 import sys
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from clip_client.cli.errors import CommandFailed, need
 from clip_client.cli.options.connection import add_model_options
-from clip_client.cli.options.search import NO_PHOTO, SearchOptions, add_search_options, read_search_options
-from clip_client.cli.options.store import add_store_option, opened_store
+from clip_client.cli.options.dedup import NO_PHOTO, SearchOptions, add_search_options, read_search_options
+from clip_client.cli.options.paths import add_store_option, opened_store
 from clip_client.cli.parser import number_type
 
 if TYPE_CHECKING:
@@ -71,7 +72,9 @@ async def _serve(options: SearchOptions, for_search: Store, for_pages: Store, ar
 
         session = Session(for_pages, options.walk.paths)
         opens_browser = not arguments.no_browser and has_screen(sys.platform, os.environ)
-        await serve(session, search, clip=clip, port=arguments.port, opens_browser=opens_browser, say=_say)
+        await serve(
+            session, search, clip=clip, port=arguments.port, opens_browser=opens_browser, say=partial(print, flush=True)
+        )
 
 
 def has_screen(platform: str, environment: Mapping[str, str]) -> bool:
@@ -79,7 +82,3 @@ def has_screen(platform: str, environment: Mapping[str, str]) -> bool:
     if platform in ("win32", "darwin"):
         return "SSH_CONNECTION" not in environment
     return "DISPLAY" in environment or "WAYLAND_DISPLAY" in environment
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)

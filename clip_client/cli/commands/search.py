@@ -1,4 +1,4 @@
-"""``clip-client search``: find photos by words, by another photo, or by both."""
+"""Searches: ``clip-client search``, ``similar``, which takes one photo, and ``index``, which fills a collection."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from anyio import to_thread
 
 from clip_client._vectors.files import VECTOR_SUFFIXES
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
-from clip_client.cli.options.connection import add_model_options, connected, read_config
+from clip_client.cli.options.connection import add_model_options, client_config, connected
+from clip_client.cli.options.paths import refuse_url
 from clip_client.cli.options.place import QDRANT, Where, add_place_options
-from clip_client.cli.output.output_file import check_place, output
-from clip_client.cli.output.progress import ProgressBars, progress_bars
+from clip_client.cli.output import ProgressBars, check_place, output, progress_bars
 from clip_client.cli.parser import count, user_path
 from clip_client.dedup.text import counted, escaped, printable
 from clip_client.dedup.types import is_random
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from clip_client.dedup.files.directories import DirectorySet
     from clip_client.search.filters import Filter
     from clip_client.search.pictures import FoundPicture, FoundPictures, Place
+    from clip_client.search.qdrant import QdrantCollection
     from clip_client.search.query import Term
 
 TOP: Final = 20
 _PREVIEW_COLUMNS: Final = 24
 _PREVIEW_PIXELS: Final = 384
 """Longest side, enough for terminals with fine pixels."""
-_URL: Final = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _PATH: Final = re.compile(r"(~|\.{0,2})/|\.{1,2}$|~$")
 """How a word begins that is meant as a path, whether there is such a file or not."""
 
@@ -84,11 +84,44 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("parts", nargs="+", metavar="WORD|PATH", help="what to search for, and where: see below")
-    add_search_options(parser)
+    _add_search_options(parser)
 
 
-def add_search_options(parser: argparse.ArgumentParser) -> None:
-    """Add where to search, which photos count, and what is written."""
+def add_similar_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command's options."""
+    parser = commands.add_parser(
+        "similar",
+        usage="%(prog)s [options] PHOTO",
+        help="find the photos most similar to a photo",
+        description="Find the photos most similar to PHOTO, which is not listed itself: a `clip-client search` for "
+        "nothing else.",
+    )
+    parser.add_argument("parts", nargs=1, metavar="PHOTO", help="the photo to find similar ones for")
+    _add_search_options(parser)
+
+
+def add_index_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command's options."""
+    parser = commands.add_parser(
+        "index",
+        usage="%(prog)s [options] --to qdrant://HOST/COLLECTION",
+        help="copy vectors into Qdrant, for photos that are too many for one machine",
+        description="Copy the vectors of photos, with what is known of the photos, into a collection of Qdrant; photos "
+        "in folders that you name are embedded first. clip-client search --in qdrant://HOST/COLLECTION searches it.",
+        epilog="The environment variable QDRANT_API_KEY holds the key of the server, if it needs one.",
+    )
+    parser.add_argument(
+        "--to",
+        required=True,
+        metavar="ADDRESS",
+        help="qdrant://HOST:PORT/COLLECTION, or qdrants:// with TLS (default port: 6333)",
+    )
+    add_place_options(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_model_options(parser)
+
+
+def _add_search_options(parser: argparse.ArgumentParser) -> None:
     add_place_options(parser)
     parser.add_argument("--top", type=count, default=TOP, metavar="N", help=f"list N pictures (default: {TOP})")
     parser.add_argument(
@@ -109,10 +142,47 @@ def add_search_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read the words, and search."""
-    return search_and_print(arguments, *_read_words(arguments))
+    return _search_and_print(arguments, *_read_words(arguments))
 
 
-def search_and_print(
+def run_similar(arguments: argparse.Namespace) -> int:
+    """Search, and print the most similar photos."""
+    from clip_client.search.query import Term
+
+    (photo,) = map(os.path.expanduser, arguments.parts)
+    if os.path.isdir(photo):
+        raise CommandFailed(f"{photo} is a folder; name the photo to find similar ones for")
+    places = Where.of(arguments.places, arguments.store)
+    return _search_and_print(arguments, [Term(photo=photo)], places, without=[photo])
+
+
+def run_index(arguments: argparse.Namespace) -> int:
+    """Copy, and say how many photos there are."""
+    need("rich", "pyarrow", "faiss", "defusedxml", "qdrant_client", extras="cli,dedup,qdrant")
+    from clip_client.search.qdrant import QdrantCollection
+
+    places = Where.of(arguments.places, arguments.store)
+    if places.qdrant:
+        raise CommandMisused(
+            "--in names what to copy from: a folder of photos, a store, or what clip-client embed wrote"
+        )
+    with QdrantCollection(arguments.to) as collection, places.opened_store() as store, progress_bars() as show:
+        photos = asyncio.run(_fill(arguments, collection, places, store, show))
+    print(
+        json.dumps({"to": arguments.to, "photos": photos}) if arguments.json else f"{counted(photos, 'photo')} copied"
+    )
+    return 0
+
+
+async def _fill(
+    arguments: argparse.Namespace, collection: QdrantCollection, places: Where, store: Store | None, show: ProgressBars
+) -> int:
+    async with connected(client_config(arguments)) as clip:
+        place = await places.opened(clip, store, show)
+    return await to_thread.run_sync(collection.fill, place, show)
+
+
+def _search_and_print(
     arguments: argparse.Namespace, terms: list[Term], places: Where, *, without: Sequence[str] = ()
 ) -> int:
     """Search, and print what was found, except the files ``without``; the exit code is 1 if that is nothing."""
@@ -135,7 +205,7 @@ def search_and_print(
         _print(arguments, found.pictures, place, about)
         if arguments.report is not None:
             from clip_client.dedup.features.preview import thumbnail
-            from clip_client.search.page import write_page
+            from clip_client.search.pictures import write_page
 
             with output(arguments.report) as file:
                 write_page(about, found.pictures, file, thumbnail=thumbnail)
@@ -157,16 +227,15 @@ def _read_words(arguments: argparse.Namespace) -> tuple[list[Term], Where]:
         is_path = _PATH.match(path) or os.sep in path
         if path.startswith(QDRANT) or path.endswith(VECTOR_SUFFIXES) or (is_path and os.path.isdir(path)):
             places.append(path)
-        elif _URL.match(path):
-            raise CommandMisused(f"{path} is a URL, and only files are read; download it first: curl -O {path}")
-        elif (_PATH.match(path) or suffix_of(path) in PHOTO_SUFFIXES | RAW_SUFFIXES) and not os.path.exists(path):
+            continue
+        refuse_url(path)
+        if (_PATH.match(path) or suffix_of(path) in PHOTO_SUFFIXES | RAW_SUFFIXES) and not os.path.exists(path):
             raise CommandFailed(f"there is no file or folder {printable(path)}")
-        else:
-            if os.path.exists(path) and not is_photo(path):
-                kind = "folder" if os.path.isdir(path) else "file"
-                note = f"clip-client: {word} is searched for as a word; write ./{word} for the {kind} of that name"
-                print(note, file=sys.stderr)
-            words.append(word)
+        if os.path.exists(path) and not is_photo(path):
+            kind = "folder" if os.path.isdir(path) else "file"
+            note = f"clip-client: {word} is searched for as a word; write ./{word} for the {kind} of that name"
+            print(note, file=sys.stderr)
+        words.append(word)
     return terms_of(words), Where.of(places, arguments.store)
 
 
@@ -185,7 +254,7 @@ async def _search(
     from clip_client.search.scores import NeutralTexts
 
     place, is_unclear = None, False
-    async with connected(read_config(arguments)) as clip:
+    async with connected(client_config(arguments)) as clip:
         query = await query_vector(clip, terms)  # first: new photos may take hours
         model = await clip.model()
         vector_id = model.vector_id

@@ -1,23 +1,24 @@
-"""Which server a command talks to, or which model of this machine, and how the two authenticate each other."""
+"""Which server a command talks to and how the two authenticate each other, or which model or cluster it works with."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import math
 import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from clip_client import ClientConfig, ClipClient, ClipError, ModelNotReady
 from clip_client._client import URL_VARIABLE, make_config
-from clip_client._encoding import IMAGE_ENCODINGS, TransferName
+from clip_client._encoding import IMAGE_ENCODINGS
 from clip_client._endpoint import EndpointKind
-from clip_client.cli.errors import CommandFailed, CommandMisused
+from clip_client.cli.errors import CommandFailed, CommandMisused, need
 from clip_client.cli.parser import number_type, user_path
 from preprocess_ensemble.contract import DEFAULT_NAME
 from preprocess_ensemble.model_repository.location import (
@@ -30,8 +31,8 @@ from preprocess_ensemble.model_repository.location import (
 TOKEN_VARIABLE: Final = "CLIP_TOKEN"
 """Environment variable that holds the token. No option does: other users could read it in ``ps``."""
 
-OTHERWISE: Final = "localhost:8001 if a server responds there, else the model on this machine"
-"""What ``auto:`` means, for ``--help``."""
+_ELSE_LOCAL: Final = " if a server responds there, else the model on this machine"
+"""What ``auto:`` adds, for ``--help``."""
 
 _MOST_TOKEN_BYTES: Final = 65_536
 """A larger file was named by mistake; proxies refuse headers of a quarter of this size."""
@@ -45,7 +46,7 @@ clip-client: the model made from it takes 350 MB, in {repository}.
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
     """Add ``--transfer`` and the server options, for a command that embeds photos on a server or in this process."""
-    add_server_options(parser, otherwise=OTHERWISE)
+    add_server_options(parser, may_be_local=True)
     parser.add_argument(
         "--transfer",
         choices=IMAGE_ENCODINGS,
@@ -55,8 +56,13 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_server_options(parser: argparse.ArgumentParser, *, otherwise: str = "localhost:8001") -> None:
-    """Add ``--url`` and the TLS and token options; ``otherwise`` says what is used if neither names a server."""
+def add_server_options(parser: argparse.ArgumentParser, *, may_be_local: bool = False) -> None:
+    """Add ``--url`` and the TLS and token options.
+
+    If neither an option nor the environment names a server, ``may_be_local`` allows the model on this machine.
+    """
+    parser.set_defaults(otherwise="auto:" if may_be_local else None, transfer=None)
+    otherwise = f"localhost:8001{_ELSE_LOCAL if may_be_local else ''}"
     group = parser.add_argument_group("server")
     group.add_argument(
         "--url",
@@ -108,24 +114,17 @@ def add_timeout_option(parser: argparse.ArgumentParser, *, default_s: float, mea
     )
 
 
-def client_config(
-    arguments: argparse.Namespace,
-    *,
-    otherwise: str | None = None,
-    timeout_s: float | None = None,
-    transfer: TransferName | None = None,
-) -> ClientConfig:
+def client_config(arguments: argparse.Namespace, *, timeout_s: float | None = None) -> ClientConfig:
     """Read the server settings from the options and, for what they leave out, from the environment.
 
-    ``otherwise`` is the URL if none is given. Raises CommandMisused for options that contradict each other, and for
-    files that cannot be read.
+    ``timeout_s`` is the client's. Raises CommandMisused for options that contradict each other, and for files that
+    cannot be read.
     """
-    named = arguments.url or os.environ.get(URL_VARIABLE)
     try:
         config = make_config(
-            named or otherwise,
+            arguments.url or os.environ.get(URL_VARIABLE) or arguments.otherwise,
             timeout_s=timeout_s,
-            transfer=transfer,
+            transfer=arguments.transfer,
             token=_token(arguments),
             model=arguments.model,
         )
@@ -162,11 +161,6 @@ def _read(path: Path, option: str, *, limit: int = 2**20) -> bytes:
     return content
 
 
-def read_config(arguments: argparse.Namespace, *, timeout_s: float | None = None) -> ClientConfig:
-    """Read what :func:`add_model_options` added; ``timeout_s`` is the client's. Raises like :func:`client_config`."""
-    return client_config(arguments, otherwise="auto:", timeout_s=timeout_s, transfer=arguments.transfer)
-
-
 @asynccontextmanager
 async def connected(config: ClientConfig, *, quiet: bool = False, hint: str = "") -> AsyncIterator[ClipClient]:
     """Give a client whose model is known. With ``auto:``, the model may run in this process.
@@ -184,9 +178,10 @@ async def connected(config: ClientConfig, *, quiet: bool = False, hint: str = ""
         except ClipError as error:
             if not clip.is_local:
                 raise
-            is_default = isinstance(error, ModelNotReady) and first.model == DEFAULT_NAME
-            may_export = is_default and _may_export(first.repository or "")
-            if not (may_export and export_default_model()):
+            is_missing = isinstance(error, ModelNotReady) and not has_model(default_repository())
+            # A repository that the user has named is not filled: a wrong path would look like a missing model.
+            is_default = first.model == DEFAULT_NAME and not first.repository and MODEL_VARIABLE not in os.environ
+            if not (is_missing and is_default and export_default_model()):
                 if not is_auto:
                     raise
                 raise CommandFailed(
@@ -200,14 +195,6 @@ async def connected(config: ClientConfig, *, quiet: bool = False, hint: str = ""
             # In the other case the library itself prints a notice.
             print(f"clip-client: using the server at {first.address}", file=sys.stderr)
         yield clip
-
-
-def _may_export(repository: str) -> bool:
-    """Return whether the model is missing in ``repository``, of a ``local:`` URL, and may be put where it is found.
-
-    A repository that the user has named is not filled: a wrong path would look like a missing model.
-    """
-    return not repository and MODEL_VARIABLE not in os.environ and not has_model(default_repository())
 
 
 def export_default_model() -> bool:
@@ -225,3 +212,64 @@ def export_default_model() -> bool:
     repository.mkdir(parents=True, exist_ok=True)
     # A process of its own returns its memory.
     return subprocess.run([*_EXPORT, "--repository", str(repository)], check=False).returncode == 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineOptions:
+    """How to use Ray."""
+
+    address: str | None
+    workers: int | None
+
+    def servers(self, config: ClientConfig, *, quiet: bool) -> ClientConfig:
+        """Return the settings for the workers' clients: what ``auto:`` finds here need not be what a worker finds.
+
+        Raises CommandMisused if the workers may run on other machines and no server was named.
+        """
+        if config.endpoints[0].kind is not EndpointKind.AUTO:
+            return config
+        if self.address is not None:
+            raise CommandMisused("name the servers with --url: every machine of the cluster must reach them")
+        return replace(config, urls=(asyncio.run(_found(config, quiet=quiet)),))
+
+
+async def _found(config: ClientConfig, *, quiet: bool) -> str:
+    async with connected(config, quiet=quiet) as clip:
+        first = config.endpoints[0]
+        return f"local:{first.repository or ''}" if clip.is_local else first.address
+
+
+def add_engine_options(parser: argparse.ArgumentParser) -> None:
+    """Add ``--engine``, ``--address`` and ``--workers``."""
+    group = parser.add_argument_group("more than one machine")
+    group.add_argument(
+        "--engine",
+        choices=("local", "ray"),
+        default="local",
+        help="work in this process, or on a Ray cluster whose machines all see the photos (default: local)",
+    )
+    group.add_argument(
+        "--address",
+        metavar="A",
+        help="with --engine ray: the cluster, host:port, or auto for the one that this machine belongs to (default: "
+        "Ray on this machine only)",
+    )
+    group.add_argument(
+        "--workers",
+        type=number_type(int, lambda count: count >= 1, expected="a whole number of 1 or more"),
+        metavar="N",
+        help="with --engine ray: the most worker processes (default: one for every four CPUs of each machine)",
+    )
+
+
+def read_engine_options(arguments: argparse.Namespace) -> EngineOptions | None:
+    """Read what :func:`add_engine_options` added; None for the local engine.
+
+    Raises CommandMisused for options of the other engine, and CommandFailed if Ray is missing.
+    """
+    if arguments.engine == "local":
+        if arguments.address is not None or arguments.workers is not None:
+            raise CommandMisused("--address and --workers need --engine ray")
+        return None
+    need("ray.data", extras="ray")
+    return EngineOptions(address=arguments.address, workers=arguments.workers)

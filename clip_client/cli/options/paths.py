@@ -1,4 +1,4 @@
-"""The photos that a command takes; the same options for every command that takes photos."""
+"""The files of a command: the photos that it takes, and the store with caches, decisions and the journal of moves."""
 
 from __future__ import annotations
 
@@ -7,14 +7,20 @@ import glob
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
-from clip_client.cli.errors import CommandFailed, CommandMisused
+from clip_client.cli.errors import CommandFailed, CommandMisused, need
 from clip_client.cli.parser import user_path
-from clip_client.dedup import Scan, scan
+from clip_client.dedup import Scan, Store, scan
+from clip_client.dedup.store.store import default_directory
 from clip_client.dedup.text import printable
+
+if TYPE_CHECKING:
+    from clip_client.dedup.types import OnProgress
 
 _URL: Final = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
@@ -66,9 +72,7 @@ class WalkOptions:
         if self.missing:
             raise CommandFailed(f"there is no file or folder {printable(self.missing[0])}")
 
-    def scan(
-        self, more: Iterable[str] = (), *, raw: bool = False, show: Callable[[str, int, int | None], None] | None = None
-    ) -> Scan:
+    def scan(self, more: Iterable[str] = (), *, raw: bool = False, show: OnProgress | None = None) -> Scan:
         """Walk the paths and ``more``; ``raw`` includes RAW files, ``show`` is called with the progress."""
         if show is not None:
             show("looking for photos", 0, None)
@@ -104,12 +108,17 @@ def _resolved(path: str) -> list[str]:
         raise CommandMisused("a PATH is empty; . is the current folder")
     # A shell has expanded most patterns already, and a file's name may look like a pattern.
     if not os.path.lexists(path):
-        if _URL.match(path):
-            raise CommandMisused(f"{path} is a URL, and only files are read; download it first: curl -O {path}")
+        refuse_url(path)
         path = os.path.expanduser(path)
     if os.path.lexists(path) or not glob.has_magic(path):
         return [path]
     return sorted(glob.glob(path, recursive=True)) or [path]
+
+
+def refuse_url(path: str) -> None:
+    """Raise CommandMisused if a path is a URL."""
+    if _URL.match(path):
+        raise CommandMisused(f"{path} is a URL, and only files are read; download it first: curl -O {path}")
 
 
 def _listed(source: str, *, null: bool) -> list[str]:
@@ -120,3 +129,34 @@ def _listed(source: str, *, null: bool) -> list[str]:
     # Not splitlines: a name may contain a carriage return; only at the end of a line it belongs to the line break.
     lines = data.split(b"\0") if null else [line.removesuffix(b"\r") for line in data.split(b"\n")]
     return [os.fsdecode(line) for line in lines if line]
+
+
+def add_store_option(parser: argparse.ArgumentParser) -> None:
+    """Add ``--store``."""
+    parser.add_argument(
+        "--store",
+        type=user_path,
+        metavar="DIR",
+        help="folder for cached vectors, decisions and the journal of moves (default: the environment variable "
+        "CLIP_STORE, else clip-client in your user data folder)",
+    )
+
+
+@contextmanager
+def opened_store(directory: Path | None) -> Iterator[Store]:
+    """Open the store in ``directory``, or the default one.
+
+    Raises StoreError, and CommandFailed if a database cannot be read inside the block.
+    """
+    need("rich", "pyarrow", extras="cli,dedup")
+    import sqlite3
+
+    folder = directory or default_directory()
+    try:
+        with Store(folder) as store:
+            yield store
+    except sqlite3.Error as error:  # while reading; errors of opening and writing are StoreErrors
+        raise CommandFailed(
+            f"a database of the store {folder} cannot be read ({error}); files.sqlite is a cache that you can move "
+            "away, restore the others from a backup"
+        ) from error

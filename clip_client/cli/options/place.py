@@ -15,14 +15,13 @@ from anyio import to_thread
 from clip_client._vectors.files import VECTOR_SUFFIXES
 from clip_client._vectors.vector_file import is_vector_folder
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
-from clip_client.cli.options.store import add_store_option, opened_store
-from clip_client.dedup import scan
+from clip_client.cli.options.paths import add_store_option, opened_store
+from clip_client.dedup import Store, scan
 from clip_client.dedup.text import printable
 
 if TYPE_CHECKING:
     from clip_client import ClipClient
-    from clip_client.cli.output.progress import ProgressBars
-    from clip_client.dedup import Store
+    from clip_client.cli.output import ProgressBars
     from clip_client.search.pictures import Place
 
 QDRANT: Final = ("qdrant://", "qdrants://")

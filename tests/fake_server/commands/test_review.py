@@ -8,13 +8,11 @@ import socket
 import subprocess
 import sys
 import time
-from http.client import HTTPConnection
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import grpc
+import httpx
 import pytest
-from anyio import to_thread
 
 from clip_client.cli.commands.review import has_screen
 from clip_client.cli.main import main
@@ -22,6 +20,7 @@ from clip_client.testing import FakeTriton, Reply
 from tests.fixtures.images.image_files import encoded, picture
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -32,15 +31,10 @@ class Process:
         command = [sys.executable, "-m", "clip_client", "review", "--no-browser", *arguments]
         self.running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert self.running.stdout is not None
-        self.address = urlsplit(self.running.stdout.readline().partition(": ")[2].strip())
+        self.url = self.running.stdout.readline().partition(": ")[2].strip().rstrip("/")
 
     def get(self, path: str) -> str:
-        connection = HTTPConnection("127.0.0.1", self.address.port or 0, timeout=30)
-        connection.request("GET", self.address.path.rstrip("/") + path)
-        response = connection.getresponse()
-        text = response.read().decode()
-        connection.close()
-        return text
+        return httpx.get(self.url + path, trust_env=False, timeout=30).text
 
     def state(self) -> Any:
         """What the page polls, once the search has ended."""
@@ -63,60 +57,54 @@ def album(tmp_path: Path) -> Path:
     return folder
 
 
-async def test_the_command_serves_pages_until_it_is_interrupted(album: Path, tmp_path: Path) -> None:
-    def use(url: str) -> None:
-        process = Process(str(album), "--url", url, "--transfer", "original", "--store", str(tmp_path / "store"))
-        state = process.state()
-        assert (state["phase"], state["totals"][0]["groups"]) == ("ready", 1)
-        assert "b.png" in process.get("/groups/1")
-        assert process.end(signal.SIGINT) == (130, "clip-client: interrupted\n")
-
-    async with FakeTriton() as server:
-        await to_thread.run_sync(use, server.url)
+@pytest.fixture
+def review(tmp_path: Path) -> Callable[..., Process]:
+    return lambda *words: Process(*map(str, words), "--transfer", "original", "--store", str(tmp_path / "store"))
 
 
-async def test_the_pages_search_by_words_with_the_model_of_the_command(album: Path, tmp_path: Path) -> None:
-    def use(url: str, *options: str) -> str:
-        where = ["--transfer", "original", "--store", str(tmp_path / "store"), *options]
-        process = Process(str(album), *([] if "--without-model" in options else ["--url", url]), *where)
+def test_the_command_serves_pages_until_it_is_interrupted(
+    review: Callable[..., Process], serve: Callable[[FakeTriton], FakeTriton], album: Path
+) -> None:
+    process = review(album, "--url", serve(FakeTriton()).url)
+    state = process.state()
+    assert (state["phase"], state["totals"][0]["groups"]) == ("ready", 1)
+    assert "b.png" in process.get("/groups/1")
+    # This model has no text tower.
+    assert "--towers image,text" in process.get("/search?q=a+red+dog")
+    assert process.end(signal.SIGINT) == (130, "clip-client: interrupted\n")
+
+
+def test_the_pages_search_by_words_with_the_model_of_the_command(
+    review: Callable[..., Process], serve: Callable[[FakeTriton], FakeTriton], album: Path
+) -> None:
+    for model in (["--url", serve(FakeTriton(has_text=True)).url], ["--without-model"]):
+        process = review(album, *model)
         process.state()
         page = process.get("/search?q=a+red+dog")
-        process.end(signal.SIGINT)
-        return page
-
-    async with FakeTriton(has_text=True) as server:
-        page = await to_thread.run_sync(use, server.url)
-        assert page.count("<figure") == 1
-        assert "+1 copy" in page
-        assert "without a model" in await to_thread.run_sync(use, server.url, "--without-model")
-    async with FakeTriton() as server:
-        assert "--towers image,text" in await to_thread.run_sync(use, server.url)
+        process.end(signal.SIGTERM)
+        if model == ["--without-model"]:
+            assert "without a model" in page
+        else:
+            assert (page.count("<figure"), "+1 copy" in page) == (1, True)
 
 
-async def test_a_search_that_fails_is_explained_on_the_page(album: Path, tmp_path: Path) -> None:
-    def use(url: str, folder: Path) -> tuple[Any, str]:
-        process = Process(str(folder), "--url", url, "--transfer", "original", "--store", str(tmp_path / "store"))
-        state, page = process.state(), process.get("/")
+def test_a_search_that_fails_is_explained_on_the_page(
+    review: Callable[..., Process], serve: Callable[[FakeTriton], FakeTriton], album: Path, tmp_path: Path
+) -> None:
+    (server := serve(FakeTriton())).answer_always(Reply(status=grpc.StatusCode.INTERNAL, details="it is broken"))
+    (empty := tmp_path / "empty").mkdir()
+    for folder, said in ((album, server.url.rpartition("/")[2]), (empty, "no photo to compare in the given paths")):
+        process = review(folder, "--url", server.url)
+        state = process.state()
+        assert (state["phase"], said in state["error"], said in process.get("/")) == ("failed", True, True), state
         assert process.end(signal.SIGTERM)[0] == 143
-        return state, page
-
-    async with FakeTriton() as server:
-        server.answer_always(Reply(status=grpc.StatusCode.INTERNAL, details="the model is broken"))
-        state, page = await to_thread.run_sync(use, server.url, album)
-        assert (state["phase"], server.url.rpartition("/")[2] in state["error"]) == ("failed", True), state
-        assert server.url.rpartition("/")[2] in page
-        (tmp_path / "empty").mkdir()
-        state, _ = await to_thread.run_sync(use, server.url, tmp_path / "empty")
-        assert state["error"] == "there is no photo to compare in the given paths"
 
 
-async def test_a_port_that_is_taken_is_named(album: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_that_is_taken_is_named(album: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        async with FakeTriton() as server:
-            where = [str(album), "--url", server.url, "--store", str(tmp_path / "store")]
-            command = ["review", "--no-browser", "--port", port, *where]
-            assert await to_thread.run_sync(main, command) == 1
+        command = ["review", str(album), "--no-browser", "--port", port, "--without-model"]
+        assert main([*command, "--store", str(tmp_path / "store")]) == 1
     assert f"port {port} cannot be used (Address already in use); choose another with --port" in capsys.readouterr().err
 
 

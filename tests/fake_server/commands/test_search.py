@@ -16,27 +16,25 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from anyio.from_thread import start_blocking_portal
+from PIL import Image, UnidentifiedImageError
 
 from clip_client.cli.main import main
 from clip_client.testing import FakeTriton
 from tests.fixtures.images.image_files import encoded, picture
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from numpy.typing import NDArray
 
-    Search = Callable[..., int]
+    Run = Callable[..., Any]
 
 COLOURS = {"red": (255, 0, 0), "green": (0, 255, 0), "blue": (0, 0, 255)}
 
 
 def vector(data: bytes) -> NDArray[np.float32]:
     """Return the colour of a picture, or the one that a text names; a text that names none has a direction."""
-    from PIL import Image, UnidentifiedImageError
-
     try:
         colour = np.asarray(Image.open(io.BytesIO(data)).convert("RGB").resize((1, 1)), np.float32).ravel()
     except UnidentifiedImageError:
@@ -49,10 +47,8 @@ def vector(data: bytes) -> NDArray[np.float32]:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[FakeTriton]:
-    fake = FakeTriton(dimension=3, vector=vector, has_text=True)
-    with start_blocking_portal() as portal, portal.wrap_async_context_manager(fake) as running:
-        yield running
+def server(serve: Callable[[FakeTriton], FakeTriton]) -> FakeTriton:
+    return serve(FakeTriton(dimension=3, vector=vector, has_text=True))
 
 
 @pytest.fixture
@@ -61,8 +57,6 @@ def album(tmp_path: Path) -> Path:
     folder.mkdir()
     for name, colour in {**COLOURS, "yellow": (255, 255, 0), "pink": (255, 90, 90)}.items():
         tinted = np.asarray(picture(seed=len(name)).convert("L"))[..., None] / 255 * 0.2 + 0.8
-        from PIL import Image
-
         pixels = Image.fromarray((tinted * np.array(colour)).astype(np.uint8))
         (folder / f"{name}.png").write_bytes(encoded(pixels, "PNG"))
     shutil.copy(folder / "red.png", folder / "red again.png")
@@ -70,76 +64,55 @@ def album(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def search(server: FakeTriton, tmp_path: Path) -> Search:
-    return lambda *words: main(["search", *map(str, words), "--url", server.url, "--store", str(tmp_path / "store")])
+def run(server: FakeTriton, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run a command that ends with this code, and return what it prints."""
+
+    def run(command: str, *words: str | Path, code: int = 0) -> Any:
+        capsys.readouterr()
+        options = ["--url", server.url, *(["--store", str(tmp_path / "store")] if command != "embed" else [])]
+        assert main([command, *options, *map(str, words)]) == code
+        return capsys.readouterr()
+
+    return run
 
 
 def names(printed: str) -> list[str]:
     return [os.path.basename(line.split("\t")[1]) for line in printed.splitlines()]
 
 
-def test_a_folder_is_embedded_first_and_once(
-    search: Search, server: FakeTriton, album: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert search("a", "red", "thing", album) == 0
-    printed = capsys.readouterr()
+def test_a_folder_is_embedded_first_and_once(run: Run, server: FakeTriton, album: Path) -> None:
+    printed = run("search", "a", "red", "thing", album)
     assert names(printed.out)[:2] == ["red.png", "pink.png"]
     assert printed.out.splitlines()[0].endswith("\t\t1")
     assert "weights of this model are random" in printed.err
     assert "5 photos compared" in printed.err
     before = len([one for one in server.requests if one.model == "clip_image"])
-    assert search("green", "+", "red", "--in", album) == 0
-    assert names(capsys.readouterr().out)[0] == "yellow.png"
-    assert search("red") == 0  # all that the store knows
-    assert names(capsys.readouterr().out)[0] == "red.png"
+    assert names(run("search", "green", "+", "red", "--in", album).out)[0] == "yellow.png"
+    assert names(run("search", "red").out)[0] == "red.png"  # all that the store knows
     assert len([one for one in server.requests if one.model == "clip_image"]) == before
 
 
-def test_photos_words_signs_and_weights_make_a_query(
-    search: Search, album: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert search(album / "yellow.png", "-", "2:green", album, "--top", "1") == 0
-    assert names(capsys.readouterr().out) == ["red.png"]
-
-
-def test_an_empty_folder_has_no_photo_that_fits(
-    search: Search, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "empty").mkdir()
-    assert search("red", tmp_path / "empty") == 1
-    assert "There is no photo that fits" in capsys.readouterr().err
-
-
-def test_files_that_are_no_photos_are_counted_by_kind(
-    search: Search, album: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_files_that_are_no_photos_are_counted_by_kind(run: Run, album: Path) -> None:
     for name in ("notes.txt", "more.txt", "film.mov"):
         (album / name).touch()
-    assert search("red", album, "--json") == 0
-    said = capsys.readouterr()
+    said = run("search", "red", album, "--json")
     assert json.loads(said.out)["skipped"] == {".txt": 2, ".mov": 1}
     assert "3 files skipped, not named like photos: 2 .txt, 1 .mov" in said.err
 
 
-def test_each_output_has_the_same_pictures(
-    search: Search, album: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    search("red", album)
-    plain = names(capsys.readouterr().out)
-    assert search("red", "--json") == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+def test_each_output_has_the_same_pictures(run: Run, album: Path, tmp_path: Path) -> None:
+    plain = names(run("search", "red", album).out)
+    found: dict[str, Any] = json.loads(run("search", "red", "--json").out)
     assert [os.path.basename(one["path"]) for one in found["photos"]] == plain
     assert [os.path.basename(path) for path in found["photos"][0]["copies"]] == ["red again.png"]
     assert (found["photos"][0]["format"], found["compared"], found["is_random"]) == ("PNG", 5, True)
-    search("red", "--strict")
-    assert names(capsys.readouterr().out) == plain[: found["scores_fall_after"]]
-    search("red", "--csv", "--copies")
-    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert names(run("search", "red", "--strict").out) == plain[: found["scores_fall_after"]]
+    rows = list(csv.DictReader(run("search", "red", "--csv", "--copies").out.splitlines()))
     assert [os.path.basename(row["path"]) for row in rows if not row["copy_of"]] == plain
     assert [os.path.basename(row["path"]) for row in rows if row["copy_of"]] == ["red again.png"]
     page = tmp_path / "page.html"
-    search("red", "--copies", "--report", page)
-    assert sorted(names(capsys.readouterr().out)) == sorted([*plain, "red again.png"])
+    printed = run("search", "red", "--copies", "--report", page).out
+    assert sorted(names(printed)) == sorted([*plain, "red again.png"])
     assert page.read_text().count("<img") == 5
 
 
@@ -162,48 +135,36 @@ def test_a_terminal_shows_a_table_and_small_pictures(server: FakeTriton, album: 
     assert "Traceback" not in text
 
 
-def test_null_ends_each_path(search: Search, album: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    assert search("red", album, "--null", "--top", "2") == 0
-    paths = capfdbinary.readouterr().out.split(b"\0")
-    assert paths == [os.fsencode(album / "red.png"), os.fsencode(album / "pink.png"), b""]
+def test_null_ends_each_path_of_a_query_of_photos_words_signs_and_weights(run: Run, album: Path) -> None:
+    printed = run("search", album / "yellow.png", "-", "2:green", album, "--null", "--top", "2").out
+    assert printed.split("\0") == [str(album / "red.png"), str(album / "pink.png"), ""]
 
 
-def test_vectors_that_embed_wrote_are_searched_by_path(
-    server: FakeTriton,
-    album: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["embed", str(album), "--output", "vectors.parquet", "--url", server.url]) == 0
-    capsys.readouterr()
-    assert main(["search", "blue", "vectors.parquet", "--top", "1", "--url", server.url]) == 0
-    assert names(capsys.readouterr().out) == ["blue.png"]
-    assert main(["search", "blue", "vectors.parquet", "--camera", "x", "--url", server.url]) == 1
-    assert "only in-folder can be asked of vectors alone" in capsys.readouterr().err
+def test_vectors_that_embed_wrote_are_searched_by_path(run: Run, album: Path, tmp_path: Path) -> None:
+    vectors = tmp_path / "vectors.parquet"
+    run("embed", album, "--output", vectors)
+    assert names(run("search", "blue", vectors, "--top", "1").out) == ["blue.png"]
+    assert names(run("similar", album / "red.png", "--in", vectors, "--top", "2").out) == ["red again.png", "pink.png"]
+    said = run("search", "blue", vectors, "--camera", "x", code=1).err
+    assert "only in-folder can be asked of vectors alone" in said
 
 
-def test_a_collection_of_qdrant_is_filled_and_searched(
-    server: FakeTriton, album: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_collection_of_qdrant_is_filled_and_searched(run: Run, album: Path, tmp_path: Path) -> None:
     pytest.importorskip("qdrant_client", reason="qdrant-client is not installed")
     address = f"qdrant://{tmp_path}/qdrant/photos"  # its local mode
-    options = ["--url", server.url, "--store", str(tmp_path / "store")]
-    assert main(["index", "--to", address, "--in", str(album), "--json", *options]) == 0
-    assert json.loads(capsys.readouterr().out)["photos"] == 5
-    assert main(["search", "red", "--in", address, "--top", "2", *options]) == 0
-    printed = capsys.readouterr()
+    assert json.loads(run("index", "--to", address, "--in", album, "--json").out)["photos"] == 5
+    printed = run("search", "red", "--in", address, "--top", "2")
     assert names(printed.out) == ["red.png", "pink.png"]
     assert "5 photos compared" in printed.err
-    assert main(["similar", str(album / "pink.png"), "--in", address, "--top", "1", *options]) == 0
-    assert names(capsys.readouterr().out) == ["red.png"]
-    assert main(["search", "red", "--in", address, "--strict", *options]) == 2
+    assert names(run("similar", album / "pink.png", "--in", address, "--top", "1").out) == ["red.png"]
+    run("search", "red", "--in", address, "--strict", code=2)
 
 
-def test_filters_that_leave_nothing_end_with_1(search: Search, album: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert search("red", album, "--since", "1999") == 1
-    assert "There is no photo that fits" in capsys.readouterr().err
+@pytest.mark.parametrize(("folder", "options"), [("album", ["--since", "1999"]), ("empty", [])])
+def test_no_photo_that_fits_ends_with_1(folder: str, options: list[str], run: Run, album: Path) -> None:
+    (album.parent / "empty").mkdir()
+    said = run("search", "red", album.parent / folder, *options, code=1).err
+    assert "There is no photo that fits" in said
 
 
 @pytest.mark.parametrize(
@@ -221,41 +182,33 @@ def test_filters_that_leave_nothing_end_with_1(search: Search, album: Path, caps
         (["red", "--in", "qdrant://host/photos", "--in", "."], 2, "is searched alone"),
     ],
 )
-def test_what_cannot_be_searched_is_one_sentence(
-    search: Search, words: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert search(*words) == code
-    error = capsys.readouterr().err
-    assert said in error
-    assert error.count("\n") == 1
+def test_what_cannot_be_searched_is_one_sentence(words: list[str], code: int, said: str, run: Run) -> None:
+    error = run("search", *words, code=code).err
+    assert (said in error, error.count("\n")) == (True, 1)
 
 
-def test_a_damaged_photo_is_named_before_anything_is_embedded(
-    search: Search, album: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("command", ["search", "similar"])
+def test_a_damaged_photo_is_named_before_new_photos_are_embedded(
+    command: str, run: Run, album: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "empty.jpg").touch()
-    assert search(tmp_path / "empty.jpg", album) == 1
-    assert "empty.jpg cannot be searched for: " in capsys.readouterr().err
+    said = run(command, tmp_path / "empty.jpg", "--in", album, code=1).err
+    assert "empty.jpg cannot be searched for: " in said
     assert not (tmp_path / "store" / "vectors").exists()
 
 
-def test_a_model_without_a_text_tower_says_so_before_anything_is_embedded(
-    album: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_model_without_a_text_tower_says_so_before_new_photos_are_embedded(
+    run: Run, serve: Callable[[FakeTriton], FakeTriton], album: Path, tmp_path: Path
 ) -> None:
-    with start_blocking_portal() as portal, portal.wrap_async_context_manager(FakeTriton()) as server:
-        command = ["search", "red", str(album), "--url", server.url, "--store", str(tmp_path / "store")]
-        assert main(command) == 1
-    assert "--towers image,text" in capsys.readouterr().err
+    said = run("search", "red", album, "--url", serve(FakeTriton()).url, code=1).err
+    assert "--towers image,text" in said
     assert not (tmp_path / "store" / "vectors").exists()
 
 
-def test_what_is_called_like_a_word_is_one(
-    search: Search, album: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_called_like_a_word_is_one(run: Run, album: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (album / "red").mkdir()
     (album / "blue").touch()
     monkeypatch.chdir(album)
-    assert search("blue", "red", ".") == 0
-    said = capsys.readouterr().err
+    said = run("search", "blue", "red", ".").err
     assert "red is searched for as a word; write ./red for the folder of that name" in said
     assert "blue is searched for as a word; write ./blue for the file of that name" in said

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from clip_client.testing import FakeTriton
-from tests.fixtures.gateways import client_of, gateway
+from tests.fixtures.gateways import gateway
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -22,12 +22,11 @@ async def triton() -> AsyncIterator[FakeTriton]:
 
 
 @pytest.fixture
-async def url(triton: FakeTriton) -> AsyncIterator[str]:
-    async with gateway(triton.url) as address:
-        yield address
+async def http(triton: FakeTriton) -> AsyncIterator[httpx.AsyncClient]:
+    async with gateway(triton.url) as client:
+        yield client
 
 
 @pytest.fixture
-async def http(url: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with client_of(url) as client:
-        yield client
+def url(http: httpx.AsyncClient) -> str:
+    return str(http.base_url).rstrip("/")

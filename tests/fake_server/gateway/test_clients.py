@@ -1,8 +1,7 @@
-"""What the clients of other services send and read: openai, LangChain, infinity's, and forms."""
+"""What the clients of other services send and read: openai, infinity's, and forms; docs/migrate.md has LangChain's."""
 
 from __future__ import annotations
 
-import asyncio
 import base64
 from typing import TYPE_CHECKING, Any
 
@@ -12,15 +11,13 @@ import pytest
 from infinity_client import Client
 from infinity_client.api.default import embeddings, embeddings_image, health, models
 from infinity_client.models import (
+    HTTPValidationError,
     ImageEmbeddingInput,
     OpenAIEmbeddingInputImage,
     OpenAIEmbeddingInputText,
     OpenAIEmbeddingResult,
     OpenAIModelInfo,
 )
-from infinity_client.vision_client import InfinityVisionAPI
-from PIL import Image
-from pydantic import SecretStr
 
 from clip_client.testing import PNG_1X1, FakeTriton, Reply, fake_vector
 from preprocess_ensemble.contract import ImageStatus
@@ -58,6 +55,7 @@ async def test_openai_gets_vectors_in_the_order_of_the_images(client: openai.Asy
     if encoding == "base64":
         numbers = [np.frombuffer(base64.b64decode(one), "<f4") for one in numbers]
     assert_vectors(numbers, PNG_1X1, OTHER)
+    assert [model.id async for model in client.models.list()] == ["clip"]
 
 
 async def test_openai_gets_vectors_of_texts_and_images_in_one_array(
@@ -70,27 +68,6 @@ async def test_openai_gets_vectors_of_texts_and_images_in_one_array(
     assert answer.model_extra["truncated"] == [2]
     assert answer.usage.model_extra == {"num_images": 1}
     assert triton.requests_received == 2
-
-
-async def test_the_blocking_client_of_openai(url: str) -> None:
-    def embed() -> list[float]:
-        with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
-            assert [model.id for model in client.models.list()] == ["clip"]
-            return client.embeddings.create(model="clip", input=URIS[0]).data[0].embedding
-
-    assert_vectors([await asyncio.to_thread(embed)], PNG_1X1)
-
-
-async def test_langchain_needs_one_option(url: str) -> None:
-    from langchain_openai import OpenAIEmbeddings
-
-    async with openai.DefaultAsyncHttpxClient() as later:
-        with openai.DefaultHttpxClient() as now:
-            options: dict[str, Any] = {"base_url": f"{url}/v1", "http_client": now, "http_async_client": later}
-            options |= {"model": "clip", "api_key": SecretStr("none"), "check_embedding_ctx_length": False}
-            langchain = OpenAIEmbeddings(**options)
-            assert_vectors(await langchain.aembed_documents(["a cat", "a dog"]), b"a cat", b"a dog")
-            assert_vectors([await asyncio.to_thread(langchain.embed_query, "a cat")], b"a cat")
 
 
 @pytest.mark.parametrize(
@@ -130,16 +107,20 @@ async def test_the_client_of_infinity(url: str) -> None:
         assert alive["unix"] > 0
 
 
-async def test_the_vision_client_of_infinity(url: str) -> None:
-    def embed() -> tuple[Any, Any]:
-        client = InfinityVisionAPI(url, model="clip")
-        with client.tp, client.session:
-            texts = client.embed("clip", ["a cat"]).result()
-            return texts, client.image_embed("clip", [Image.new("RGB", (3, 2))]).result()
-
-    ((text,), _), ((image,), _) = await asyncio.to_thread(embed)
-    assert_vectors([text[0]], b"a cat")
-    assert image.shape == (1, 8)
+async def test_a_bad_image_is_named_in_the_shape_of_the_dialect(
+    url: str, client: openai.AsyncOpenAI, http: httpx.AsyncClient, triton: FakeTriton
+) -> None:
+    triton.answer_always(Reply(row_errors={1: (ImageStatus.TRUNCATED, "The file ends early.")}))
+    with pytest.raises(openai.BadRequestError) as raised:
+        await client.embeddings.create(model="clip", input=URIS)
+    assert (raised.value.code, raised.value.param) == ("TRUNCATED", "input.1")
+    answer = await http.post("/embeddings_image", json={"input": URIS})
+    assert (answer.status_code, '"param":"input.1","code":"TRUNCATED"' in answer.text) == (400, True)
+    async with Client(base_url=url) as infinity:
+        wrong = await embeddings_image.asyncio(client=infinity, body=ImageEmbeddingInput(input_=[URIS[0], "no image"]))
+    assert isinstance(wrong, HTTPValidationError)
+    assert isinstance(wrong.detail, list)
+    assert wrong.detail[0].loc == ["body", "input", 1]
 
 
 async def test_a_form_has_a_result_for_each_image(http: httpx.AsyncClient, triton: FakeTriton) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import ssl
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
@@ -15,7 +15,7 @@ import trustme
 from benchmarks.fixtures.server import free_port
 from clip_client.gateway.command import main
 from clip_client.testing import PNG_1X1
-from tests.fixtures.gateways import client_of, data_uri
+from tests.fixtures.gateways import data_uri
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,9 +80,10 @@ async def test_the_command_serves_tls_with_several_processes(triton: FakeTriton,
     command += ["--ssl-certfile", str(certificate), "--ssl-keyfile", str(key)]
     context = ssl.create_default_context()
     authority.configure_trust(context)
+    options: dict[str, Any] = {"verify": context, "trust_env": False, "timeout": 60}
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:  # noqa: ASYNC220
         try:
-            async with client_of(f"https://localhost:{port}", verify=context) as http:
+            async with httpx.AsyncClient(base_url=f"https://localhost:{port}", **options) as http:
 
                 async def answers() -> bool:
                     try:

@@ -15,7 +15,7 @@ import pytest
 
 from clip_client.gateway.command import Connection
 from clip_client.testing import PNG_1X1, FakeTriton, Reply
-from tests.fixtures.gateways import client_of, data_uri, gateway
+from tests.fixtures.gateways import data_uri, gateway
 from tests.fixtures.waiting import until
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ async def answered(http: httpx.AsyncClient, request: dict[str, Any]) -> httpx.Re
 
 async def test_a_triton_that_is_gone_is_a_503_until_it_is_back(triton: FakeTriton) -> None:
     await triton.stop()
-    async with gateway(triton.url, timeout_s=1) as url, client_of(url) as http:
+    async with gateway(triton.url, timeout_s=1) as http:
         for _ in range(2):  # it was never there, and it has gone
             for answer in await asyncio.gather(*(http.post(**request) for request in EMBEDDING), http.get("/ping")):
                 assert (answer.status_code, answer.headers["retry-after"]) == (503, "5"), answer.text
@@ -65,7 +65,7 @@ async def test_a_triton_that_is_gone_is_a_503_until_it_is_back(triton: FakeTrito
 )
 async def test_each_failure_has_its_status(triton: FakeTriton, reply: Reply, status: int) -> None:
     triton.answer_always(reply)
-    async with gateway(triton.url, timeout_s=0.5 if status == 503 else 30) as url, client_of(url) as http:
+    async with gateway(triton.url, timeout_s=0.5 if status == 503 else 30) as http:
         answer = await http.post(**EMBEDDING[0])
         assert (answer.status_code, answer.json()["error"]["type"]) == (status, "server_error"), answer.text
         assert ("retry-after" in answer.headers) is (status == 503)
@@ -94,12 +94,12 @@ async def test_triton_does_not_work_for_a_caller_that_has_left(http: httpx.Async
 HEAD = b"POST /v1/embeddings HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n"
 
 
-async def connected(url: str, sends: bytes) -> socket.socket:
+async def connected(http: httpx.AsyncClient, sends: bytes) -> socket.socket:
     """A caller that sends this, and never reads."""
     caller = socket.socket()
     caller.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     caller.setblocking(False)
-    await asyncio.get_running_loop().sock_connect(caller, ("127.0.0.1", int(url.rpartition(":")[2])))
+    await asyncio.get_running_loop().sock_connect(caller, ("127.0.0.1", http.base_url.port))
     await asyncio.get_running_loop().sock_sendall(caller, sends)
     return caller
 
@@ -113,12 +113,12 @@ async def test_slow_and_vanished_callers_leave_memory_flat(triton: FakeTriton) -
     """Half of them stop in the middle of a body, half leave while Triton works."""
     body = json.dumps({"input": data_uri(os.urandom(100_000))}).encode()
 
-    async with gateway(triton.url) as url, client_of(url) as http:
+    async with gateway(triton.url) as http:
 
         async def crowd() -> int:
             triton.answer_always(Reply(delay_s=float("inf")))
             whole = HEAD % len(body) + body
-            callers = [await connected(url, whole[: len(whole) // (1 + n % 2)]) for n in range(SLOW_CLIENTS)]
+            callers = [await connected(http, whole[: len(whole) // (1 + n % 2)]) for n in range(SLOW_CLIENTS)]
             await until(lambda: triton.in_flight)
             for caller in callers:
                 caller.close()
@@ -149,8 +149,8 @@ class Hasty(Connection):
 )
 async def test_a_caller_without_a_request_is_left(triton: FakeTriton, sends: tuple[bytes, ...]) -> None:
     loop = asyncio.get_running_loop()
-    async with gateway(triton.url, connection=Hasty) as url, client_of(url) as http:
-        with await connected(url, sends[0]) as caller:
+    async with gateway(triton.url, connection=Hasty) as http:
+        with await connected(http, sends[0]) as caller:
             for more in sends[1:]:
                 assert await loop.sock_recv(caller, 2**20)
                 await loop.sock_sendall(caller, more)
@@ -163,8 +163,8 @@ async def test_a_caller_without_a_request_is_left(triton: FakeTriton, sends: tup
 async def test_an_answer_counts_as_held_until_it_is_taken_or_given_up() -> None:
     body = json.dumps({"input": ["word"] * 1000}).encode()
     async with FakeTriton(dimension=512, has_text=True) as triton:
-        async with gateway(triton.url, connection=Hasty) as url, client_of(url) as http:
-            with await connected(url, HEAD % len(body) + body):
+        async with gateway(triton.url, connection=Hasty) as http:
+            with await connected(http, HEAD % len(body) + body):
                 while await held_bytes(http) <= 1_000_000:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
                 while await held_bytes(http):  # noqa: ASYNC110
@@ -176,5 +176,5 @@ async def test_an_answer_counts_as_held_until_it_is_taken_or_given_up() -> None:
 
 async def test_a_slow_triton_is_waited_for_longer_than_a_slow_caller(triton: FakeTriton) -> None:
     triton.script(Reply(delay_s=3 * Hasty.limit_s))
-    async with gateway(triton.url, connection=Hasty) as url, client_of(url) as http:
+    async with gateway(triton.url, connection=Hasty) as http:
         assert (await http.post(**EMBEDDING[0])).status_code == 200

@@ -18,7 +18,7 @@ from starlette.routing import Route
 from clip_client.gateway.dialect import Refusal
 from clip_client.gateway.fetch import Address, Fetcher, is_public
 from clip_client.testing import PNG_1X1, FakeTriton, fake_vector
-from tests.fixtures.gateways import client_of, data_uri, gateway, served
+from tests.fixtures.gateways import data_uri, gateway, served
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -50,7 +50,6 @@ class Site:
                 Route("/hops/{left:int}", self._hop),
                 Route("/away", lambda request: RedirectResponse(request.query_params["to"])),
                 Route("/large", lambda _: StreamingResponse(_too_much(), media_type="image/png")),
-                Route("/silent", self._silent),
                 Route("/nowhere", lambda _: Response(status_code=302)),
                 Route("/held", self._held),
             ]
@@ -69,16 +68,10 @@ class Site:
         await self.released.wait()
         return self._photo(request)
 
-    async def _silent(self, _: Request) -> Response:
-        await asyncio.Event().wait()
-        raise AssertionError
-
     async def resolve(self, host: str, _port: int) -> list[Address]:
         """Answer like a name server."""
         self.resolved.append(host)
-        answers = self.addresses.get(host)
-        if answers is None:
-            return [ip_address(host)]
+        answers = self.addresses.get(host) or [[ip_address(host)]]
         return answers.pop(0) if len(answers) > 1 else answers[0]
 
 
@@ -102,7 +95,7 @@ async def fetch(fetcher: Fetcher, url: str) -> bytes:
 
 async def test_an_image_of_a_public_host(triton: FakeTriton) -> None:
     site = Site()
-    async with fetching(site) as (fetcher, port), gateway(triton.url, fetcher=fetcher) as url, client_of(url) as http:
+    async with fetching(site) as (fetcher, port), gateway(triton.url, fetcher=fetcher) as http:
         body = {"input": [{"image_url": {"url": f"http://photos.example:{port}/hops/2"}}]}
         answer = await http.post("/v1/embeddings", json=body)
         assert answer.status_code == 200, answer.text
@@ -119,7 +112,7 @@ async def test_an_image_of_a_public_host(triton: FakeTriton) -> None:
         ("photos.example", "/missing", "404"),
         ("photos.example", "/hops/3", "more than 3 times"),
         ("photos.example", "/nowhere", "more than 3 times"),
-        ("photos.example", "/silent", "took more than"),
+        ("photos.example", "/held", "took more than"),
         ("photos.example", "/away?to=http://10.0.0.1/photo.png", "public Internet"),
         ("photos.example", "/away?to=http://[::1]/photo.png", "public Internet"),
         ("photos.example", "/away?to=file:///etc/passwd", "http"),
@@ -142,9 +135,7 @@ async def test_the_connection_goes_to_the_address_that_was_checked() -> None:
     site = Site()
     async with fetching(site) as (fetcher, port):
         assert await fetch(fetcher, f"http://rebinding.example:{port}/photo.png") == PNG_1X1
-        assert site.resolved == ["rebinding.example"]
-        with pytest.raises(Refusal, match="public Internet"):
-            await fetch(fetcher, f"http://rebinding.example:{port}/photo.png")
+    assert site.resolved == ["rebinding.example"]
 
 
 @pytest.mark.parametrize(
@@ -153,18 +144,17 @@ async def test_the_connection_goes_to_the_address_that_was_checked() -> None:
 async def test_what_is_fetched_counts_as_part_of_its_request(
     triton: FakeTriton, limits: dict[str, Any], status: int
 ) -> None:
-    async with fetching(Site()) as (fetcher, port), gateway(triton.url, fetcher=fetcher, **limits) as url:
-        async with client_of(url) as http:
-            images = [{"image_url": f"http://photos.example:{port}{path}"} for path in ("/photo.png", "/large")]
-            assert (await http.post("/v1/embeddings", json={"input": images})).status_code == status
-            # It is no longer held.
-            assert (await http.post("/v1/embeddings", json={"input": "a cat"})).status_code == 200
+    async with fetching(Site()) as (fetcher, port), gateway(triton.url, fetcher=fetcher, **limits) as http:
+        images = [{"image_url": f"http://photos.example:{port}{path}"} for path in ("/photo.png", "/large")]
+        assert (await http.post("/v1/embeddings", json={"input": images})).status_code == status
+        # It is no longer held.
+        assert (await http.post("/v1/embeddings", json={"input": "a cat"})).status_code == 200
 
 
 async def test_vectors_of_another_model_are_no_answer(triton: FakeTriton) -> None:
     """The model changes while an image is fetched."""
     site = Site()
-    async with fetching(site) as (fetcher, port), gateway(triton.url, fetcher=fetcher) as url, client_of(url) as http:
+    async with fetching(site) as (fetcher, port), gateway(triton.url, fetcher=fetcher) as http:
         body = {"input": {"image_url": f"http://photos.example:{port}/held"}, "model": "fake/random:0"}
         waiting = asyncio.create_task(http.post("/v1/embeddings", json=body))
         await site.asked.wait()
@@ -177,11 +167,10 @@ async def test_vectors_of_another_model_are_no_answer(triton: FakeTriton) -> Non
 
 
 async def test_many_slow_images_do_not_hold_a_request_for_long(triton: FakeTriton) -> None:
-    async with fetching(Site()) as (fetcher, port), gateway(triton.url, fetcher=fetcher, timeout_s=0.5) as url:
-        async with client_of(url) as http:
-            body = {"input": [{"image_url": f"http://photos.example:{port}/silent"}] * 2000}
-            answer = await http.post("/v1/embeddings", json=body)
-            assert (answer.status_code, answer.json()["error"]["code"]) == (503, "DeadlineExceeded")
+    async with fetching(Site()) as (fetcher, port), gateway(triton.url, fetcher=fetcher, timeout_s=0.5) as http:
+        body = {"input": [{"image_url": f"http://photos.example:{port}/held"}] * 2000}
+        answer = await http.post("/v1/embeddings", json=body)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "DeadlineExceeded")
 
 
 async def test_the_certificate_must_be_that_of_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,13 +187,6 @@ async def test_the_certificate_must_be_that_of_the_name(monkeypatch: pytest.Monk
         with pytest.raises(Refusal, match="cannot be reached"):  # the site speaks no TLS
             await fetch(fetcher, f"https://photos.example:{port}/photo.png")
     assert names in ([b"photos.example"], ["photos.example"]), "anyio changed the type"
-
-
-@pytest.mark.parametrize("url", ["http://", "http://[", "http://a b/", "http://x:99999/", "https://.."])
-async def test_a_malformed_url_is_a_400(triton: FakeTriton, url: str) -> None:
-    async with gateway(triton.url, fetch_urls=True) as address, client_of(address) as http:
-        answer = await http.post("/v1/embeddings", json={"input": {"image_url": url}})
-        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "input.0"), answer.text
 
 
 @pytest.mark.parametrize(
@@ -227,9 +209,21 @@ def test_addresses_of_the_internet_are_public(address: str) -> None:
     assert is_public(ip_address(address))
 
 
-@pytest.mark.parametrize("host", ["2130706433", "0x7f000001", "017700000001", "127.1", "0", "[::ffff:7f00:1]"])
-async def test_other_spellings_of_this_machine_are_refused(host: str) -> None:
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        # Other spellings of this machine.
+        *(
+            (f"http://{host}/", "public Internet")
+            for host in ("2130706433", "0x7f000001", "017700000001", "127.1", "0")
+        ),
+        ("http://[::ffff:7f00:1]/", "public Internet"),
+        ("http://", "only http"),
+        *((url, "cannot be reached") for url in ("http://[", "http://a b/", "http://x:99999/", "https://..")),
+    ],
+)
+async def test_an_odd_url_is_refused(url: str, says: str) -> None:
     fetcher = Fetcher()
-    with pytest.raises(Refusal, match="public Internet"):
-        await fetch(fetcher, f"http://{host}/")
+    with pytest.raises(Refusal, match=says):
+        await fetch(fetcher, url)
     await fetcher.aclose()

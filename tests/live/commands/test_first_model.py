@@ -18,7 +18,6 @@ from preprocess_ensemble.model_repository.location import default_repository, us
 if TYPE_CHECKING:
     from pathlib import Path
 
-LOCAL = ClientConfig(urls=("local:",))
 FAILS = (sys.executable, "-c", "raise SystemExit(1)")
 
 
@@ -71,7 +70,7 @@ async def test_the_first_command_gets_the_model(
 async def test_a_model_that_cannot_be_had_ends_the_command_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "_EXPORT", FAILS)
     with pytest.raises(ModelNotReady, match=r"clip-export --repository .*models"):
-        async with connected(LOCAL):
+        async with connected(ClientConfig(urls=("local:",))):
             pass
     with pytest.raises(CommandFailed, match=r"no model can be used.*clip-export"):
         async with connected(ClientConfig(urls=(f"auto:127.0.0.1:{free_port()}",))):
@@ -88,12 +87,17 @@ def test_a_terminal_is_asked_first(answer: str, gets_it: bool, export: None, mon
     assert user_repository().exists() is gets_it
 
 
-async def test_a_repository_that_was_named_is_not_filled(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("url", "model", "variable"),
+    [("local:{machine}", "clip", None), ("local:", "clip", "{machine}"), ("local:", "siglip", None)],
+    ids=["a URL", "the environment", "another model"],
+)
+async def test_what_the_user_named_is_not_filled(
+    url: str, model: str, variable: str | None, machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(connection, "export_default_model", lambda: pytest.fail("a repository was filled"))
-    with pytest.raises(ModelNotReady, match="There is no model in"):
-        async with connected(ClientConfig(urls=(f"local:{machine}",))):
-            pass
-    monkeypatch.setenv("CLIP_MODEL", str(machine))
-    with pytest.raises(ModelNotReady, match="There is no model in"):
-        async with connected(LOCAL):
+    if variable is not None:
+        monkeypatch.setenv("CLIP_MODEL", variable.format(machine=machine))
+    with pytest.raises(ModelNotReady, match="There is no model"):
+        async with connected(ClientConfig(urls=(url.format(machine=machine),), model=model)):
             pass

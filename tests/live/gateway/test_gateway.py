@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import io
 import json
 import re
@@ -16,18 +15,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from benchmarks.fixtures.server import serving
+from benchmarks.fixtures.server import Server, serving
 from clip_client import ClipClient, ModelNotReady
-from tests.fixtures.gateways import client_of, data_uri, gateway
+from tests.fixtures.gateways import data_uri, gateway, prediction
 from tests.fixtures.images.image_files import png_bomb
 from tests.paths import ROOT
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     import httpx
-
-    from benchmarks.fixtures.server import Server
 
 
 def jpegs(photos: Path) -> list[bytes]:
@@ -39,23 +37,32 @@ def vectors_of(answer: httpx.Response) -> Any:
     return np.array([one["embedding"] for one in answer.json()["data"]], np.float32)
 
 
+@pytest.fixture(scope="module")
+def two_models(tiny_pair_repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A Triton with the model clip, which has both towers, and the model copies, a small SSCD."""
+    folder = tmp_path_factory.mktemp("two_models")
+    repository, file = folder / "triton_models", folder / "sscd_disc_mixup.torchscript.pt"
+    shutil.copytree(tiny_pair_repository, repository)
+    export = ["preprocess_ensemble.export.command", "--model", str(file), "--name", "copies"]
+    for command in (["tests.fixtures.models.sscd", str(file)], [*export, "--repository", str(repository)]):
+        subprocess.run([sys.executable, "-m", *command], check=True, capture_output=True)
+    with serving(repository) as server:
+        yield server
+
+
 async def test_every_dialect_gives_the_vectors_of_grpc(server: Server, photos: Path) -> None:
     files = jpegs(photos)
     async with ClipClient(server.grpc_url, transfer="original") as clip:
         expected = (await clip.embed(files)).vectors
         model = await clip.model()
     uris = [data_uri(file, "jpeg") for file in files]
-    async with gateway(server.grpc_url) as url, client_of(url) as http:
+    async with gateway(server.grpc_url) as http:
         for path in ("/v1/embeddings", "/embeddings", "/embeddings_image"):
             assert np.array_equal(vectors_of(await http.post(path, json={"input": uris})), expected)
         form = await http.post("/embed", files=[("images", ("a.jpg", file)) for file in files])
-        in_base64 = await http.post("/embed/base64", json={"images": [base64.b64encode(one).decode() for one in files]})
-        for answer in (form, in_base64):
-            assert np.array_equal(
-                np.array([one["embedding"] for one in answer.json()["results"]], np.float32), expected
-            )
-        entries = json.dumps({"clip": {"visual": {"modelName": f"{model.model}__{model.pretrained}"}}})
-        answer = await http.post("/predict", files={"entries": (None, entries), "image": ("blob", files[0])})
+        assert np.array_equal(np.array([one["embedding"] for one in form.json()["results"]], np.float32), expected)
+        entries = {"clip": {"visual": {"modelName": f"{model.model}__{model.pretrained}"}}}
+        answer = await http.post(**prediction(entries, files[0]))
         with Image.open(io.BytesIO(files[0])) as picture:
             assert (answer.json()["imageWidth"], answer.json()["imageHeight"]) == picture.size
         assert np.array_equal(np.array(json.loads(answer.json()["clip"]), np.float32), expected[0])
@@ -65,17 +72,18 @@ async def test_without_a_triton_the_gateway_embeds_in_its_own_process(
     server: Server, tiny_repository: Path, photos: Path
 ) -> None:
     body = {"input": [data_uri(file, "jpeg") for file in jpegs(photos)]}
-    async with gateway(f"local:{tiny_repository}") as here, gateway(server.grpc_url) as there:
-        async with client_of(here) as own, client_of(there) as other:
-            first, second = [vectors_of(await http.post("/v1/embeddings", json=body)) for http in (own, other)]
-            assert np.allclose(first, second, atol=1e-5)
-            assert (await own.get("/health")).status_code == 200
+    found = []
+    for triton in (f"local:{tiny_repository}", server.grpc_url):
+        async with gateway(triton) as http:
+            found.append(vectors_of(await http.post("/v1/embeddings", json=body)))
+            assert (await http.get("/health")).status_code == 200
+    assert np.allclose(found[0], found[1], atol=1e-5)
 
 
 async def test_bad_images_are_named_and_harm_no_neighbour(server: Server, photos: Path) -> None:
     good = jpegs(photos)[0]
     images = [good, good[: len(good) // 2], b"no image", png_bomb(), good]
-    async with gateway(server.grpc_url) as url, client_of(url) as http:
+    async with gateway(server.grpc_url) as http:
         results = (await http.post("/embed", files=[("images", ("a.jpg", one)) for one in images])).json()["results"]
         assert [result["status"] for result in results] == [0, 4, 2, 6, 0]
         assert results[0]["embedding"] == results[4]["embedding"] is not None
@@ -89,7 +97,7 @@ async def test_a_killed_triton_is_waited_for_or_a_503(tiny_repository: Path, pho
     body = {"input": data_uri(jpegs(photos)[0], "jpeg")}
     with serving(tiny_repository, "--canary-interval-s", "0.5") as server:
         patient, hasty = gateway(server.grpc_url, timeout_s=60), gateway(server.grpc_url, timeout_s=1)
-        async with patient as one, hasty as other, client_of(one) as waits, client_of(other) as gives_up:
+        async with patient as waits, hasty as gives_up:
             expected = vectors_of(await waits.post("/v1/embeddings", json=body))
             server.triton.kill()
             waiting = asyncio.create_task(waits.post("/v1/embeddings", json=body))
@@ -97,46 +105,35 @@ async def test_a_killed_triton_is_waited_for_or_a_503(tiny_repository: Path, pho
             assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
             # A restart within --timeout-s fails no request.
             assert np.array_equal(vectors_of(await waiting), expected)
-            for _ in range(200):
-                answer = await gives_up.post("/v1/embeddings", json=body)
-                if answer.status_code == 200:
-                    break
-                assert answer.status_code == 503
+            while (answer := await gives_up.post("/v1/embeddings", json=body)).status_code == 503:  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
             assert np.array_equal(vectors_of(answer), expected)
-            assert (await waits.get("/health")).status_code == 200
-
-
-async def test_texts_have_the_vectors_of_grpc_beside_images(two_models: Server, photos: Path) -> None:
-    image, texts = jpegs(photos)[0], ["a photo of a cat", "ein Foto von einer Katze", "word " * 100]
-    async with ClipClient(two_models.grpc_url, transfer="original") as clip:
-        expected = np.concatenate([(await clip.embed_text(texts)).vectors, (await clip.embed(image)).vectors])
-    async with gateway(two_models.grpc_url) as url, client_of(url) as http:
-        answer = await http.post("/v1/embeddings", json={"input": [*texts, data_uri(image, "jpeg")]})
-        assert np.array_equal(vectors_of(answer), expected)
-        assert answer.json()["truncated"] == [2]
 
 
 async def test_the_model_field_chooses_among_models(two_models: Server, photos: Path) -> None:
-    image = jpegs(photos)[0]
-    body = {"input": data_uri(image, "jpeg")}
-    async with gateway(two_models.grpc_url, model=("clip", "copies")) as url, client_of(url) as http:
+    image, texts = jpegs(photos)[0], ["a photo of a cat", "ein Foto von einer Katze", "word " * 100]
+    async with ClipClient(two_models.grpc_url, transfer="original") as clip:
+        of_clip = np.concatenate([(await clip.embed_text(texts)).vectors, (await clip.embed(image)).vectors])
+    async with ClipClient(two_models.grpc_url, model="copies") as client:  # sends its thumbnail, of 320 x 320 pixels
+        of_copies = (await client.embed(image)).vectors
+    async with gateway(two_models.grpc_url, model=("clip", "copies")) as http:
+
+        async def asked(*items: str, **named: str) -> httpx.Response:
+            return await http.post("/v1/embeddings", json={"input": items, **named})
+
+        uri = data_uri(image, "jpeg")
         listed = {model["id"]: model["model"] for model in (await http.get("/v1/models")).json()["data"]}
         assert list(listed) == ["clip", "copies"]
-        unnamed, clip, copies, by_id = [
-            vectors_of(await http.post("/v1/embeddings", json={**body, **named}))
-            for named in ({}, {"model": "clip"}, {"model": "copies"}, {"model": listed["copies"]})
-        ]
-        assert np.array_equal(unnamed, clip)
-        assert np.array_equal(by_id, copies)
-        assert copies.shape[1] != clip.shape[1]
-        unknown = await http.post("/v1/embeddings", json={**body, "model": "third"})
+        for named in ({}, {"model": "clip"}):
+            answer = await asked(*texts, uri, **named)
+            assert np.array_equal(vectors_of(answer), of_clip)
+            assert answer.json()["truncated"] == [2]
+        for name in ("copies", listed["copies"]):
+            assert np.all(vectors_of(await asked(uri, model=name)) @ of_copies.T > 0.99)
+        unknown = await asked(uri, model="third")
         assert all(name in unknown.json()["error"]["message"] for name in listed)
-        text = await http.post("/v1/embeddings", json={"input": "a cat", "model": "copies"})
-        assert text.json()["error"]["code"] == "no_text_tower"
+        assert (await asked("a cat", model="copies")).json()["error"]["code"] == "no_text_tower"
         assert (await http.get("/health")).status_code == 200
-    async with ClipClient(two_models.grpc_url, model="copies") as client:  # sends its thumbnail, of 320 x 320 pixels
-        assert np.all((await client.embed(image)).vectors @ copies.T > 0.99)
     async with ClipClient(two_models.grpc_url, model="third") as client:
         with pytest.raises(ModelNotReady, match="'clip', 'copies'"):
             await client.model()
@@ -156,7 +153,8 @@ def test_every_service_has_code() -> None:
 async def test_the_code_of_the_page_runs(two_models: Server, photos: Path, tmp_path: Path) -> None:
     for name, photo in (("a.jpg", "astronaut.jpg"), ("b.jpg", "coffee.jpg")):
         shutil.copyfile(photos / photo, tmp_path / name)
-    async with gateway(two_models.grpc_url) as url:
+    async with gateway(two_models.grpc_url) as http:
+        url = str(http.base_url).rstrip("/")
         for _, code in BLOCKS:
             code = code.replace("http://localhost:8080", url).replace("localhost:8001", two_models.grpc_url)
             if code:

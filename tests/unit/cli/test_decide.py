@@ -5,23 +5,37 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from clip_client.cli.main import main
 from clip_client.cli.options.connection import add_model_options
-from clip_client.cli.options.search import add_search_options, read_search_options
-from clip_client.cli.options.store import add_store_option
+from clip_client.cli.options.dedup import add_search_options, read_search_options
+from clip_client.cli.options.paths import add_store_option
 from clip_client.dedup import Store
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES
 from tests.fixtures.albums import searched, write
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
 
 @pytest.fixture
-def store(tmp_path: Path) -> list[str]:
-    return ["--store", str(tmp_path / "store")]
+def said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Run a command that ends with this code, and return what it prints."""
+
+    def run(*words: str, code: int = 0) -> str:
+        assert main([*words, "--store", str(tmp_path / "store")]) == code
+        return "".join(capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def parsed(said: Callable[..., str]) -> Callable[..., Any]:
+    return lambda *words: json.loads(said(*words, "--json"))
 
 
 def copies(root: Path, *names: str) -> list[str]:
@@ -35,131 +49,81 @@ def found(root: Path) -> list[list[str]]:
     return [sorted(os.path.basename(member.path) for member in group.members) for group in groups]
 
 
-def said(capsys: pytest.CaptureFixture[str]) -> Any:
-    return json.loads(capsys.readouterr().out)
-
-
-def test_files_with_the_same_bytes_can_all_be_wanted(
-    tmp_path: Path, store: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_files_with_the_same_bytes_can_all_be_wanted(tmp_path: Path, said: Callable[..., str]) -> None:
     paths = copies(tmp_path / "photos", "1.dng", "2.dng")
     assert found(tmp_path) == [["1.dng", "2.dng"]]
-    assert main(["decide", "keep-all", *paths, *store]) == 0
-    assert "recorded: 2 photos, keep-all" in capsys.readouterr().out
+    assert "recorded: 2 photos, keep-all" in said("decide", "keep-all", *paths)
     assert found(tmp_path) == []
     os.rename(paths[0], tmp_path / "photos" / "renamed.dng")
     assert found(tmp_path) == []
     # One file more than the person saw who decided.
     copies(tmp_path / "photos", "3.dng")
     assert found(tmp_path) == [["2.dng", "3.dng", "renamed.dng"]]
-    assert main(["decide", "forget", paths[1], *store]) == 0
+    said("decide", "forget", paths[1])
     os.unlink(tmp_path / "photos" / "3.dng")
     assert found(tmp_path) == [["2.dng", "renamed.dng"]]
 
 
-def test_copies_of_different_photos_are_still_copies(tmp_path: Path, store: list[str]) -> None:
-    paths = copies(tmp_path / "photos", "1.dng", "2.dng")
-    other = str(write(tmp_path / "photos" / "other.dng", b"another one"))
-    assert main(["decide", "different", *paths, other, *store]) == 0
+def test_copies_of_different_photos_are_still_copies(tmp_path: Path, said: Callable[..., str]) -> None:
+    said("decide", "different", *copies(tmp_path / "photos", "1.dng", "2.dng"), str(write(tmp_path / "3.dng", b"3")))
     assert found(tmp_path) == [["1.dng", "2.dng"]]
 
 
-def test_a_file_and_a_link_to_it_are_one_file(
-    tmp_path: Path, store: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_and_a_link_to_it_are_one_file(tmp_path: Path, said: Callable[..., str]) -> None:
     (path,) = copies(tmp_path, "1.dng")
     (tmp_path / "link.dng").symlink_to(path)
-    assert main(["decide", "keep-all", path, str(tmp_path / "link.dng"), *store]) == 2
-    assert "a decision needs two photos" in capsys.readouterr().err
+    assert "a decision needs two photos" in said("decide", "keep-all", path, str(tmp_path / "link.dng"), code=2)
 
 
 def test_the_list_says_what_was_decided_and_where_the_photos_were_seen(
-    tmp_path: Path, store: list[str], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, said: Callable[..., str], parsed: Callable[..., Any]
 ) -> None:
-    assert main(["decide", "list", *store]) == 0
-    assert capsys.readouterr().out == "nothing was decided\n"
+    assert said("decide", "list") == "nothing was decided\n"
     paths = copies(tmp_path / "photos", "1.dng", "2.dng")
     other = str(write(tmp_path / "other.dng", b"another one"))
     found(tmp_path)
     for what in ("different", "keep"):
-        assert main(["decide", what, paths[0], other, *store]) == 0
-    capsys.readouterr()
-
-    assert main(["decide", "list", "--json", *store]) == 0
-    decided = said(capsys)
+        said("decide", what, paths[0], other)
+    decided = parsed("decide", "list")
     (decision,), (choice,) = decided["decisions"], decided["choices"]
     seen = {photo["files"]: photo["seen_at"] for photo in decision["photos"] if photo["seen_at"]}
     assert (decision["what"], seen) == ("different", {1: paths})
     assert [(photo["path"], photo["moves"]) for photo in choice["photos"]] == [(paths[0], False), (other, True)]
 
-    assert main(["decide", "list", *store]) == 0
-    first, *lines = capsys.readouterr().out.splitlines()
+    first, *lines = said("decide", "list").splitlines()
     assert first.endswith("  different")
     assert f"   {', '.join(paths)}" in lines
     assert any(line.endswith("not seen by a search") for line in lines)
     assert f"   {other}  moves" in lines
-
-    assert main(["decide", "forget", other, "--json", *store]) == 0
-    assert said(capsys) == {"forgotten": 2}
+    assert parsed("decide", "forget", other) == {"forgotten": 2}
 
 
-def test_a_file_is_no_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = write(tmp_path / "store.txt", b"x")
-    assert main(["decide", "list", "--store", str(file)]) == 1
-    assert capsys.readouterr().err == f"clip-client: the store {file} is a file, and a folder is needed\n"
+def test_a_choice_says_how_to_carry_it_out(tmp_path: Path, said: Callable[..., str]) -> None:
+    how = "chosen: 2 photos to move; clip-client dedup PATH --apply --act-on chosen moves them\n"
+    assert said("decide", "keep", *copies(tmp_path, "1.dng", "2.dng", "3.dng")) == how
 
 
-def test_a_choice_says_how_to_carry_it_out(
-    tmp_path: Path, store: list[str], capsys: pytest.CaptureFixture[str]
+def test_rules_are_saved_under_a_name_and_name_their_folder_from_anywhere(
+    tmp_path: Path, said: Callable[..., str], parsed: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept, *others = copies(tmp_path, "1.dng", "2.dng", "3.dng")
-    assert main(["decide", "keep", kept, *others[:1], *store]) == 0
-    assert main(["decide", "keep", kept, *others, *store]) == 0
-    carry_out = "clip-client dedup PATH --apply --act-on chosen moves"
-    assert capsys.readouterr().out.splitlines() == [
-        f"chosen: 1 photo to move; {carry_out} it",
-        f"chosen: 2 photos to move; {carry_out} them",
-    ]
-
-
-def test_saved_rules_are_used_by_name(tmp_path: Path, store: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    best = tmp_path / "best, of all"
-    best.mkdir()
-    assert main(["rules", "list", *store]) == 0
-    assert capsys.readouterr().out == "no rules are saved\n"
-    assert main(["rules", "save", "mine", f"folder={best}", "newest", *store]) == 0
-    assert "--keep '@mine'" in capsys.readouterr().out
-    assert main(["rules", "save", "more", "format=heic", "@mine", "--json", *store]) == 0
-    mine = [f"folder={best}", "newest"]
-    assert said(capsys) == {"rules": {"more": ["format=heic", *mine]}}
-    assert main(["rules", "list", "--json", *store]) == 0
-    assert said(capsys) == {"rules": {"mine": mine, "more": ["format=heic", *mine]}}
-    assert main(["rules", "delete", "mine", "--json", *store]) == 0
-    assert said(capsys) == {"deleted": "mine"}
-    assert main(["rules", "delete", "mine", *store]) == 1
-    capsys.readouterr()
-    assert main(["rules", "list", *store]) == 0
-    assert capsys.readouterr().out == f"@more: format=heic, folder={best}, newest\n"
-
-
-def test_a_saved_rule_names_its_folder_from_anywhere(
-    tmp_path: Path, store: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "Best").mkdir()
     monkeypatch.chdir(tmp_path)
-    assert main(["rules", "save", "mine", "folder=Best", "newest", "--json", *store]) == 0
-    saved = [f"folder={tmp_path / 'Best'}", "newest"]
-    assert said(capsys) == {"rules": {"mine": saved}}
-    assert main(["rules", "list", "--json", *store]) == 0
-    assert said(capsys) == {"rules": {"mine": saved}}
+    (tmp_path / "best, of all").mkdir()
+    mine = [f"folder={tmp_path / 'best, of all'}", "newest"]
+    more = ["format=heic", *mine]
+    assert said("rules", "list") == "no rules are saved\n"
+    assert said("rules", "save", "mine", "folder=best, of all", "newest") == "saved; use them with: --keep '@mine'\n"
+    assert parsed("rules", "save", "more", "format=heic", "@mine") == {"rules": {"more": more}}
+    assert parsed("rules", "list") == {"rules": {"mine": mine, "more": more}}
+    assert parsed("rules", "delete", "mine") == {"deleted": "mine"}
+    said("rules", "delete", "mine", code=1)
+    assert said("rules", "list") == f"@more: {', '.join(more)}\n"
 
 
-def test_a_search_takes_the_saved_rules(tmp_path: Path, store: list[str]) -> None:
-    assert main(["rules", "save", "mine", "newest", "smallest", *store]) == 0
+def test_a_search_takes_the_saved_rules(tmp_path: Path, said: Callable[..., str]) -> None:
+    said("rules", "save", "mine", "newest", "smallest")
     parser = argparse.ArgumentParser()
     for add in (add_search_options, add_store_option, add_model_options):
         add(parser)
-    given = {"": DEFAULT_RULES, "@mine": ("newest", "smallest"), "pixels": ("pixels",)}
-    for rule, expected in given.items():
-        keep = ["--keep", rule] if rule else []
-        assert read_search_options(parser.parse_args([".", *keep, *store])).compare_by["keep"] == expected
+    for rules, expected in (([], DEFAULT_RULES), (["@mine"], ("newest", "smallest")), (["pixels"], ("pixels",))):
+        words = [".", "--store", str(tmp_path / "store"), *(f"--keep={rule}" for rule in rules)]
+        assert read_search_options(parser.parse_args(words)).compare_by["keep"] == expected

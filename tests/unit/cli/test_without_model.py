@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
-from clip_client.cli.commands import dedup
 from clip_client.cli.main import main
 from clip_client.dedup import find_duplicates
 from clip_client.dedup.types import NO_MODEL
+from tests.fixtures.albums import NoPictures, write
 from tests.fixtures.images.scenes import scene
 
 if TYPE_CHECKING:
@@ -20,34 +28,23 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    """A photo, a copy of its bytes, one in half the size, and another photo."""
-    folder = tmp_path / "photos"
-    folder.mkdir()
-    picture = scene(1, (640, 480))
-    picture.save(folder / "a.jpg", quality=95)
-    (folder / "b.jpg").write_bytes((folder / "a.jpg").read_bytes())
-    with Image.open(folder / "a.jpg") as saved:
-        saved.resize((320, 240), Image.Resampling.LANCZOS).save(folder / "half.jpg", quality=90)
-    scene(2, (640, 480)).save(folder / "other.jpg")
-    return folder
-
-
 def test_copies_are_found_and_moved_and_the_output_names_no_model(
-    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CLIP_URL", "127.0.0.1:1")  # no server is asked
+    (photos := tmp_path / "photos").mkdir()
+    (picture := scene(1, (640, 480))).save(photos / "a.jpg", quality=95)
+    (photos / "b.jpg").write_bytes((photos / "a.jpg").read_bytes())
+    picture.resize((320, 240), Image.Resampling.LANCZOS).save(photos / "half.jpg", quality=90)
+    scene(2, (640, 480)).save(photos / "other.jpg")
     words = ["dedup", str(photos), "--without-model", "--store", str(tmp_path / "store")]
     assert main([*words, "--json", str(tmp_path / "found.json"), "--report", str(tmp_path / "page.html")]) == 0
     assert "Searched without a model: strong crops and edits may be missing." in capsys.readouterr().err
     found = json.loads((tmp_path / "found.json").read_text())
     assert found["model"] == NO_MODEL
     (group,) = found["groups"]
-    assert {(member["tier"], member["verdict"]["moves"]) for member in group["members"][1:]} == {
-        ("exact", "by default"),
-        ("re-encoded", "by default"),
-    }
+    moves = {(member["tier"], member["verdict"]["moves"]) for member in group["members"][1:]}
+    assert moves == {("exact", "by default"), ("re-encoded", "by default")}
     page = (tmp_path / "page.html").read_text()
     assert "without a model" in page
     assert "<code>none</code>" not in page
@@ -56,59 +53,71 @@ def test_copies_are_found_and_moved_and_the_output_names_no_model(
 
 
 def test_a_machine_without_a_model_is_told_of_it(
-    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CLIP_MODEL", str(tmp_path / "none"))
-    assert main(["dedup", str(photos), "--url", "auto:127.0.0.1:1", "--store", str(tmp_path / "store")]) == 1
+    photo = write(tmp_path / "a.jpg", b"x")
+    assert main(["dedup", str(photo), "--url", "auto:127.0.0.1:1", "--store", str(tmp_path / "store")]) == 1
     assert "without any model: --without-model" in capsys.readouterr().err
 
 
-class OneImage:
+class OneVector(NoPictures):
     """A client that counts what it is sent."""
 
-    def __init__(self) -> None:
-        self.sent = 0
-
-    async def model(self) -> Any:
-        return type("Model", (), {"id": "m/t@1", "vector_id": "m", "dimension": 4, "transfer": "original"})()
+    sent = 0
 
     async def embed_stream(self, images: AsyncIterator[Any], *, ordered: bool) -> AsyncIterator[Any]:
-        async for index, _ in _numbered(images):
+        async for _ in images:
+            yield SimpleNamespace(index=self.sent, error=None, vector=np.array([1, 0, 0, 0], np.float32))
             self.sent += 1
-            yield type("Item", (), {"index": index, "error": None, "vector": _unit()})()
-
-
-async def _numbered(images: AsyncIterator[Any]) -> AsyncIterator[tuple[int, Any]]:
-    index = 0
-    async for image in images:
-        yield index, image
-        index += 1
-
-
-def _unit() -> Any:
-    import numpy as np
-
-    return np.array([1, 0, 0, 0], dtype=np.float32)
 
 
 def test_what_cannot_be_decoded_is_never_sent(tmp_path: Path) -> None:
     for number in range(5):
-        (tmp_path / f"{number}.jpg").write_bytes(b"\xff\xd8\xff damaged %d" % number)
+        write(tmp_path / f"{number}.jpg", b"\xff\xd8\xff damaged %d" % number)
     scene(1, (64, 48)).save(tmp_path / "good.jpg")
-    clip: Any = OneImage()
+    clip: Any = OneVector()
     report = asyncio.run(find_duplicates(clip, [tmp_path]))
-    assert clip.sent == 1
-    assert len(report.failed) == 5
+    assert (clip.sent, len(report.failed)) == (1, 5)
 
 
-def test_work_that_is_kept_is_said_on_an_interruption(
-    photos: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def search(tmp_path: Path) -> list[str]:
+    """A search that finds two files of the same bytes."""
+    for name in ("1.dng", "2.dng"):
+        write(tmp_path / "photos" / name, b"a RAW file")
+    return ["dedup", str(tmp_path / "photos"), "--without-model", "--store", str(tmp_path / "store")]
+
+
+@pytest.mark.parametrize(("option", "first", "rows"), [("--json", "{", None), ("--csv", "group,kept,tier,path,", 3)])
+def test_what_standard_output_is_named_for_is_alone_there(
+    search: list[str], option: str, first: str, rows: int | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
+    assert main([*search, option, "-", "--quiet"]) == 0
+    printed = capsys.readouterr()
+    assert (printed.out.startswith(first), printed.err) == (True, "")
+    assert len(json.loads(printed.out)["groups"]) == 1 if rows is None else printed.out.count("\n") == rows
 
-    monkeypatch.setattr(dedup, "_scan", interrupt)
-    assert main(["dedup", str(photos), "--without-model"]) == 130
-    assert capsys.readouterr().err == (
-        "clip-client: interrupted; the work that is done is kept, and the same command continues it\n"
-    )
+
+def test_a_terminal_shows_the_groups_in_plain_words(search: list[str]) -> None:
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "COLUMNS": "200", "TERM": "dumb"}
+    command = [sys.executable, "-m", "clip_client", *search]
+    with subprocess.Popen(command, stdout=theirs, stderr=subprocess.DEVNULL, env=environment):
+        os.close(theirs)
+        said = b""
+        with contextlib.suppress(OSError):  # Linux raises when the other side is closed
+            while part := os.read(ours, 65536):
+                said += part
+        os.close(ours)
+    lines = said.decode().splitlines()
+    assert re.fullmatch(r"1\. .* in 1 copy: identical, byte for byte; kept: .*", lines[0])
+    assert [line.split()[0] for line in lines[1:3]] == ["keep", "copy"]
+    assert "--apply would move 1 photo" in lines[-1]
+
+
+def test_a_search_of_no_picture_fails_and_lists_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = write(tmp_path / "text.jpg", b"This is no image.")
+    assert main(["dedup", str(text), "--without-model", "--store", str(tmp_path / "store")]) == 1
+    output = capsys.readouterr()
+    assert (output.out, "NOT_AN_IMAGE" in output.err, "no photo to compare" in output.err) == ("", True, True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pytest
@@ -41,6 +41,21 @@ PHOTOS = {
 }
 
 
+FILTERED: Final[tuple[tuple[dict[str, Any], list[str]], ...]] = (
+    ({"since": "2015-07"}, ["shore.heic"]),
+    ({"until": "2015-06"}, ["peak.jpg", "wave.jpg"]),
+    ({"since": "2015-06-30", "until": "2015-07-01"}, ["wave.jpg", "shore.heic"]),
+    ({"camera": "canon"}, ["peak.jpg", "small.jpg"]),
+    ({"format": ".PNG"}, ["edited.png"]),
+    ({"format": "heif"}, ["shore.heic"]),
+    ({"min_pixels": "1M", "camera": "eos"}, ["peak.jpg"]),
+    ({"near": "-33.9,-179.95,20"}, ["wave.jpg", "shore.heic"]),  # across the date line
+    ({"near": "46.5,8.1,5"}, []),
+    ({"in_folder": "Sea"}, ["wave.jpg", "shore.heic"]),  # and not in Sealed
+)
+"""Options, with a folder relative to that of the photos -> what they leave, the nearest first."""
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     with Store(tmp_path / "store") as store:
@@ -48,17 +63,31 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield store
 
 
+@pytest.fixture(scope="module")
+def unchanged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """The same store, for tests that only read."""
+    folder = tmp_path_factory.mktemp("unchanged")
+    with Store(folder / "store") as store:
+        plant(store, folder / "photos", PHOTOS)
+        yield store
+
+
+def place_of(store: Store, **more: Any) -> Place:
+    return Place(index=store_index(store, VECTOR_ID), store=store, **more)
+
+
+def names(*paths: str) -> list[str]:
+    return [os.path.basename(path) for path in paths]
+
+
 def found(store: Store, *, top: int = 20, **wanted: Any) -> list[str]:
-    place = Place(index=store_index(store, VECTOR_ID), store=store)
-    result = place.find(QUERY, Filter.of(**wanted), top=top)
-    return [os.path.basename(picture.path) for picture in result.pictures]
+    return names(*(picture.path for picture in place_of(store).find(QUERY, Filter.of(**wanted), top=top).pictures))
 
 
-def test_the_nearest_come_first_and_copies_of_the_same_bytes_are_one_picture(store: Store) -> None:
-    assert found(store) == ["peak.jpg", "small.jpg", "edited.png", "wave.jpg", "shore.heic", "box.jpg"]
-    place = Place(index=store_index(store, VECTOR_ID), store=store)
-    wave = place.find(QUERY).pictures[3]
-    assert [os.path.basename(path) for path in wave.copies] == ["copy 1 of wave.jpg", "copy 2 of wave.jpg"]
+def test_the_nearest_come_first_and_copies_of_the_same_bytes_are_one_picture(unchanged: Store) -> None:
+    assert found(unchanged) == ["peak.jpg", "small.jpg", "edited.png", "wave.jpg", "shore.heic", "box.jpg"]
+    wave = place_of(unchanged).find(QUERY).pictures[3]
+    assert names(*wave.copies) == ["copy 1 of wave.jpg", "copy 2 of wave.jpg"]
     assert wave.score == pytest.approx(np.cos(np.radians(20)), abs=1e-6)
     assert (wave.taken, wave.facts["camera"]) == ("2015-06-30 23:59:59", "Apple iPhone 12")
 
@@ -67,35 +96,18 @@ def test_the_photo_itself_can_be_left_out_but_not_its_copies(store: Store, tmp_p
     sea = tmp_path / "photos" / "Sea"
     (tmp_path / "link.heic").symlink_to(sea / "shore.heic")
     without = DirectorySet([str(sea / "copy 1 of wave.jpg"), str(tmp_path / "link.heic")])
-    place = Place(index=store_index(store, VECTOR_ID), store=store, without=without)
-    found = place.find(QUERY)
+    found = place_of(store, without=without).find(QUERY)
     wave, box = found.pictures[3:]
-    assert [os.path.basename(path) for path in (wave.path, *wave.copies)] == ["wave.jpg", "copy 2 of wave.jpg"]
-    assert os.path.basename(box.path) == "box.jpg"
+    assert names(wave.path, *wave.copies, box.path) == ["wave.jpg", "copy 2 of wave.jpg", "box.jpg"]
     assert found.gone == 0
 
 
-@pytest.mark.parametrize(
-    ("wanted", "expected"),
-    [
-        ({"since": "2015-07"}, ["shore.heic"]),
-        ({"until": "2015-06"}, ["peak.jpg", "wave.jpg"]),
-        ({"since": "2015-06-30", "until": "2015-07-01"}, ["wave.jpg", "shore.heic"]),
-        ({"camera": "canon"}, ["peak.jpg", "small.jpg"]),
-        ({"format": ".PNG"}, ["edited.png"]),
-        ({"format": "heif"}, ["shore.heic"]),
-        ({"min_pixels": "1M", "camera": "eos"}, ["peak.jpg"]),
-        ({"near": "-33.9,-179.95,20"}, ["wave.jpg", "shore.heic"]),  # across the date line
-        ({"near": "46.5,8.1,5"}, []),
-    ],
-)
-def test_filters_apply_before_the_ranking(store: Store, wanted: dict[str, Any], expected: list[str]) -> None:
-    assert found(store, **wanted) == expected
-    assert found(store, top=1, **wanted) == expected[:1]
-
-
-def test_a_folder_is_not_another_whose_name_begins_the_same(store: Store, tmp_path: Path) -> None:
-    assert found(store, in_folder=str(tmp_path / "photos" / "Sea")) == ["wave.jpg", "shore.heic"]
+@pytest.mark.parametrize(("wanted", "expected"), FILTERED)
+def test_filters_apply_before_the_ranking(unchanged: Store, wanted: dict[str, Any], expected: list[str]) -> None:
+    if "in_folder" in wanted:
+        wanted = {"in_folder": str(unchanged.directory.with_name("photos") / wanted["in_folder"])}
+    assert found(unchanged, **wanted) == expected
+    assert found(unchanged, top=1, **wanted) == expected[:1]
 
 
 @pytest.mark.parametrize(
@@ -138,31 +150,22 @@ def test_proven_copies_are_one_picture_until_a_person_says_otherwise(store: Stor
     store.copies.record([group])
     assert found(store) == ["peak.jpg", "edited.png", "wave.jpg", "box.jpg"]
     # The best copy does not fit, so the nearest that does is shown, and the best one is among its copies.
-    index = store_index(store, VECTOR_ID)
-    place = Place(index=index, store=store, inside=index.holding([content_of("Alps/small.jpg")]))
-    (small,) = place.find(QUERY).pictures
-    assert [os.path.basename(path) for path in (small.path, *small.copies)] == ["small.jpg", "peak.jpg"]
+    inside = store_index(store, VECTOR_ID).holding([content_of("Alps/small.jpg")])
+    (small,) = place_of(store, inside=inside).find(QUERY).pictures
+    assert names(small.path, *small.copies) == ["small.jpg", "peak.jpg"]
 
     store.decisions.add("different", [content_of("Alps/peak.jpg"), content_of("Alps/small.jpg")])
     assert found(store)[:2] == ["peak.jpg", "small.jpg"]
-    peak = Place(index=index, store=store).find(QUERY).pictures[0]
-    assert peak.copies == ()
+    assert place_of(store).find(QUERY).pictures[0].copies == ()
     store.copies.record([members.group(member("Alps/edited.png", EXACT), member("Sea/shore.heic", SIMILAR))])
     assert "shore.heic" in found(store)
 
 
 def test_pictures_whose_files_are_gone_are_counted_and_the_list_is_still_full(store: Store, tmp_path: Path) -> None:
     os.unlink(tmp_path / "photos" / "Alps" / "peak.jpg")
-    place = Place(index=store_index(store, VECTOR_ID), store=store)
-    result = place.find(QUERY, top=2)
-    assert [os.path.basename(picture.path) for picture in result.pictures] == ["small.jpg", "edited.png"]
+    result = place_of(store).find(QUERY, top=2)
+    assert names(*(picture.path for picture in result.pictures)) == ["small.jpg", "edited.png"]
     assert (result.gone, result.compared) == (1, 6)
-
-
-def test_a_query_without_a_direction_is_refused(store: Store) -> None:
-    place = Place(index=store_index(store, VECTOR_ID), store=store)
-    with pytest.raises(ValueError, match="no embedding"):
-        place.find(np.array([np.inf, 1], np.float32))
 
 
 def test_the_index_follows_the_store(store: Store, tmp_path: Path) -> None:
@@ -175,6 +178,6 @@ def test_the_index_follows_the_store(store: Store, tmp_path: Path) -> None:
     assert found(store)[0] == "new.jpg"
 
 
-def test_a_store_without_such_vectors_says_which_it_has(store: Store) -> None:
+def test_a_store_without_such_vectors_says_which_it_has(unchanged: Store) -> None:
     with pytest.raises(VectorsError, match="has no vectors of x; it has vectors of m/trained"):
-        store_index(store, "x")
+        store_index(unchanged, "x")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from clip_client.search.qdrant import QdrantCollection, QdrantError
 from clip_client.search.store_index import store_index
 from tests.fixtures import members
 from tests.fixtures.search_store import VECTOR_ID, content_of, plant
-from tests.unit.search.test_pictures import PHOTOS, QUERY
+from tests.unit.search.test_pictures import FILTERED, PHOTOS, QUERY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,53 +25,40 @@ if TYPE_CHECKING:
 pytest.importorskip("qdrant_client", reason="qdrant-client is not installed")
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    with Store(tmp_path / "store") as store:
-        plant(store, tmp_path / "photos", PHOTOS)
-        group = members.group(
-            members.member(tmp_path / "photos/Alps/peak.jpg", sha256=content_of("Alps/peak.jpg"), tier=EXACT),
-            members.member(tmp_path / "photos/Alps/small.jpg", sha256=content_of("Alps/small.jpg"), tier=RE_ENCODED),
-        )
-        store.copies.record([group])
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    folder = tmp_path_factory.mktemp("place")
+    with Store(folder / "store") as store:
+        plant(store, folder / "photos", PHOTOS)
+        copies = (("Alps/peak.jpg", EXACT), ("Alps/small.jpg", RE_ENCODED))
+        made = (members.member(folder / "photos" / one, sha256=content_of(one), tier=tier) for one, tier in copies)
+        store.copies.record([members.group(*made)])
         yield Place(index=store_index(store, VECTOR_ID), store=store)
 
 
-@pytest.fixture
-def collection(place: Place, tmp_path: Path) -> Iterator[QdrantCollection]:
-    with QdrantCollection(f"qdrant://{tmp_path}/qdrant/photos") as collection:
+@pytest.fixture(scope="module")
+def collection(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Iterator[QdrantCollection]:
+    with QdrantCollection(f"qdrant://{tmp_path_factory.mktemp('qdrant')}/photos") as collection:
         for _ in range(2):  # what is there already is replaced
             assert collection.fill(place, lambda what, done, total: None) == len(PHOTOS)
         yield collection
 
 
-@pytest.mark.parametrize(
-    "wanted",
-    [
-        {},
-        {"since": "2015-07"},
-        {"until": "2015-06"},
-        {"camera": "canon"},
-        {"format": "png"},
-        {"min_pixels": "1M", "camera": "eos"},
-        {"near": "-33.9,-179.95,20"},
-        {"in_folder": "photos/Sea"},
-    ],
-)
+@pytest.mark.parametrize("wanted", [{}, *(wanted for wanted, _ in FILTERED)])
 def test_a_collection_finds_what_the_index_finds(
-    collection: QdrantCollection, place: Place, tmp_path: Path, wanted: dict[str, Any]
+    collection: QdrantCollection, place: Place, wanted: dict[str, Any]
 ) -> None:
     if "in_folder" in wanted:
-        wanted = {"in_folder": str(tmp_path / wanted["in_folder"])}
+        assert place.store is not None
+        wanted = {"in_folder": str(place.store.directory.with_name("photos") / wanted["in_folder"])}
     fits = Filter.of(**wanted)
     ours = place.find(QUERY, fits)
     theirs = collection.find(QUERY, VECTOR_ID, fits, top=20)
     assert [(one.path, one.copies) for one in theirs.pictures] == [(one.path, one.copies) for one in ours.pictures]
     assert theirs.compared == ours.compared
     np.testing.assert_allclose([one.score for one in theirs.pictures], [one.score for one in ours.pictures], atol=1e-5)
-    assert [os.path.basename(one.path) for one in collection.find(QUERY, VECTOR_ID, fits, top=1).pictures] == [
-        os.path.basename(one.path) for one in ours.pictures[:1]
-    ]
+    first = collection.find(QUERY, VECTOR_ID, fits, top=1).pictures
+    assert [one.path for one in first] == [one.path for one in ours.pictures[:1]]
 
 
 def test_vectors_of_another_model_are_refused(collection: QdrantCollection) -> None:

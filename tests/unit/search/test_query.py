@@ -31,24 +31,19 @@ def test_words_signs_and_weights_are_read_as_in_rclip(parts: list[str], expected
     assert [(term.weight, term.text) for term in terms_in(" ".join(parts))] == expected
 
 
-def test_files_are_photos(tmp_path: Path) -> None:
-    photo = tmp_path / "a cat.jpg"
-    photo.touch()
-    terms = terms_of(["-", "night", f"{photo}", "city", "-", f"2:{photo}", "sea"])
-    assert [(term.weight, term.text or term.photo) for term in terms] == [
-        (-1, "night"), (1, str(photo)), (1, "city"), (-2, str(photo)), (1, "sea")
-    ]  # fmt: skip
-    assert terms_in(f"{photo} - snow") == [Term(text=str(photo)), Term(weight=-1, text="snow")]
-
-
-def test_a_file_that_is_called_like_a_word_is_a_photo_only_by_its_path(
+def test_files_are_photos_but_one_called_like_a_word_only_by_its_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("beach", "cat.jpg"):
+    for name in ("beach", "a cat.jpg"):
         (tmp_path / name).touch()
-    assert terms_of(["beach"]) == [Term(text="beach")]
-    assert terms_of(["./beach", "cat.jpg"]) == [Term(photo="./beach"), Term(photo="cat.jpg")]
+    photo = str(tmp_path / "a cat.jpg")
+    terms = terms_of(["-", "night", photo, "city", "-", f"2:{photo}", "sea", "./beach", "a cat.jpg", "beach"])
+    assert terms == [
+        Term(weight=-1, text="night"), Term(photo=photo), Term(text="city"), Term(weight=-2, photo=photo),
+        Term(text="sea"), Term(photo="./beach"), Term(photo="a cat.jpg"), Term(text="beach"),
+    ]  # fmt: skip
+    assert terms_in(f"{photo} - snow") == [Term(text=photo), Term(weight=-1, text="snow")]
 
 
 @pytest.mark.parametrize(
@@ -66,7 +61,7 @@ def test_messages_name_a_long_text_by_its_beginning() -> None:
 
 
 async def test_the_query_is_the_weighted_sum_of_unit_vectors() -> None:
-    clip = Words({"dog": [2, 0, 0], "cat": [0, 5, 0], "photo": [0, 0, 1]})
+    clip = Words(3, dog=[2, 0, 0], cat=[0, 5, 0], photo=[0, 0, 1])
     query = await query_vector(clip, [Term(text="dog"), Term(weight=-2, text="cat"), Term(photo="photo")])
     assert query.vector.tolist() == [1, -2, 1]
     assert not query.is_text
@@ -75,11 +70,11 @@ async def test_the_query_is_the_weighted_sum_of_unit_vectors() -> None:
 
 async def test_terms_that_cancel_out_are_refused() -> None:
     with pytest.raises(QueryError, match="cancel out"):
-        await query_vector(Words({"dog": [1, 0, 0]}), terms_in("dog - dog"))
+        await query_vector(Words(3, dog=[1, 0, 0]), terms_in("dog - dog"))
 
 
 async def test_a_text_is_compared_with_photos_of_the_same_model_only() -> None:
-    clip = Words({"dog": [1, 0, 0]})
+    clip = Words(3, dog=[1, 0, 0])
     text = await query_vector(clip, terms_in("dog"))
     text.check("m/trained@00000000|other|thumb")
     for other in ("m/trained@11111111|small|original", "n/trained@00000000|small|original"):

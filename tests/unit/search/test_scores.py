@@ -46,8 +46,7 @@ def photos_and_texts(signal: float, share: float) -> tuple[NDArray[np.float32], 
 async def test_a_query_that_scores_like_meaningless_texts_is_unclear(share: float, *, is_unclear: bool) -> None:
     photos, text = photos_and_texts(0.6, share)
     index = PhotoIndex.from_arrays([str(number) for number in range(len(photos))], photos, vector_id=VECTOR_ID)
-    clip = Words({"unused": [0.0] * DIMENSION})
-    neutral = await NeutralTexts.of(clip, index)
+    neutral = await NeutralTexts.of(Words(DIMENSION), index)
     quiet = text * 0.0 + np.random.default_rng(8).normal(size=DIMENSION).astype(np.float32)
     assert neutral.is_unclear(quiet if share == 0.0 else text, index) is is_unclear
 
@@ -55,7 +54,7 @@ async def test_a_query_that_scores_like_meaningless_texts_is_unclear(share: floa
 async def test_the_neutral_texts_are_embedded_once(tmp_path: Path) -> None:
     index = PhotoIndex.from_arrays(["a"], np.ones((1, 4)), vector_id=VECTOR_ID)
     index.save(tmp_path)
-    clip = Words({"unused": [0.0] * 4})
+    clip = Words(4)
     first = await NeutralTexts.of(clip, index)
     again = await NeutralTexts.of(clip, PhotoIndex.open(tmp_path))
     assert len(clip.embedded) == len(NEUTRAL)

@@ -12,7 +12,7 @@ import pytest
 from clip_client import VectorsError
 from clip_client._vectors.vector_file import FileVersion, VectorFolder, is_vector_folder, vector_row
 from clip_client.cli.errors import CommandFailed
-from clip_client.cli.output.output_file import locked
+from clip_client.cli.output import locked
 from clip_client.dedup import FailedFile, StoreError
 from tests.fixtures.models.model_info import model_info
 

@@ -1,4 +1,4 @@
-"""``clip-client undo``: restore what ``dedup --apply`` moved."""
+"""What ``dedup --apply`` moved: ``clip-client undo`` restores it, and ``purge`` sends it to the system's trash."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TextIO
 
-from clip_client.cli.errors import CommandFailed, CommandMisused
-from clip_client.cli.options.store import add_store_option, opened_store
-from clip_client.cli.output.progress import progress_bars
+from clip_client.cli.errors import CommandFailed, CommandMisused, need
+from clip_client.cli.options.paths import add_store_option, opened_store
+from clip_client.cli.output import progress_bars
 from clip_client.dedup.store.journal import IN_QUARANTINE, Journal, JournalEntry
 from clip_client.dedup.text import counted, human_bytes, printable
 
@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
 _EMPTY: Final = "there is nothing in the quarantine to restore"
 _UNKNOWN: Final = "Nothing in the quarantine came from this path; see clip-client undo --list."
+_MOST_FOLDERS: Final = 20
 _NO_SUSPECT: Final = "for each photo in the quarantine, a photo is left that is proved to show the same"
 
 
-def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_undo_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command's options."""
     parser = commands.add_parser(
         "undo",
@@ -53,7 +54,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     add_store_option(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run_undo(arguments: argparse.Namespace) -> int:
     """Restore, and print what could not be restored."""
     from clip_client.dedup.actions.apply import Outcome
     from clip_client.dedup.actions.chosen_runs import declared_by, take_back
@@ -66,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
     of_run = arguments.of_run
     with opened_store(arguments.store) as store:
         declared = [] if arguments.suspects else declared_by(store, of_run)
-        entries = store.journal.entries(IN_QUARANTINE, run=of_run) if declared else quarantined(store.journal, of_run)
+        entries = store.journal.entries(IN_QUARANTINE, run=of_run) if declared else _quarantined(store.journal, of_run)
         only = None
         if arguments.suspects:
             with progress_bars() as show:
@@ -90,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
         taken_back = take_back(store, run=of_run, paths=paths or None, only=only)
     outcomes = taken_back.outcomes + unknown
     if arguments.json:
-        print(outcomes_json(outcomes))
+        print(_outcomes_json(outcomes))
     else:
         if outcomes:
             print(f"{counted(sum(outcome.done for outcome in outcomes), 'photo')} restored")
@@ -101,7 +102,81 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if print_failures(outcomes) == 0 else 1
 
 
-def quarantined(journal: Journal, run: str | None) -> list[JournalEntry]:
+def add_purge_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command's options."""
+    parser = commands.add_parser(
+        "purge",
+        usage="%(prog)s [options]",
+        help="send the quarantine to the system's trash",
+        description="Send what is in the quarantine to the system's trash, from where clip-client undo cannot restore "
+        "it. A photo stays in the quarantine if the photo that was kept instead is missing or changed, or if an "
+        "earlier version moved it and it is not proved that the kept photo shows all of it.",
+    )
+    parser.add_argument(
+        "--run",
+        dest="of_run",
+        metavar="RUN",
+        help="purge only what one run moved; clip-client undo --list shows the runs",
+    )
+    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    add_store_option(parser)
+
+
+def run_purge(arguments: argparse.Namespace) -> int:
+    """Print a summary, ask, and purge."""
+    need("send2trash", extras="cli,dedup")
+    from clip_client.dedup.actions.purge import purge
+    from clip_client.dedup.compare.proofs import prove_again
+
+    with opened_store(arguments.store) as store:
+        entries = _quarantined(store.journal, arguments.of_run)
+        # With --json, what people are told before they agree is no part of the result.
+        notes = sys.stderr if arguments.json else sys.stdout
+        size = human_bytes(_size_of(entries))
+        print(f"{counted(len(entries), 'photo')} of {size} in the quarantine", file=notes)
+        if not entries:
+            if arguments.json:
+                print(_outcomes_json(()))
+            return 0
+        _print_folders(entries, notes)
+        if not arguments.yes and not _agreed():
+            print("nothing was changed", file=notes)
+            return 0
+        # Only these: another process may have moved more while the question was open.
+        with progress_bars() as show:
+            outcomes = purge(store.journal, prove=prove_again, only={entry.id for entry in entries}, on_progress=show)
+    if arguments.json:
+        print(_outcomes_json(outcomes))
+    else:
+        print(f"{counted(sum(outcome.done for outcome in outcomes), 'photo')} in the system's trash")
+    return 0 if print_failures(outcomes) == 0 else 1
+
+
+def _print_folders(entries: Sequence[JournalEntry], notes: TextIO) -> None:
+    """Print the folders that the photos came from, the largest first."""
+    folders: dict[str, list[JournalEntry]] = {}
+    for entry in entries:
+        folders.setdefault(os.path.dirname(entry.files[0].original), []).append(entry)
+    by_size = sorted(folders.items(), key=lambda folder: (-_size_of(folder[1]), folder[0]))
+    for folder, inside in by_size[:_MOST_FOLDERS]:
+        print(
+            f"  {printable(folder)}: {counted(len(inside), 'photo')} of {human_bytes(_size_of(inside))}",
+            file=notes,
+        )
+    if len(by_size) > _MOST_FOLDERS:
+        more = counted(len(by_size) - _MOST_FOLDERS, "folder")
+        print(f"  and {more} more; to list all photos: clip-client undo --list", file=notes)
+
+
+def _agreed() -> bool:
+    if not sys.stdin.isatty():
+        raise CommandFailed("standard input is not a terminal; use --yes to purge without confirmation")
+    answer = input("Send them to the system's trash? Undo cannot restore them from there. [y/N] ")
+    return answer.strip().lower() in ("y", "yes")
+
+
+def _quarantined(journal: Journal, run: str | None) -> list[JournalEntry]:
     """Return what is in the quarantine, or what ``run`` moved there. Raises CommandFailed if that is nothing."""
     entries = journal.entries(IN_QUARANTINE, run=run)
     if not entries and run is not None:
@@ -111,7 +186,7 @@ def quarantined(journal: Journal, run: str | None) -> list[JournalEntry]:
     return entries
 
 
-def size_of(entries: Iterable[JournalEntry]) -> int:
+def _size_of(entries: Iterable[JournalEntry]) -> int:
     """Return the size of photos and their companions."""
     return sum(file.size_bytes for entry in entries for file in entry.files)
 
@@ -124,7 +199,7 @@ def _print_json(entries: Sequence[JournalEntry], declared: Sequence[Choice]) -> 
             "run": entry.run,
             "path": entry.files[0].original,
             "kept": entry.kept,
-            "size_bytes": size_of([entry]),
+            "size_bytes": _size_of([entry]),
             "out_of_reach": why_out_of_reach(entry) or None,
         }
         for entry in entries
@@ -140,7 +215,7 @@ def _print_list(entries: Sequence[JournalEntry], declared: Sequence[Choice]) -> 
     for entry in entries:
         by_run.setdefault(entry.run, []).append(entry)
     for name, of_run in by_run.items():
-        moved = f"{counted(len(of_run), 'photo')}, {human_bytes(size_of(of_run))}"
+        moved = f"{counted(len(of_run), 'photo')}, {human_bytes(_size_of(of_run))}"
         print(f"{name}  {moved}; restore with: clip-client undo --run {name}")
     if entries:
         print()
@@ -153,7 +228,7 @@ def _print_list(entries: Sequence[JournalEntry], declared: Sequence[Choice]) -> 
         print(_EMPTY)
 
 
-def outcomes_json(outcomes: Sequence[Outcome]) -> str:
+def _outcomes_json(outcomes: Sequence[Outcome]) -> str:
     """Return what was and what could not be done, as ``--json`` prints it."""
     failed = [{"path": outcome.path, "message": outcome.message} for outcome in outcomes if not outcome.done]
     return json.dumps({"done": len(outcomes) - len(failed), "failed": failed}, indent=2)

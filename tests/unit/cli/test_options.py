@@ -1,4 +1,4 @@
-"""Which files a command takes: patterns, lists, other file systems, nothing at all."""
+"""Options that commands share: the server and the way there, and which files a command takes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from clip_client.cli.main import main
+from clip_client.cli.options.connection import add_server_options, client_config
 from clip_client.cli.options.paths import WalkOptions, add_walk_options, read_walk_options
 from clip_client.cli.parser import user_path
 from tests.fixtures.albums import write
@@ -18,11 +19,48 @@ from tests.fixtures.albums import write
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from clip_client import ClientConfig
+
+PEM = b"-----BEGIN CERTIFICATE-----\n"
+
+
+def config_of(*options: str) -> ClientConfig:
+    parser = argparse.ArgumentParser()
+    add_server_options(parser, may_be_local=True)
+    return client_config(parser.parse_args(options))
+
 
 def read(*words: str) -> WalkOptions:
     parser = argparse.ArgumentParser()
     add_walk_options(parser)
     return read_walk_options(parser.parse_args(words))
+
+
+@pytest.mark.parametrize("command", ["embed", "similar", "dedup", "health", "profile", "doctor"])
+def test_every_command_of_a_server_has_the_same_options(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    said = capsys.readouterr().out
+    assert said.index("--url") < said.index("TLS and token:") < said.index("--tls-ca") < said.index("--token-file")
+
+
+def test_options_become_the_clients_settings(tmp_path: Path) -> None:
+    token, pem = write(tmp_path / "token", b"s3cret\n"), write(tmp_path / "file.pem", PEM)
+    options = [f"--{name}={pem}" for name in ("tls-ca", "tls-certificate", "tls-key")]
+    config = config_of("--url=grpcs://clip", *options, f"--token-file={token}", "--tls-name=a.org", "--model=siglip")
+    assert (config.ca_certificate, config.client_certificate, config.client_key) == (PEM, PEM, PEM)
+    assert (config.server_name, config.token, config.model) == ("a.org", "s3cret", "siglip")
+
+
+def test_an_option_comes_before_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = config_of()
+    assert (config.urls, config.token, config.model) == (("auto:",), None, "clip")
+    monkeypatch.setenv("CLIP_URL", "localhost:1")
+    monkeypatch.setenv("CLIP_TOKEN", "of the environment")
+    config = config_of()
+    assert (config.urls, config.token) == (("localhost:1",), "of the environment")
+    config = config_of("--url=localhost:2", f"--token-file={write(tmp_path / 'token', b'of the file')}")
+    assert (config.urls, config.token) == (("localhost:2",), "of the file")
 
 
 @pytest.mark.parametrize(
@@ -42,12 +80,18 @@ def test_a_list_holds_a_path_in_a_line_or_before_a_null(
         assert list(read("/first.jpg", "--files-from", source, *options).paths) == ["/first.jpg", *paths]
 
 
-def test_patterns_are_resolved_where_no_shell_has(tmp_path: Path) -> None:
-    photos = [write(tmp_path / "trip" / name, b"x") for name in ("1.jpg", "deep/2.jpg")]
-    odd = write(tmp_path / "[odd].jpg", b"x")
-    assert list(read(str(tmp_path / "trip" / "**" / "*.jpg")).paths) == [str(photo) for photo in photos]
-    assert list(read(str(odd)).paths) == [str(odd)]
-    assert list(read(str(tmp_path / "*.png")).paths) == [str(tmp_path / "*.png")]
+def test_patterns_and_a_tilde_are_resolved_where_no_shell_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    photos = tuple(str(write(tmp_path / "trip" / name, b"x")) for name in ("1.jpg", "deep/2.jpg"))
+    odd = str(write(tmp_path / "[odd].jpg", b"x"))
+    assert read(str(tmp_path / "trip" / "**" / "*.jpg")).paths == photos
+    assert read(odd).paths == (odd,)
+    assert read(str(tmp_path / "*.png")).paths == (str(tmp_path / "*.png"),)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert read("~/trip/1.jpg", "~/trip/*.jpg").paths == (photos[0], photos[0])
+    assert user_path("~/store") == tmp_path / "store"
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "~").mkdir()
+    assert read("~").paths == ("~",), "a name that exists counts"
 
 
 def test_one_file_system_stays_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,27 +111,6 @@ def test_one_file_system_stays_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert read(str(tmp_path / "mounted"), "--one-file-system").scan().photos == (str(there),)
 
 
-def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / "a.jpg").write_bytes(b"x")
-    assert read("~/a.jpg").paths == (str(tmp_path / "a.jpg"),)
-    assert read("~/*.jpg").paths == (str(tmp_path / "a.jpg"),)
-    assert user_path("~/store") == tmp_path / "store"
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "~").mkdir()
-    assert read("~").paths == ("~",), "a name that exists counts"
-
-
-def test_nothing_to_compare_is_said_before_anything_is_started(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "empty").mkdir()
-    store = tmp_path / "store"
-    assert main(["dedup", str(tmp_path / "empty"), "--url", "local:/no/such/model", "--store", str(store)]) == 1
-    assert capsys.readouterr().err == "clip-client: there is no photo to compare in the given paths\n"
-    assert not store.exists()
-
-
 @pytest.mark.parametrize("command", [("dedup",), ("dedup", "--quiet", "--apply"), ("review", "--no-browser")])
 def test_a_search_refuses_a_named_path_that_does_not_exist(
     tmp_path: Path, command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
@@ -102,9 +125,11 @@ def test_a_search_refuses_a_named_path_that_does_not_exist(
 def test_a_listed_path_may_be_gone_and_a_link_may_lead_nowhere(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    names, link = write(tmp_path / "list", b"/gone.jpg\n"), tmp_path / "link.jpg"
+    names, link, store = write(tmp_path / "list", b"/gone.jpg\n"), tmp_path / "link.jpg", tmp_path / "store"
     link.symlink_to(tmp_path / "gone")
-    assert main(["dedup", str(link), "--files-from", str(names), "--url", "local:/no/model"]) == 1
+    command = ["dedup", str(link), "--files-from", str(names), "--url", "local:/no/model", "--store", str(store)]
+    assert main(command) == 1
     *unreadable, last = capsys.readouterr().err.splitlines()
     assert [line.split(":")[0] for line in unreadable] == ["UNREADABLE /gone.jpg", f"UNREADABLE {link}"]
     assert last == "clip-client: there is no photo to compare in the given paths"
+    assert not store.exists(), "nothing was started"

@@ -1,1 +1,0 @@
-"""How commands write files and show progress; no command is implemented here."""

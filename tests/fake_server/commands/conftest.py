@@ -1,0 +1,22 @@
+"""Servers for commands, which have an event loop of their own or are processes."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+from anyio.from_thread import start_blocking_portal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from clip_client.testing import FakeTriton
+
+
+@pytest.fixture(scope="module")
+def serve() -> Iterator[Callable[[FakeTriton], FakeTriton]]:
+    """Start a server in another thread, for the tests of a module."""
+    with ExitStack() as stack:
+        portal = stack.enter_context(start_blocking_portal())
+        yield lambda fake: stack.enter_context(portal.wrap_async_context_manager(fake))

@@ -1,0 +1,213 @@
+"""``clip-client embed``: what it writes, and what is left of it when it is stopped, killed or called again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from clip_client import SyncClipClient, load_vectors
+from clip_client._vectors.vector_file import FileVersion, VectorFolder, vector_row
+from clip_client.cli.main import main
+from clip_client.dedup import scan
+from clip_client.testing import FakeTriton
+from tests.fixtures.images.image_files import encoded, picture
+from tests.fixtures.models.model_info import model_info
+from tests.fixtures.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+MANY: Final = 150
+INTERRUPTED: Final = "clip-client: interrupted; the work that is done is kept, and the same command continues it"
+
+
+@pytest.fixture(scope="module")
+def server(serve: Callable[[FakeTriton], FakeTriton]) -> FakeTriton:
+    return serve(FakeTriton())
+
+
+@pytest.fixture(scope="module")
+def slow(serve: Callable[[FakeTriton], FakeTriton]) -> FakeTriton:
+    """It works on the photos of :func:`many` long enough to be stopped in the middle."""
+    return serve(FakeTriton(seconds_per_image=0.02, max_batch_size=8))
+
+
+@pytest.fixture
+def album(tmp_path: Path) -> Path:
+    """Three photos, one of them under a name that is not UTF-8, and an empty file."""
+    return photos_in(tmp_path / "album", "a.png", "b.png", os.fsdecode(b"caf\xe9.png"))
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> Path:
+    """Many photos, and an empty file whose failure is printed when 41 rows are there."""
+    return photos_in(tmp_path / "many", *(f"{number:04}.png" for number in range(MANY)), empty="0040a.png")
+
+
+def photos_in(folder: Path, *names: str, empty: str = "empty.jpg") -> Path:
+    folder.mkdir()
+    for seed, name in enumerate(names):
+        (folder / name).write_bytes(encoded(picture(seed=seed, size=(8, 8)), "PNG"))
+    (folder / empty).touch()
+    return folder
+
+
+def files_in(folder: Path) -> list[Path]:
+    return sorted(folder.glob("part-*.parquet"))
+
+
+def rows_in(folder: Path) -> Counter[bytes]:
+    """How many rows each path has."""
+    return Counter(path for shard in files_in(folder) for path in pq.read_table(shard)["path_bytes"].to_pylist())
+
+
+def started(photos: Path, output: Path, server: FakeTriton, *options: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "clip_client", "embed", str(photos), "--output", str(output), *options]
+    return subprocess.Popen([*command, "--url", server.url], stderr=subprocess.PIPE, text=True)
+
+
+def stopped(photos: Path, output: Path, server: FakeTriton) -> str:
+    """Stop a run with SIGTERM after the failure of :func:`many`, and return the summary that it prints."""
+    process = started(photos, output, server)
+    assert process.stderr is not None
+    assert "EMPTY" in process.stderr.readline()
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 143
+    summary, last = said.splitlines()
+    assert last == INTERRUPTED
+    return summary
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "npz"])
+def test_embed_writes_what_the_library_gives(
+    server: FakeTriton, album: Path, tmp_path: Path, suffix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / f"vectors.{suffix}"
+    assert main(["embed", str(album), "--url", server.url, "--output", str(output), "--json"]) == 0
+    said = capsys.readouterr()
+    counts = {"output": str(output), "written": 3, "failed": 1, "done_before": 0, "skipped": {}}
+    assert (json.loads(said.out), "EMPTY" in said.err) == (counts, True)
+
+    paths = scan([album]).photos
+    with SyncClipClient(server.url) as clip:
+        expected, vector_id = clip.embed(list(paths)), clip.vector_id
+    if suffix == "npz":
+        with np.load(output) as held:
+            vectors, names = held["vectors"], held["path_bytes"].tolist()
+            codes, written_id = held["error_codes"].tolist(), str(held["vector_id"])
+    else:
+        table = pq.read_table(output)
+        vectors = np.array(table.column("vector").to_pylist(), dtype=np.float32)
+        shown = [os.fsencode(path).decode("utf-8", "backslashreplace") for path in paths]
+        assert table.column("path").to_pylist() == shown
+        found = zip(table.column("size_bytes").to_pylist(), table.column("mtime_ns").to_pylist(), strict=True)
+        assert [*found] == [(os.stat(path).st_size, os.stat(path).st_mtime_ns) for path in paths]
+        names = table.column("path_bytes").to_pylist()
+        codes = [code or "" for code in table.column("error_code").to_pylist()]
+        written_id = table.schema.metadata[b"vector_id"].decode()
+    assert names == [os.fsencode(path) for path in paths]
+    np.testing.assert_array_equal(vectors, expected.vectors)
+    assert codes == [expected.errors[row].code if row in expected.errors else "" for row in range(len(paths))]
+    assert written_id == vector_id
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "npz"])
+def test_a_single_file_that_sigterm_stops_keeps_what_was_answered(
+    slow: FakeTriton, many: Path, tmp_path: Path, suffix: str
+) -> None:
+    (folder := tmp_path / "out").mkdir()
+    output, partial = folder / f"vectors.{suffix}", folder / f"vectors.partial.{suffix}"
+    output.write_bytes(b"what was there before")
+    summary = stopped(many, output, slow)
+    kept = load_vectors(partial)
+    assert 41 <= len(kept) < MANY
+    assert kept.sources == tuple(map(str, sorted(many.iterdir())[: len(kept)]))
+    assert summary.startswith(f"{len(kept) - 1:,} vectors written to {partial}, 1 failed")
+    assert summary.endswith(f"{MANY + 1 - len(kept)} photos missing; {output} was not written")
+    assert output.read_bytes() == b"what was there before"
+    assert set(folder.iterdir()) == {output, partial}
+
+
+def test_a_killed_run_goes_on_where_it_was(
+    slow: FakeTriton, server: FakeTriton, many: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "vectors"
+    process = started(many, output, slow, "--shard-rows", "20")
+    wait_until(lambda: len(files_in(output)) >= 2, "there are two shards")
+    process.kill()
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    before = {shard: shard.read_bytes() for shard in files_in(output)}
+    assert 40 <= rows_in(output).total() < MANY
+    (output / "part-00099.part").touch()  # as if it had been killed while it wrote one
+
+    assert main(["embed", str(many), "--url", server.url, "--output", str(output)]) == 0
+    assert f"{sum(pq.read_metadata(shard).num_rows for shard in before):,} done before" in capsys.readouterr().out
+    assert rows_in(output) == Counter(os.fsencode(path) for path in scan([many]).photos)
+    assert all(shard.read_bytes() == content for shard, content in before.items())
+    assert {path.name for path in output.iterdir()} == {".lock", *(shard.name for shard in files_in(output))}
+
+
+def test_an_interrupted_run_keeps_all_that_was_answered(slow: FakeTriton, many: Path, tmp_path: Path) -> None:
+    output = tmp_path / "vectors"
+    summary = stopped(many, output, slow)
+    assert summary.startswith(f"{rows_in(output).total() - 1} vectors written to {output} (1 new file), 1 failed")
+    assert summary.endswith("run the same command to continue")
+    assert max(rows_in(output).values()) == 1
+
+
+def test_a_folder_is_added_to(
+    server: FakeTriton, album: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "vectors"
+    command = ["embed", str(album), "--url", server.url, "--output", str(output)]
+    os.mkfifo(album / "pipe.jpg")
+
+    def said(*options: str) -> str:
+        assert main([*command, *options]) == 0
+        return "".join(capsys.readouterr())
+
+    first = said()
+    assert "3 vectors written" in first
+    assert "2 failed" in first
+    assert first.count("EMPTY") == first.count("UNREADABLE") == 1
+    assert pq.read_schema(output / "part-00000.parquet").metadata[b"model"].startswith(b"fake/random:0@")
+    assert "0 vectors written" in said()
+    assert len(files_in(output)) == 1
+    (album / "a.png").write_bytes((album / "b.png").read_bytes() + b"\n")
+    assert "1 vector written" in said()
+    assert rows_in(output)[os.fsencode(album / "a.png")] == 2
+    assert "0 vectors written" in said("--retry-failed")
+    assert rows_in(output)[os.fsencode(album / "empty.jpg")] == 2
+
+
+def test_a_folder_of_another_model_is_refused(
+    server: FakeTriton, album: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = VectorFolder(tmp_path / "out", model_info(id="other"))
+    other.add(vector_row(FileVersion(path="/a.jpg"), np.zeros(2, dtype=np.float32)))
+    other.flush()
+    for command in (["embed", str(album), "--output"], ["similar", str(album / "a.png"), "--in"]):
+        assert main([*command, str(tmp_path / "out"), "--url", server.url]) == 1
+        said = capsys.readouterr().err
+        assert "vectors of other|p|original, which must not be compared with those of fake" in said
+    assert len(files_in(tmp_path / "out")) == 1
+
+
+def test_embed_without_a_good_photo_fails(
+    server: FakeTriton, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.jpg").touch()
+    assert main(["embed", str(tmp_path), "--url", server.url, "--output", str(tmp_path / "out.npz")]) == 1
+    assert "none of the photos could be embedded" in capsys.readouterr().err
