@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from clip_client.distributed.embedded_rows import Chunk
 
 VECTORS = clusters(seed=0, count=300, size=1, spread=0)
+NOTHING = np.full_like(VECTORS[0], np.nan)
 
 
 def chunks_in(folder: Path, most_rows: int = 1000) -> tuple[Chunk, ...]:
@@ -105,20 +106,25 @@ def facts_of(rows: list[dict[str, Any]], folder: Path) -> NDArray[Any]:
     return read_facts(chunk, 0.0, 0.0)[0]
 
 
-def test_a_content_is_represented_by_a_row_with_a_picture(tmp_path: Path) -> None:
-    vector, nothing = VECTORS[0], np.full_like(VECTORS[0], np.nan)
-    failed = {**embedded_row("/failed", nothing, b"same"), "error_code": "INTERNAL", "error": "It failed."}
-    text = {**embedded_row("/text", nothing, b"text"), "error_code": "NOT_AN_IMAGE", "error": "It is none."}
-    lost = {**embedded_row("/lost", nothing, b""), "error_code": "UNREADABLE", "error": "It is gone.", "sha256": None}
-    flat = embedded_row("/flat", vector, b"flat", is_flat=True)
-    facts = facts_of([failed, embedded_row("/a", vector, b"same"), text, lost, flat], tmp_path)
-    assert first_with_content(facts).tolist() == [1, 1, -1, -1, 4]
-    assert facts["is_picture"].tolist() == [False, True, False, False, False]
+def failed(path: str, content: bytes, code: str) -> dict[str, Any]:
+    return {**embedded_row(path, NOTHING, content), "error_code": code, "error": "It failed."}
 
 
-def test_of_two_rows_of_one_path_the_later_counts(tmp_path: Path) -> None:
-    rows = [embedded_row(path, VECTORS[0], content) for path, content in (("/a", b"1"), ("/b", b"1"), ("/a", b"2"))]
-    assert first_with_content(facts_of(rows, tmp_path)).tolist() == [-1, 1, 2]
+def test_a_content_is_represented_by_a_row_with_a_picture_and_a_path_by_its_last_row(tmp_path: Path) -> None:
+    facts = facts_of(
+        [
+            failed("/failed", b"same", "INTERNAL"),
+            embedded_row("/a", VECTORS[0], b"same"),
+            failed("/text", b"text", "NOT_AN_IMAGE"),
+            {**failed("/lost", b"", "UNREADABLE"), "sha256": None},
+            embedded_row("/flat", VECTORS[0], b"flat", is_flat=True),
+            embedded_row("/b", VECTORS[0], b"before"),
+            embedded_row("/b", VECTORS[0], b"after"),
+        ],
+        tmp_path,
+    )
+    assert first_with_content(facts).tolist() == [1, 1, -1, -1, 4, -1, 6]
+    assert facts["is_picture"].tolist() == [False, True, False, False, False, True, True]
 
 
 def test_a_sample_is_drawn_by_content(tmp_path: Path) -> None:
@@ -138,17 +144,10 @@ def test_a_sample_is_drawn_by_content(tmp_path: Path) -> None:
 
 def test_of_a_content_that_failed_once_the_row_with_the_vector_counts() -> None:
     """The failed row comes first: one of the workers could not read its copy."""
-    one, nothing = VECTORS[0], np.full_like(VECTORS[0], np.nan)
-    failed = {**embedded_row("/failed.jpg", nothing, b"same"), "error_code": "INTERNAL", "error": "It failed."}
-    rows = [failed, embedded_row("/same.jpg", one, b"same"), embedded_row("/alike.jpg", one, b"alike")]
-    rules = GroupRules(
-        thresholds=thresholds_for("m/trained@1", 0.9),
-        hash_bits=-1,
-        keep=DEFAULT_RULES,
-        references=(),
-        decisions=(),
-        verify=OFF,
-    )
+    others = [embedded_row(f"/{name}.jpg", VECTORS[0], name.encode()) for name in ("same", "alike")]
+    rows = [failed("/failed.jpg", b"same", "INTERNAL"), *others]
+    thresholds = thresholds_for("m/trained@1", 0.9)
+    rules = GroupRules(thresholds=thresholds, hash_bits=-1, keep=DEFAULT_RULES, references=(), decisions=(), verify=OFF)
     table = table_of(rows, embedded_schema(MODEL, features=True))
     assert group_photos(table.slice(0, 0), rules).groups == ()
     (group,) = group_photos(table, rules).groups
