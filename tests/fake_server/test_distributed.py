@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import resource
 import socket
+import sys
 from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -18,11 +20,12 @@ from anyio import to_thread
 
 from clip_client import ClientConfig
 from clip_client._vectors.vector_file import FileModel, FileVersion
-from clip_client.distributed import DistributedError, embed_partitions, embedding
+from clip_client.cli.main import main
+from clip_client.distributed import DistributedError, EmbeddingSummary, embed_partitions, embedding
 from clip_client.distributed.cluster import cluster
 from clip_client.distributed.embedding import Outcome, embed_partition
 from clip_client.distributed.partition_folder import PartitionFolder
-from clip_client.distributed.sources import Partition, SourceImage, image_files
+from clip_client.distributed.sources import DamagedInput, Partition, SourceImage, image_files
 from clip_client.distributed.storage import Location
 from clip_client.testing import FakeTriton, Reply
 
@@ -197,24 +200,72 @@ async def test_a_worker_that_is_stopped_leaves_no_part_of_a_file(server: FakeTri
     assert not files_in(tmp_path)
 
 
-async def test_a_partition_counts_once_if_its_worker_dies_when_it_has_finished(
-    server: FakeTriton, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def job(
+    server: FakeTriton, output: Path, partitions: list[Partition], attempts: int, monkeypatch: pytest.MonkeyPatch
+) -> tuple[EmbeddingSummary, list[tuple[int, int | None]]]:
+    """Embed ``partitions``, each as often as workers die after it; return the summary, and what was shown."""
     pytest.importorskip("ray.data", reason="Ray is not installed (extra: ray)")
-    shown = []
+    shown: list[tuple[int, int | None]] = []
 
     def in_tasks(
-        function: Callable[..., Iterator[Outcome]], calls: Iterable[Any], *shared: Any, **_: Any
-    ) -> Iterator[Any]:
-        for number, call in enumerate(calls):
-            for _attempt in range(2):
-                yield from ((number, value) for value in function(*call, *shared))
+        function: Callable[..., Iterator[Outcome]],
+        calls: Iterable[tuple[Partition]],
+        *shared: Any,
+        on_death: Callable[[int], Outcome],
+        **_: Any,
+    ) -> Iterator[tuple[int, Outcome]]:
+        for number, (partition,) in enumerate(calls):
+            for _attempt in range(attempts):
+                outcomes = [on_death(number)] if partition.name == "deadly" else function(partition, *shared)
+                yield from ((number, outcome) for outcome in outcomes)
 
     monkeypatch.setattr(embedding, "in_tasks", in_tasks)
     monkeypatch.setattr(embedding, "cluster", nullcontext)
-    job = partial(embed_partitions, [partition_of(image, image)], server.url, output=tmp_path)
-    summary = await to_thread.run_sync(lambda: job(on_progress=lambda *counts: shown.append(counts)))
+    embed = partial(embed_partitions, on_progress=lambda *counts: shown.append(counts))
+    return await to_thread.run_sync(lambda: embed(partitions, server.url, output=output)), shown
+
+
+async def test_a_partition_counts_once_if_its_worker_dies_when_it_has_finished(
+    server: FakeTriton, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    summary, shown = await job(server, tmp_path, [partition_of(image, image)], 2, monkeypatch)
     assert (summary.partitions, summary.images, shown[-1]) == (1, 2, (2, None))
+
+
+async def test_partitions_that_cannot_be_finished_are_named_when_all_others_are(
+    server: FakeTriton, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(error: Exception) -> Iterator[SourceImage]:
+        yield from images_of((image,), None)
+        raise error
+
+    partitions = [
+        Partition(name="deadly", id="1", count=None, images=partial(images_of, (image,), None)),
+        Partition(name="tar 2", id="2", count=None, images=partial(broken, DamagedInput("tar 2 cannot be read"))),
+        Partition(name="tar 3", id="3", count=None, images=partial(broken, ZeroDivisionError("by zero"))),
+        partition_of(image),
+    ]
+    reason = (
+        r"^deadly: 3 workers died .* nothing else ran; .*; tar 2 cannot be read; tar 3: ZeroDivisionError: by zero; "
+    )
+    with pytest.raises(DistributedError, match=f"{reason}all other partitions are finished"):
+        await job(server, tmp_path, partitions, 1, monkeypatch)
+    assert len(files_in(tmp_path)) == 1
+    assert pq.read_table(tmp_path).num_rows == 1
+
+
+def test_what_ray_prints_is_not_in_the_output(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def embed(_: list[Partition], **settings: Any) -> EmbeddingSummary:
+        sys.stdout.write("(raylet) A worker died.")  # as a thread of Ray does
+        return EmbeddingSummary(output="out", images=3, failed=1, partitions=1, partitions_before=0)
+
+    monkeypatch.setattr("clip_client.distributed.embed_partitions", embed)
+    (tmp_path / "a.jpg").touch()
+    options = ("--engine", "ray", "--url", "127.0.0.1:1", "--output", str(tmp_path / "out"), "--json")
+    assert main(["embed", str(tmp_path), *options]) == 0
+    assert json.loads(capsys.readouterr().out)["written"] == 2
 
 
 @pytest.mark.parametrize(

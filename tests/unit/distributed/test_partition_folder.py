@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from clip_client._errors import VectorsError
 from clip_client._vectors.vector_file import FileModel, FileVersion, VectorFolder, vector_row
 from clip_client.distributed import DistributedError, image_files
 from clip_client.distributed.partition_folder import PartitionFolder
@@ -105,10 +106,16 @@ def test_what_a_killed_worker_left_is_removed_when_it_is_old(tmp_path: Path) -> 
     assert not new.exists()
 
 
-def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+def test_an_output_that_cannot_be_continued_is_named(tmp_path: Path) -> None:
+    folder, (a, b) = folder_at(tmp_path), partitions("a", "b")
+    write(folder, a, 1, 0)
+    with pytest.raises(VectorsError, match=r"parquet holds vectors of m\|p\|original, which must not be compared"):
+        folder_at(tmp_path, MODEL._replace(vector_id="m|p|thumbnail")).begin([b])
+    with pytest.raises(VectorsError, match=r"parquet holds vectors without features"):
+        replace(folder, features=True).begin([b])
     (tmp_path / "part-00000.parquet").write_bytes(b"no Parquet")
     with pytest.raises(DistributedError, match=r"part-00000\.parquet cannot be read"):
-        folder_at(tmp_path).begin(partitions("a"))
+        folder.begin([b])
 
 
 def test_importing_the_package_loads_neither_ray_nor_pyarrow() -> None:
