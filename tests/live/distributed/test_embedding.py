@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
 import pickle
-import shutil
 import subprocess
 import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,16 +17,13 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from PIL import ImageOps
 
 from benchmarks.fixtures.sample_photos import coarse_noise
 from benchmarks.fixtures.server import QUIET, serving
 from clip_client import SyncClipClient, load_vectors
 from clip_client.cli.main import main
-from clip_client.dedup.types import EDITED, RE_ENCODED
 from clip_client.distributed import DistributedError, embed_dataset, embed_partitions
 from clip_client.distributed.cluster import in_tasks
-from tests.fixtures.images.scenes import resized, scene
 from tests.fixtures.ray_cluster import RAY_WARNINGS, Gate, add_node, gated_partition, two_nodes
 from tests.fixtures.waiting import wait_until
 
@@ -170,33 +163,6 @@ def test_a_dataset_gets_the_vectors_of_the_local_client_with_one_cpu_that_is_fre
     assert [row["error_code"] for row in rows] == [None, None, None, "NOT_AN_IMAGE"]
     np.testing.assert_array_equal(np.stack([row["vector"] for row in rows]), batch.vectors)
     assert [row["width"] for row in rows] == [256, 256, 256, 0]
-
-
-def test_dedup_on_ray_reports_what_the_local_engine_does(
-    cluster: Any, server: Server, folders: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    album, store = tmp_path / "album", tmp_path / "store"
-    album.mkdir()
-    for number in range(2):
-        scene(number).save(album / f"{number}.png")
-        resized(scene(number), 0.6).save(album / f"{number} small.jpg")
-        ImageOps.mirror(scene(number)).save(album / f"{number} mirrored.jpg")
-    (album / "0.xmp").write_text("This is a companion.")
-    shutil.copyfile(album / "0.png", album / "copy.png")
-    shutil.copyfile(folders[0] / "text.jpg", album / "text.jpg")
-    (album / "empty.jpg").touch()
-    monkeypatch.chdir(tmp_path)
-    reports = []
-    for engine in (("ray", "--address", "auto"), ("local",)):
-        report = tmp_path / f"{engine[0]}.json"
-        options = {"--url": server.grpc_url, "--json": str(report), "--store": str(store)}
-        assert main(["dedup", "album", "--quiet", *chain(*options.items()), "--engine", *engine]) == 0
-        reports.append(json.loads(report.read_text()))
-    assert reports[0] == reports[1]
-    assert {member["tier"] for group in reports[0]["groups"] for member in group["members"]} >= {RE_ENCODED, EDITED}
-    failed = {file["path"]: file["code"] for file in reports[0]["failed"]}
-    assert failed == {os.path.join("album", "empty.jpg"): "EMPTY", os.path.join("album", "text.jpg"): "NOT_AN_IMAGE"}
-    assert not list((store / "cluster").rglob("part-*.parquet"))
 
 
 def test_a_killed_node_and_a_killed_server_lose_and_double_nothing(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import shutil
 import signal
@@ -18,6 +19,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from clip_client import ClipClient, VectorsError
+from clip_client.cli.main import main
 from clip_client.dedup import Store
 from clip_client.dedup import find_duplicates as find_on_this_machine
 from clip_client.dedup.store.decisions import DIFFERENT
@@ -78,19 +80,45 @@ def test_a_killed_driver_continues_at_the_finished_cells(tmp_path: Path) -> None
     assert len(set(pq.read_table(output / "groups")["path"].to_pylist())) == 1500
 
 
-def test_photos_get_the_groups_proofs_and_decisions_of_one_machine(server: Server, tmp_path: Path) -> None:
-    album = tmp_path / "album"
-    album.mkdir()
+@pytest.fixture(scope="module")
+def album(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Photos with copies of all tiers, companions, and files that are no photos."""
+    folder = tmp_path_factory.mktemp("photos") / "album"
+    folder.mkdir()
     for number in range(2):
         picture = scene(number)
-        picture.save(album / f"{number}.png")
-        resized(picture, 0.6).save(album / f"{number} small.jpg", quality=85)
-        ImageOps.mirror(picture).save(album / f"{number} mirrored.jpg", quality=90)
-    scene(0).save(album / "other bytes.png", compress_level=1)
-    shutil.copyfile(album / "0.png", album / "copy.png")
-    (album / "text.jpg").write_text("This is no image.")
+        picture.save(folder / f"{number}.png")
+        resized(picture, 0.6).save(folder / f"{number} small.jpg", quality=85)
+        ImageOps.mirror(picture).save(folder / f"{number} mirrored.jpg", quality=90)
+    scene(0).save(folder / "other bytes.png", compress_level=1)
+    shutil.copyfile(folder / "0.png", folder / "copy.png")
+    (folder / "0.xmp").write_text("This is a companion.")
+    (folder / "text.jpg").write_text("This is no image.")
+    (folder / "empty.jpg").touch()
     for name in ("flat.png", "flat.bmp"):
-        Image.new("RGB", (64, 64), "red").save(album / name)
+        Image.new("RGB", (64, 64), "red").save(folder / name)
+    return folder
+
+
+def test_dedup_on_ray_reports_what_the_local_engine_does(
+    server: Server, album: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(album.parent)
+    store = tmp_path / "store"
+    reports = []
+    for engine in ("ray", "local"):
+        report = tmp_path / f"{engine}.json"
+        options = {"--url": server.grpc_url, "--json": str(report), "--store": str(store), "--engine": engine}
+        assert main(["dedup", "album", "--quiet", *itertools.chain(*options.items())]) == 0
+        reports.append(json.loads(report.read_text()))
+    assert reports[0] == reports[1]
+    assert {member["tier"] for group in reports[0]["groups"] for member in group["members"]} >= {RE_ENCODED, EDITED}
+    failed = {file["path"]: file["code"] for file in reports[0]["failed"]}
+    assert failed == {"album/empty.jpg": "EMPTY", "album/text.jpg": "NOT_AN_IMAGE"}
+    assert not list((store / "cluster").rglob("part-*.parquet"))
+
+
+def test_photos_get_the_groups_proofs_and_decisions_of_one_machine(server: Server, album: Path, tmp_path: Path) -> None:
     output = tmp_path / "groups"
 
     async def find_here(store: Store) -> DuplicateReport:
