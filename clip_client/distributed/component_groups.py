@@ -181,7 +181,7 @@ def group_bucket(
 
 
 def group_photos(table: Any, rules: GroupRules) -> DuplicateReport:
-    """Divide photos, rows of :func:`.partition_folder.embedded_schema`, into groups.
+    """Divide photos, rows of :func:`.embedded_rows.embedded_schema`, into groups.
 
     Keypoints are in a temporary folder meanwhile.
     """

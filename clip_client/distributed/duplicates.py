@@ -31,8 +31,14 @@ from clip_client.dedup.search import CANDIDATES, DEFAULT_HASH_BITS, OFF, GroupRu
 from clip_client.distributed import cell_join, component_groups
 from clip_client.distributed.cluster import EXTRA, DistributedError, cluster, in_tasks
 from clip_client.distributed.component_groups import DuplicateSummary
-from clip_client.distributed.embedded_rows import FACTS, EmbeddedRows, drawn, first_with_content, read_facts
-from clip_client.distributed.partition_folder import embedded_schema
+from clip_client.distributed.embedded_rows import (
+    FACTS,
+    EmbeddedRows,
+    drawn,
+    embedded_schema,
+    first_with_content,
+    read_facts,
+)
 from clip_client.distributed.storage import Location
 from preprocess_ensemble.errors import first_line
 

@@ -23,8 +23,8 @@ from clip_client._vectors.vector_file import FileModel, FileVersion
 from clip_client.cli.main import main
 from clip_client.distributed import DistributedError, EmbeddingSummary, embed_partitions, embedding
 from clip_client.distributed.cluster import cluster
+from clip_client.distributed.embedded_rows import PartitionFolder
 from clip_client.distributed.embedding import Outcome, embed_partition
-from clip_client.distributed.partition_folder import PartitionFolder
 from clip_client.distributed.sources import DamagedInput, Partition, SourceImage, image_files
 from clip_client.distributed.storage import Location
 from clip_client.testing import FakeTriton, Reply

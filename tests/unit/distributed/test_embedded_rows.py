@@ -15,8 +15,14 @@ from clip_client.dedup.search import OFF, GroupRules
 from clip_client.dedup.store.parquet_store import table_of
 from clip_client.distributed import DistributedError
 from clip_client.distributed.component_groups import group_photos
-from clip_client.distributed.embedded_rows import EmbeddedRows, drawn, first_with_content, read_facts, vectors_in
-from clip_client.distributed.partition_folder import embedded_schema
+from clip_client.distributed.embedded_rows import (
+    EmbeddedRows,
+    drawn,
+    embedded_schema,
+    first_with_content,
+    read_facts,
+    vectors_in,
+)
 from clip_client.distributed.storage import Location
 from tests.fixtures.embedded_rows import MODEL, embedded_row, write_embedded, write_vectors
 from tests.fixtures.vectors import clusters

@@ -16,7 +16,7 @@ import pytest
 from clip_client._errors import VectorsError
 from clip_client._vectors.vector_file import FileModel, FileVersion, VectorFolder, vector_row
 from clip_client.distributed import DistributedError, image_files
-from clip_client.distributed.partition_folder import PartitionFolder
+from clip_client.distributed.embedded_rows import PartitionFolder
 from clip_client.distributed.storage import Location
 
 if TYPE_CHECKING:
