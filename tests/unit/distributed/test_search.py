@@ -11,8 +11,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from clip_client.dedup.compare.hamming import hash_parts
 from clip_client.dedup.compare.star_groups import CannotLink, Evidence, star_groups
-from clip_client.distributed import duplicates, find_duplicates
+from clip_client.distributed import DistributedError, duplicates, find_duplicates
+from clip_client.distributed.cell_join import cell_blocks, read_buckets
+from clip_client.distributed.component_groups import join_while_small
+from clip_client.distributed.storage import Location
 from tests.fixtures.embedded_rows import write_vectors, written_in
 from tests.fixtures.vectors import clusters
 
@@ -149,3 +153,50 @@ def test_a_search_starts_again_if_the_files_were_divided_in_another_way(
     write(250)
     find_duplicates(tmp_path / "embedded", **options)
     assert share_found(tmp_path / "out", groups) >= 0.995
+
+
+@pytest.mark.parametrize("most_rows", [20, 64, 1000])
+def test_blocks_compare_each_pair_of_a_cell_and_stay_small(most_rows: int) -> None:
+    sizes = np.random.default_rng(0).integers(0, most_rows // 2, (6, 20))
+    sizes[:, 5] = most_rows // 2
+    sizes[:, 7] = 0
+    blocks = cell_blocks(sizes, most_rows)
+    assert cell_blocks(np.array([[50]]), 20)[0].chunks == (0,)  # a file whose row groups are larger
+    assert len({block.name for block in blocks}) == len(blocks)
+    for block in blocks:
+        assert sizes[list(block.chunks), block.first : block.end].sum() <= most_rows
+    for cell in range(sizes.shape[1]):
+        inside = [block.chunks for block in blocks if block.first <= cell < block.end]
+        together = {pair for chunks in inside for pair in itertools.product(chunks, chunks)}
+        filled = np.flatnonzero(sizes[:, cell]).tolist()
+        assert together.issuperset(itertools.product(filled, filled))
+
+
+@pytest.mark.parametrize("most_rows", [20, 200, 1000])
+def test_hashes_that_differ_in_few_bits_are_compared(most_rows: int) -> None:
+    random = np.random.default_rng(0)
+    hashes = random.integers(0, 2**64, 200, dtype=np.uint64)
+    flips = np.array([[0, 1, 63], [20, 21, 22], [15, 31, 47], [5, 5, 5]], dtype=np.uint64)
+    near = np.concatenate([hashes[:100] ^ np.bitwise_xor.reduce(np.uint64(1) << flip) for flip in flips])
+    hashes = np.concatenate([hashes, near])
+    parts = list(hash_parts(hashes, 3, most_rows))
+    assert (len(parts) == 1) == (most_rows == 1000)
+    together = {pair for part in parts for pair in itertools.combinations(sorted(part.tolist()), 2)}
+    assert together.issuperset((row % 100, 200 + row) for row in range(400))
+
+
+def test_components_are_joined_as_long_as_a_worker_can_hold_them() -> None:
+    alike = np.array([0, 0, 0, 0, 0, 5, 6, 7, 8, 9])  # five that are alike, and five others
+    pairs = [(np.array([5, 0]), np.array([6, 7])), (np.array([7, 8]), np.array([5, 9]))]
+    labels, left_out = join_while_small(alike, pairs, 2)
+    assert labels.tolist() == [0, 0, 0, 0, 0, 5, 5, 0, 8, 8]
+    assert left_out == 1
+    labels, left_out = join_while_small(alike, pairs, 3)
+    assert labels.tolist() == [0, 0, 0, 0, 0, 0, 0, 0, 8, 8]
+    assert left_out == 0
+
+
+def test_a_damaged_file_of_the_shuffle_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.arrow").write_bytes(b"nothing")
+    with pytest.raises(DistributedError, match=r"a\.arrow cannot be read .* remove it and run again"):
+        next(read_buckets([Location.of(tmp_path / "a.arrow")], 0, 1))
