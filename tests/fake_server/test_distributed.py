@@ -30,7 +30,7 @@ from clip_client.distributed.storage import Location
 from clip_client.testing import FakeTriton, Reply
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
+    from collections.abc import AsyncIterator, Callable, Generator, Iterator
     from pathlib import Path
 
 MODEL = FileModel("fake/random:0@00000000", "fake/random:0@00000000|shortest-bicubic-224x224|original", 8)
@@ -207,13 +207,7 @@ async def job(
     pytest.importorskip("ray.data", reason="Ray is not installed (extra: ray)")
     shown: list[tuple[int, int | None]] = []
 
-    def in_tasks(
-        function: Callable[..., Iterator[Outcome]],
-        calls: Iterable[tuple[Partition]],
-        *shared: Any,
-        on_death: Callable[[int], Outcome],
-        **_: Any,
-    ) -> Iterator[tuple[int, Outcome]]:
+    def in_tasks(function: Any, calls: Any, *shared: Any, on_death: Any, **_: Any) -> Iterator[tuple[int, Outcome]]:
         for number, (partition,) in enumerate(calls):
             for _attempt in range(attempts):
                 outcomes = [on_death(number)] if partition.name == "deadly" else function(partition, *shared)

@@ -15,8 +15,8 @@ from benchmarks.peers.services import Service
 
 if TYPE_CHECKING:
     from benchmarks.harness.experiment import Run
-    from benchmarks.harness.worker import Worker
     from benchmarks.load.adapters import Adapter
+    from benchmarks.load.worker import Worker
 
 Found = Mapping[str, Sequence[Mapping[str, Any]]]
 """``SYSTEM xSIZE`` -> its results, one a round."""
