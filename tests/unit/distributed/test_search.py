@@ -13,7 +13,7 @@ import pytest
 
 from clip_client.dedup.compare.hamming import hash_parts
 from clip_client.dedup.compare.star_groups import CannotLink, Evidence, star_groups
-from clip_client.distributed import DistributedError, duplicates, find_duplicates
+from clip_client.distributed import DistributedError, duplicates
 from clip_client.distributed.cell_join import cell_blocks, read_buckets
 from clip_client.distributed.component_groups import join_while_small
 from clip_client.distributed.storage import Location
@@ -25,22 +25,25 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    Groups = set[frozenset[int]]
+    from clip_client.distributed import DuplicateSummary
 
-pytest.importorskip("ray.data", reason="Ray is not installed (extra: ray)")
+    Groups = set[frozenset[int]]
+    Find = Callable[..., DuplicateSummary]
 
 THRESHOLD: Final = 0.95
 
 
-@pytest.fixture(autouse=True)
-def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Call functions as ``in_tasks`` does in tasks of Ray."""
+@pytest.fixture
+def find(monkeypatch: pytest.MonkeyPatch) -> Find:
+    """``find_duplicates``, which calls here what it would call in tasks of Ray."""
 
     def in_tasks(function: Callable[..., Any], calls: Iterable[Any], *shared: Any) -> Generator[tuple[int, Any]]:
         yield from ((number, function(*call, *shared)) for number, call in enumerate(calls))
 
+    monkeypatch.setattr(duplicates, "require", lambda *_: None)  # without Ray, which takes seconds to import
     monkeypatch.setattr(duplicates, "in_tasks", in_tasks)
     monkeypatch.setattr(duplicates, "cluster", nullcontext)
+    return duplicates.find_duplicates
 
 
 @pytest.fixture(scope="module")
@@ -100,9 +103,11 @@ def stopping_at(step: str, number: int) -> Callable[[str, int, int | None], None
     return stop
 
 
-def test_exhaustive_cells_give_the_groups_of_one_machine(embedded: Path, groups: Groups, tmp_path: Path) -> None:
+def test_exhaustive_cells_give_the_groups_of_one_machine(
+    find: Find, embedded: Path, groups: Groups, tmp_path: Path
+) -> None:
     # One cell, in parts of 200 rows.
-    summary = find_duplicates(embedded, output=tmp_path, threshold=THRESHOLD, rows_at_once=400)
+    summary = find(embedded, output=tmp_path, threshold=THRESHOLD, rows_at_once=400)
     assert groups_in(tmp_path) == groups
     assert (summary.recall.method, summary.groups, summary.largest_cell) == ("exact", len(groups), 1500)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["candidates", "edges", "groups"]
@@ -113,20 +118,20 @@ def test_exhaustive_cells_give_the_groups_of_one_machine(embedded: Path, groups:
 
 
 def test_cells_find_the_pairs_and_a_stopped_search_continues_at_the_finished_cells_and_groups(
-    embedded: Path, groups: Groups, tmp_path: Path
+    find: Find, embedded: Path, groups: Groups, tmp_path: Path
 ) -> None:
     options: dict[str, Any] = {"output": tmp_path, "threshold": THRESHOLD, "exact_rows": 0, "rows_at_once": 500}
     with pytest.raises(InterruptedError):
-        find_duplicates(embedded, **options, on_progress=stopping_at("comparing", 3))
+        find(embedded, **options, on_progress=stopping_at("comparing", 3))
     compared = written_in(tmp_path / "edges")
     with pytest.raises(InterruptedError):
-        find_duplicates(embedded, **options, on_progress=stopping_at("grouping", 1))
+        find(embedded, **options, on_progress=stopping_at("grouping", 1))
     assert compared.items() < written_in(tmp_path / "edges").items()
     grouped = written_in(tmp_path / "groups")
-    summary = find_duplicates(embedded, **options)
+    summary = find(embedded, **options)
     finished = written_in(tmp_path / "groups")
     assert {} != grouped.items() < finished.items()
-    assert find_duplicates(embedded, **options, on_progress=lambda what, *_: pytest.fail(what)) == summary  # at once
+    assert find(embedded, **options, on_progress=lambda what, *_: pytest.fail(what)) == summary  # at once
     assert written_in(tmp_path / "groups") == finished
     assert summary.grouped == pq.read_table(tmp_path / "groups").num_rows
 
@@ -139,7 +144,7 @@ def test_cells_find_the_pairs_and_a_stopped_search_continues_at_the_finished_cel
 
 
 def test_a_search_starts_again_if_the_files_were_divided_in_another_way(
-    embedded: Path, groups: Groups, tmp_path: Path
+    find: Find, embedded: Path, groups: Groups, tmp_path: Path
 ) -> None:
     def write(row_group_size: int) -> None:
         for path in embedded.glob("*.parquet"):
@@ -149,9 +154,9 @@ def test_a_search_starts_again_if_the_files_were_divided_in_another_way(
     options: dict[str, Any] = {"output": tmp_path / "out", "threshold": THRESHOLD, "exact_rows": 0, "rows_at_once": 300}
     write(100)
     with pytest.raises(InterruptedError):
-        find_duplicates(tmp_path / "embedded", **options, on_progress=stopping_at("comparing", 1))
+        find(tmp_path / "embedded", **options, on_progress=stopping_at("comparing", 1))
     write(250)
-    find_duplicates(tmp_path / "embedded", **options)
+    find(tmp_path / "embedded", **options)
     assert share_found(tmp_path / "out", groups) >= 0.995
 
 
