@@ -79,7 +79,6 @@ SLICES: Final = {
     "towers": ("{pairs} --batch 2 --rounds 1", "milliseconds .* (image|text)"),
     "preprocess": ("--sizes 224x224 --seconds 0.1", "one_core_ms open_clip"),
     "fidelity": ("--repository {images} --sizes '1.2 MP' --kinds text texture", "(by_class|stress) .*psnr_db_min"),
-    "faults": ("--repository {images} --faults 'disk full, embedding store' --seconds 3", "outcomes 0 right"),
     "review": ("--groups 5", "review 0 (next_ms|rules_s) .*"),
     "search": ("--photos 500 --rounds 1", "sizes 500 ms .* median"),
     "search_scores": ("--queries 2", "cells (0 unclear|12 falls)"),
@@ -144,6 +143,16 @@ def test_accuracy(tiny_repository: Path, measured: Measure) -> None:
         pytest.skip(f"the holdout needs {', '.join(missing)}")
     assert set(result["holdout"]["classes"]) == {*kinds[1:], "all"}
     assert result["holdout"]["classes"]["film: bikes"]["moved_request"] == 0
+
+
+def test_faults_lose_nothing(tiny_repository: Path, measured: Measure) -> None:
+    # Others break files, processes and shared memory in other ways; the exit code would tell what was wrong or lost.
+    faults = ("models swapped", "disk full, embedding store")
+    options = ("--repository", str(tiny_repository), "--seconds", "3", "--faults", *faults)
+    swapped, full = measured("faults", *options)["outcomes"]
+    assert swapped["right"] == swapped["offered"] > 0
+    assert "told to serve" in swapped["remark"]
+    assert full["remark"].startswith("exit code 1: clip-client: ")
 
 
 def test_a_soak_that_is_too_short_fails(tiny_repository: Path, measured: Measure) -> None:
