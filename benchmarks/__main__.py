@@ -13,7 +13,6 @@ MODULES: Final = {
     "three_way": "experiments.serving.three_way",
     "ensemble": "experiments.serving.ensemble",
     "transfer": "experiments.serving.transfer",
-    "text": "experiments.serving.text",
     "towers": "experiments.serving.towers",
     "trained": "experiments.serving.trained",
     "faults": "experiments.serving.faults",

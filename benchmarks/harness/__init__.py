@@ -1,1 +1,1 @@
-"""What every experiment shares: workers, rounds, checkpoints, results, the environment; no experiment lives here."""
+"""What every experiment shares: rounds, checkpoints, results, the environment; no experiment lives here."""

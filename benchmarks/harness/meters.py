@@ -1,17 +1,21 @@
-"""What a measurement costs: processor time, an NVIDIA card (NVML), and a Ray cluster, read at intervals."""
+"""What a measurement costs: processor time, memory of a new process, an NVIDIA card (NVML), and a Ray cluster."""
 
 from __future__ import annotations
 
+import multiprocessing
 import statistics
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, Final
 
 import psutil
 
+# Not forked, because a process that has used gRPC cannot be.
+SPAWN: Final = multiprocessing.get_context("spawn")
 _EVERY_S: Final = 0.2
 _GPU_FIGURES: Final[dict[str, tuple[str, Callable[[Any], float]]]] = {
     "watts": ("PowerUsage", lambda milliwatts: milliwatts / 1e3),
@@ -130,3 +134,15 @@ def tree_s(process: int) -> float:
     """Processor seconds of a process and its children so far."""
     parent = psutil.Process(process)
     return float(sum(sum(one.cpu_times()[:2]) for one in (parent, *parent.children(recursive=True))))
+
+
+def in_new_process(measure: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
+    """Call ``measure`` in a new Python process, whose peak of memory holds no earlier measurement."""
+    with ProcessPoolExecutor(1, mp_context=SPAWN) as pool:
+        return pool.submit(measure, *arguments).result()
+
+
+def peak_memory_mb() -> float:
+    """Peak resident memory of this process; ``ru_maxrss`` would include the process that started it."""
+    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")) * 1024 / 1e6

@@ -1,4 +1,4 @@
-"""Load on a service, or a model itself, from a process of its own, with the counters of a Triton.
+"""Load on a service, or a model itself, from a process that measures on request, with the counters of a Triton.
 
 Orders are ``{"seconds": s, "concurrency": n}``, a closed loop of n callers, and ``{"seconds": s, "rate": r}``, an open
 loop of r images a second on average. ``rows`` is the number of images in a request (default: 1), or in a batch of a
@@ -13,26 +13,87 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.harness.meters import gpu_meter
-from benchmarks.harness.worker import Worker
+from benchmarks.harness.meters import SPAWN, gpu_meter
 from benchmarks.load.adapters import Target, grpc_connection
 from benchmarks.load.loops import closed_loop, open_loop, poisson
 
 if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+    from typing import Self
+
     from benchmarks.harness.experiment import Run
     from benchmarks.load.adapters import Adapter
     from clip_client._transports.triton_statistics import ModelStatistics
+
+
+class WorkerFailed(RuntimeError):
+    """A worker process ended before it gave its result."""
+
+
+class Worker:
+    """A load in a process of its own. The constructor does not wait, so several workers start in parallel."""
+
+    def __init__(self, name: str, adapter: Adapter, target: Target) -> None:
+        self.name = name
+        self._pipe, theirs = SPAWN.Pipe()
+        self._process = SPAWN.Process(target=_work, args=(theirs, adapter, target), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    @property
+    def process_id(self) -> int:
+        """Of the process that measures."""
+        assert self._process.pid is not None
+        return self._process.pid
+
+    @cached_property
+    def ready(self) -> Any:
+        """The vectors of all files, (N, D), which come when it is warm; this waits for them."""
+        return self._receive()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._process.terminate()
+        self._process.join()
+
+    def ask(self, order: Mapping[str, Any]) -> dict[str, Any]:
+        """Send one order and return its answer."""
+        assert self.ready is not None
+        self._pipe.send(order)
+        answer: dict[str, Any] = self._receive()
+        return answer
+
+    def _receive(self) -> Any:
+        try:
+            return self._pipe.recv()
+        except EOFError:
+            self._process.join()
+            raise WorkerFailed(f"{self.name}: ended with exit code {self._process.exitcode}") from None
+
+
+def _work(pipe: Connection, adapter: Adapter, target: Target) -> None:
+    async def serve() -> None:
+        async with load(adapter, target) as (vectors, carry_out):
+            pipe.send(vectors)
+            while True:
+                # Another thread reads the pipe, because connections need the event loop between orders too.
+                pipe.send(await carry_out(await asyncio.to_thread(pipe.recv)))
+
+    asyncio.run(serve())
 
 
 def start_load(run: Run, adapter: Adapter, url: str = "", *, name: str = "load") -> Worker:
     """Start a load that sends the run's photos to ``url``, or embeds them; it is ready with the vectors of all."""
     model = getattr(run.options, "model", None)
     target = Target(url=url, files=run.files, repository=run.options.repository, model=model)
-    return run.stack.enter_context(Worker(name, load, adapter, target))
+    return run.stack.enter_context(Worker(name, adapter, target))
 
 
 @asynccontextmanager

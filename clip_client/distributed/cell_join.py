@@ -90,19 +90,22 @@ def put_into_cells(chunk: Chunk, is_used: IsUsed, place: Location, division: Div
             return np.array(json.loads(reader.schema.metadata[_BUCKET_ROWS]), dtype=np.int64)
     table, used = chunk.read([VECTOR]), np.flatnonzero(is_used)
     positions, cells = division.cells.assign(vectors_in(table)[used], division.count)
-    return write_buckets(place, chunk, table, used[positions], cells, len(division.cells.numbers))
+    return write_buckets(place, chunk, used[positions], cells, len(division.cells.numbers), table)
 
 
 def write_buckets(
-    place: Location, chunk: Chunk, table: Any, rows: Indices, buckets: Indices, count: int
+    place: Location, chunk: Chunk, rows: Indices, buckets: Indices, count: int, table: Any = None
 ) -> NDArray[np.int64]:
-    """Write ``rows`` of a chunk's ``table``, and their numbers, into their ``buckets`` below ``count``, both (M,).
+    """Write ``rows`` of a chunk, and their numbers, into their ``buckets`` below ``count``, both (M,).
 
-    A row may be in several buckets. Returns how many each has, (count,). Raises DistributedError.
+    A row may be in several buckets. ``table`` has the chunk's columns to write (default: all). Returns how many rows
+    each bucket has, (count,). Raises DistributedError.
     """
     import pyarrow as pa
 
-    table = table.append_column(ROW, pa.array(np.arange(chunk.rows) + chunk.first_row))
+    table = (chunk.read() if table is None else table).append_column(
+        ROW, pa.array(np.arange(chunk.rows) + chunk.first_row)
+    )
     order = np.argsort(buckets, kind="stable")
     sizes = np.bincount(buckets, minlength=count)
     schema = table.schema.with_metadata({_BUCKET_ROWS: json.dumps(sizes.tolist())})

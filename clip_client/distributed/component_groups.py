@@ -19,9 +19,9 @@ from clip_client.dedup.search import GroupRules, group_contents
 from clip_client.dedup.store.store import Store
 from clip_client.dedup.text import printable
 from clip_client.dedup.types import PhotoFile, RecallEstimate, Thresholds
-from clip_client.distributed.cell_join import ROW, read_buckets, write_buckets
+from clip_client.distributed.cell_join import ROW, read_buckets
 from clip_client.distributed.cluster import DistributedError
-from clip_client.distributed.embedded_rows import Chunk, vectors_in
+from clip_client.distributed.embedded_rows import vectors_in
 from clip_client.distributed.storage import Location, read_photo
 from preprocess_ensemble.errors import first_line
 
@@ -148,11 +148,6 @@ def group_schema() -> Any:
     )
 
 
-def put_into_components(place: Location, chunk: Chunk, rows: Indices, buckets: Indices, count: int) -> None:
-    """Write ``rows`` of a chunk into ``buckets`` below ``count``, both (M,)."""
-    write_buckets(place, chunk, chunk.read(), rows, buckets, count)
-
-
 def group_bucket(
     output: Location,
     bucket: int,
@@ -181,7 +176,7 @@ def group_bucket(
 
 
 def group_photos(table: Any, rules: GroupRules) -> DuplicateReport:
-    """Divide photos, rows of :func:`.partition_folder.embedded_schema`, into groups.
+    """Divide photos, rows of :func:`.embedded_rows.embedded_schema`, into groups.
 
     Keypoints are in a temporary folder meanwhile.
     """

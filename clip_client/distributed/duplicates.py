@@ -31,8 +31,14 @@ from clip_client.dedup.search import CANDIDATES, DEFAULT_HASH_BITS, OFF, GroupRu
 from clip_client.distributed import cell_join, component_groups
 from clip_client.distributed.cluster import EXTRA, DistributedError, cluster, in_tasks
 from clip_client.distributed.component_groups import DuplicateSummary
-from clip_client.distributed.embedded_rows import FACTS, EmbeddedRows, drawn, first_with_content, read_facts
-from clip_client.distributed.partition_folder import embedded_schema
+from clip_client.distributed.embedded_rows import (
+    FACTS,
+    EmbeddedRows,
+    drawn,
+    embedded_schema,
+    first_with_content,
+    read_facts,
+)
 from clip_client.distributed.storage import Location
 from preprocess_ensemble.errors import first_line
 
@@ -307,15 +313,14 @@ class FolderSearch:
             own = slice(*np.searchsorted(rows, [chunk.first_row, chunk.first_row + chunk.rows]))
             if own.start < own.stop:
                 calls.append((f"{chunk.number:06}.arrow", chunk, rows[own] - chunk.first_row, buckets[own], count))
-        self._fill("collecting groups", _COMPONENTS, key, component_groups.put_into_components, calls)
+        self._fill("collecting groups", _COMPONENTS, key, cell_join.write_buckets, calls)
         if self.returns_groups:
             self._prepare(_GROUPS)
         named = ((f"part-{bucket:05}.parquet", bucket) for bucket in range(count))
         shared = (self._prepare(_COMPONENTS, key), self.rules, self.working_folder, self.returns_groups)
         # What grouping nothing returns names all sources of pairs, and the package that is missing.
-        nothing = component_groups.group_photos(
-            embedded_schema(self.rows.model, features=True).empty_table(), self.rules
-        )
+        no_rows = embedded_schema(self.rows.model, features=True).empty_table()
+        nothing = component_groups.group_photos(no_rows, self.rules)
         parts = [nothing, *self._fill("grouping", _GROUPS, key, component_groups.group_bucket, named, *shared)]
         if not count:
             component_groups.write_groups(self.output / _GROUPS / f"{key}-part-00000.parquet", [])

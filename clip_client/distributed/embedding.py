@@ -26,7 +26,7 @@ from clip_client.dedup.features.preview import picture_file
 from clip_client.dedup.files.file_types import is_raw
 from clip_client.dedup.store.parquet_store import table_of
 from clip_client.distributed.cluster import ATTEMPTS, EXTRA, DistributedError, cluster, in_tasks
-from clip_client.distributed.partition_folder import PartitionFolder, embedded_schema
+from clip_client.distributed.embedded_rows import PartitionFolder, embedded_schema
 from clip_client.distributed.sources import DamagedInput, check_column, column_values, image_in_row
 from clip_client.distributed.storage import Location
 from preprocess_ensemble.errors import ReportedError, first_line
@@ -162,7 +162,7 @@ def embed_partitions(
     ``partitions`` come from :func:`.image_files`, :func:`.images_below`, :func:`.parquet_images` or
     :func:`.webdataset_images`. ``output`` is a folder that every worker can write, or a URL such as
     ``"s3://bucket/vectors"``. ``ray.data.read_parquet(output)`` reads it, and so do ``load_vectors`` and
-    ``clip-client embed``, which can continue it. :func:`.partition_folder.embedded_schema` explains the columns. An
+    ``clip-client embed``, which can continue it. :func:`.embedded_rows.embedded_schema` explains the columns. An
     image that fails is a row with an error code.
 
     A partition's file appears when it is complete. If the job ends early, for whatever reason, call this again with the
@@ -310,7 +310,7 @@ def embed_images(
 ) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Yield the index and the row of each image, in any order; those whose keys are in ``finished`` are skipped.
 
-    A row has the columns of :func:`.partition_folder.embedded_schema`. Raises what ``embed_stream`` and ``images``
+    A row has the columns of :func:`.embedded_rows.embedded_schema`. Raises what ``embed_stream`` and ``images``
     raise, VectorsError if the servers have another ``model``, and DistributedError if not one image could be reached.
     """
     served = clip.model()

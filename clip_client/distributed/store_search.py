@@ -23,9 +23,8 @@ from clip_client.dedup.store.parquet_store import table_of
 from clip_client.dedup.store.store import folder_name
 from clip_client.dedup.types import FailedFile, PhotoFile
 from clip_client.distributed.duplicates import ROWS_AT_ONCE, FolderSearch
-from clip_client.distributed.embedded_rows import EmbeddedRows, vectors_in
+from clip_client.distributed.embedded_rows import EmbeddedRows, embedded_schema, vectors_in
 from clip_client.distributed.embedding import embed_partitions, served_model
-from clip_client.distributed.partition_folder import embedded_schema
 from clip_client.distributed.sources import image_files
 from clip_client.distributed.storage import Location
 

@@ -24,8 +24,7 @@ from PIL import Image
 
 from benchmarks.fixtures.sample_photos import write_originals
 from benchmarks.harness.experiment import REPOSITORY, Run, experiment, option, rounds
-from benchmarks.harness.meters import tree_s
-from benchmarks.harness.worker import in_new_process, peak_memory_mb
+from benchmarks.harness.meters import in_new_process, peak_memory_mb, tree_s
 from clip_client import ClipClient
 from clip_client.dedup import Store, find_duplicates
 from clip_client.dedup.search import CANDIDATES, OFF

@@ -27,8 +27,8 @@ import psutil
 from anyio.from_thread import start_blocking_portal
 
 from benchmarks.harness.experiment import Run, experiment, option
+from benchmarks.harness.meters import in_new_process
 from benchmarks.harness.results import percentiles, show
-from benchmarks.harness.worker import in_new_process
 from clip_client.dedup import Store, thresholds_for
 from clip_client.dedup.aligned import Alignment, Match
 from clip_client.dedup.group import DuplicateGroup, Member, Verdict

@@ -27,9 +27,8 @@ import numpy as np
 from benchmarks.fixtures.null_repository import write_null_repository
 from benchmarks.fixtures.planted import THRESHOLD, StandIn, fill_store, photo_file, planted, write_embedded
 from benchmarks.harness.experiment import PHOTOS, Run, experiment, option
-from benchmarks.harness.meters import RayGauge
+from benchmarks.harness.meters import RayGauge, in_new_process, peak_memory_mb
 from benchmarks.harness.results import show
-from benchmarks.harness.worker import in_new_process, peak_memory_mb
 from clip_client import SyncClipClient, save_vectors
 from clip_client.dedup import Scan, Store
 from clip_client.dedup import find_duplicates as find_on_one_machine

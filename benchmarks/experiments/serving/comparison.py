@@ -1,4 +1,4 @@
-"""Systems that embed the same files under the same load, in turn: what three_way, text and gateway have in common."""
+"""Systems that embed the same files under the same load, in turn: what three_way and gateway have in common."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from benchmarks.peers.services import Service
 
 if TYPE_CHECKING:
     from benchmarks.harness.experiment import Run
-    from benchmarks.harness.worker import Worker
     from benchmarks.load.adapters import Adapter
+    from benchmarks.load.worker import Worker
 
 Found = Mapping[str, Sequence[Mapping[str, Any]]]
 """``SYSTEM xSIZE`` -> its results, one a round."""
@@ -98,6 +98,7 @@ def rows_of(systems: Mapping[str, System], summary: Mapping[str, Mapping[str, An
             f"{what} a second": at["images_per_second"]["median"],
             "p50, ms": at["p50_ms"],
             "least cosine": about["cosine"],
+            **({"of odd texts": about["odd"]} if "odd" in about else {}),
             **{f"{part}, CPU ms": spent_ms for part, spent_ms in at["processor_ms"].items()},
         }
         for name, about in summary.items()

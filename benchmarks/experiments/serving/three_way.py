@@ -3,11 +3,14 @@
 Compares PyTorch in process, PyTorch behind HTTP, the ensemble in each precision, and infinity. All embed the same
 256-pixel JPEG files with the same weights, one image per request. Their vectors are compared before anything is timed.
 The loop is closed; ``--offered`` adds an open loop, in which independent callers send a share of each system's best
-rate.
+rate. With ``--text`` the same is asked of the other tower: the library in front of Triton, open_clip in process and
+infinity embed the same short captions, one in a request; ``odd`` is the least cosine among longer texts and those with
+characters that open_clip cleans.
 """
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 import tempfile
@@ -21,8 +24,16 @@ from benchmarks.experiments.serving import comparison
 from benchmarks.experiments.serving.comparison import Found, System
 from benchmarks.fixtures.server import QUIET, Server, serving
 from benchmarks.harness.experiment import MODEL, REPOSITORY, Run, experiment, option, rounds, seconds
-from benchmarks.harness.results import cosine_to_first, median_of, ratios, spread
-from benchmarks.load.adapters import clip_client, in_process, infinity_images, pytorch, transport
+from benchmarks.harness.results import cosine_to_first, median_of, ratios, show, spread
+from benchmarks.load.adapters import (
+    clip_client,
+    in_process,
+    infinity_images,
+    infinity_texts,
+    pytorch,
+    pytorch_texts,
+    transport,
+)
 from benchmarks.load.loops import OPEN_TIMES
 from benchmarks.peers.services import infinity, plain_service
 from preprocess_ensemble.export.parity import REQUIRED_COSINE
@@ -42,6 +53,11 @@ SYSTEMS: Final[Mapping[str, System]] = {
     "int8": System("ensemble, ONNX Runtime int8", transport, "int8", REQUIRED_COSINE["int8"]),
     "infinity": System("infinity, fp32", infinity_images, "infinity"),
 }
+TEXT_SYSTEMS: Final[Mapping[str, System]] = {
+    "pytorch-text": System("open_clip in process, fp32", partial(in_process, load=pytorch_texts)),
+    "client-text": System("clip_text, through ClipClient", partial(clip_client, text=True), "triton"),
+    "infinity-text": System("infinity, fp32", infinity_texts, "infinity"),
+}
 RATIOS: Final = (
     ("ensemble", "plain-batched", 1.05),
     ("ensemble", "plain", 1.5),
@@ -51,6 +67,20 @@ RATIOS: Final = (
 )
 """(one, other, the least ratio of their images per second at the highest concurrency). The last says whether the
 baseline is an honest one."""
+_PLACES: Final = ("on the beach", "in the snow", "at night", "in front of a red house", "seen from above", "")
+_THINGS: Final = (
+    "a dog", "two children", "an old bicycle", "my grandmother", "a plate of spaghetti", "the Eiffel tower",
+)  # fmt: skip
+_STYLES: Final = ("a photo of {}", "{}", "a blurred picture of {}", "{}!")
+ODD: Final = (
+    "Fish &amp; chips",
+    "caf\u00c3\u00a9 in \ufb01lm",
+    "\u0130stanbul'da bir k\u00f6pek",
+    "\u72ac\u306e\u5199\u771f",
+    "I \u2764\ufe0f my \U0001f415",
+    "a blurred black-and-white picture of a dog at night, taken with an old camera",
+    "long " * 200,
+)
 
 
 def services(run: Run) -> dict[str, Callable[[], AbstractContextManager[Any]]]:
@@ -83,7 +113,9 @@ def int8(model: str, pretrained: str) -> Iterator[Server]:
 @experiment(
     REPOSITORY,
     MODEL,
-    option("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS), help="default: all"),
+    option("--text", action="store_true", help="embed texts; the result is called text"),
+    option("--systems", nargs="+", choices=[*SYSTEMS, *TEXT_SYSTEMS], help="default: all; of texts those in -text"),
+    option("--captions", type=int, default=256, help="different short texts"),
     option("--concurrency", type=int, nargs="+", default=[1, 8, 32], help="callers, or images in a batch"),
     option("--offered", type=float, nargs="*", default=[], help="shares of each best rate, for an open loop"),
     rounds(3),
@@ -91,14 +123,18 @@ def int8(model: str, pretrained: str) -> Iterator[Server]:
 )
 def measure(run: Run) -> dict[str, Any]:
     options = run.options
-    if not has_bf16() and "openvino-bf16" in options.systems:
+    known = TEXT_SYSTEMS if options.text else SYSTEMS
+    systems = {name: system for name, system in known.items() if name in (options.systems or known)}
+    if "openvino-bf16" in systems and not has_bf16():
         print("openvino-bf16 is left out: this processor has neither avx512_bf16 nor amx_bf16", file=sys.stderr)
-        options.systems.remove("openvino-bf16")
-    systems = {name: SYSTEMS[name] for name in options.systems}
+        del systems["openvino-bf16"]
+    if options.text:
+        run.name, options.photos = "text", write_texts(run.scratch / "texts", options.captions)
     wanted = {system.service for system in systems.values()}
     running = {name: run.stack.enter_context(begin()) for name, begin in services(run).items() if name in wanted}
     workers = comparison.start(run, systems, running)
-    cosines = cosine_to_first({name: worker.ready for name, worker in workers.items()})
+    compared = slice(options.captions) if options.text else slice(None)
+    cosines = cosine_to_first({name: worker.ready[compared] for name, worker in workers.items()})
     sizes = options.concurrency
     found = comparison.measure(run, systems, workers, {size: {"concurrency": size} for size in sizes})
     offered: Found = {}
@@ -113,7 +149,14 @@ def measure(run: Run) -> dict[str, Any]:
                 if system.service
             }
         )
-    return {"summary": summarise(systems, sizes, found, cosines, offered)}
+    summary = summarise(systems, sizes, found, cosines, offered)
+    if options.text:
+        for name, least in cosine_to_first(
+            {name: one.ready[options.captions :] for name, one in workers.items()}
+        ).items():
+            summary["systems"][name]["odd"] = least
+        show("Medians of the rounds", comparison.rows_of(systems, summary["systems"], "texts"))
+    return {"model": run.passport.id, "summary": summary}
 
 
 def summarise(
@@ -144,3 +187,17 @@ def summarise(
     ]
     honest = all(ratio["median"] >= ratio["required"] for ratio in compared if ratio["of"] == "plain-batched")
     return {"systems": rows, "ratios": compared, "valid": honest and all(row["valid"] for row in rows.values())}
+
+
+def texts(captions: int = 256) -> list[str]:
+    choose = random.Random(0).choice
+    made = [choose(_STYLES).format(f"{choose(_THINGS)} {choose(_PLACES)}".strip()) for _ in range(captions)]
+    return [*made, *ODD]
+
+
+def write_texts(folder: Path, captions: int) -> Path:
+    """Write :func:`texts`, a file each, in the order of their names; return ``folder``."""
+    folder.mkdir()
+    for number, text in enumerate(texts(captions)):
+        (folder / f"{number:03}.txt").write_text(text, encoding="utf-8")
+    return folder

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from PIL import Image, ImageOps
 
-from benchmarks.experiments.serving.text import texts
+from benchmarks.experiments.serving.three_way import texts
 from benchmarks.fixtures.pictures import encoded
 from benchmarks.harness.experiment import MODEL, Run, experiment, option
 from benchmarks.harness.results import show

@@ -21,6 +21,7 @@ from tests.paths import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from benchmarks.fixtures.server import Server
     from benchmarks.peers.baseline.service import Batcher
@@ -40,38 +41,27 @@ def batcher() -> Callable[..., Batcher]:
     return Batcher
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
-    directory = tmp_path_factory.mktemp("thumbnails")
-    write_thumbnails(directory)
-    return [path.read_bytes() for path in sorted(directory.iterdir())]
+@pytest.fixture
+def files(tmp_path: Path) -> list[bytes]:
+    write_thumbnails(tmp_path)
+    return [path.read_bytes() for path in sorted(tmp_path.iterdir())]
 
 
-async def test_callers_switch_by_url_alone(plain: str, server: Server, files: list[bytes]) -> None:
+async def test_callers_switch_by_url_alone(
+    plain: str, server: Server, files: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
     images = [*files[:6], b"no image", files[0][:2000], b""]
-    async with ClipClient(plain) as clip, ClipClient(server.grpc_url) as triton:
+    monkeypatch.setenv("CLIP_URL", plain)
+    async with ClipClient() as clip, ClipClient(server.grpc_url) as triton:
         ours, theirs = await clip.embed(images), await triton.embed(images)
         assert clip.vector_id == triton.vector_id
-    good = slice(0, 6)
-    assert (ours.vectors[good] * theirs.vectors[good]).sum(axis=1).min() >= 0.999999
+        report = await clip.health()
+    assert report.ok, report
+    assert (ours.vectors[:6] * theirs.vectors[:6]).sum(axis=1).min() >= 0.999999
     assert np.isnan(ours.vectors[6:]).all()
     assert {row: error.code for row, error in ours.errors.items()} == {
         row: error.code for row, error in theirs.errors.items()
     }
-
-
-async def test_the_environment_names_the_server(
-    plain: str, files: list[bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CLIP_URL", plain)
-    async with ClipClient() as clip:
-        assert not (await clip.embed(files[:2])).errors
-
-
-async def test_health_goes_up_to_a_vector(plain: str) -> None:
-    async with ClipClient(plain) as clip:
-        report = await clip.health()
-    assert report.ok, report
 
 
 def test_the_health_check_of_its_image_finds_it(plain: str) -> None:
@@ -83,16 +73,14 @@ def test_the_health_check_of_its_image_finds_it(plain: str) -> None:
         assert subprocess.run(command, capture_output=True, check=False).returncode == code
 
 
-async def test_nothing_listens() -> None:
-    async with ClipClient(f"http://127.0.0.1:{free_port()}") as clip:
-        with pytest.raises(Unavailable, match="No server answers"):
-            await clip.model(timeout_s=2)
-
-
-async def test_another_service_is_noticed(server: Server) -> None:
-    async with ClipClient(server.http_url) as clip:
-        with pytest.raises(ProtocolMismatch, match="not the plain service"):
-            await clip.model()
+async def test_what_is_no_plain_service_is_named(server: Server) -> None:
+    for url, error, reason in (
+        (f"http://127.0.0.1:{free_port()}", Unavailable, "No server answers"),
+        (server.http_url, ProtocolMismatch, "not the plain service"),
+    ):
+        async with ClipClient(url) as clip:
+            with pytest.raises(error, match=reason):
+                await clip.model(timeout_s=2)
 
 
 async def test_requests_that_wait_share_a_run_up_to_the_limit(batcher: Callable[..., Batcher]) -> None:

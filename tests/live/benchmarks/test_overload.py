@@ -1,70 +1,81 @@
-"""Ten times what a real server can do, for five seconds, from two processes: nothing is lost, and it recovers."""
+"""Ten times what a real server can do, for five seconds, from two clients: nothing is lost, and it recovers."""
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import json
+import os
+import sys
 import time
 import urllib.error
 import urllib.request
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Final
 
 import psutil
 
 from benchmarks.fixtures.null_repository import write_null_repository
-from benchmarks.fixtures.server import free_port, serving
-from benchmarks.harness.worker import Worker
-from tests.live.benchmarks import offered_load
+from benchmarks.fixtures.server import serving
+from benchmarks.load.loops import open_loop
+from clip_client import ClipClient, DeadlineExceeded, Overloaded
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-CAPACITY = 100.0
+CAPACITY: Final = 40.0
 LOUD_S, CALM_S = 5.0, 3.0
-CLIENTS = 2
+IMAGE: Final = os.urandom(10_000)
+"""The size of a thumbnail; a null model does not read it."""
 
 
-def health(port: int) -> str:
+async def offer(client: ClipClient, rate: float, seconds: float) -> list[tuple[str, float, float]]:
+    """Start ``rate`` calls a second, and wait for the last; return outcome, start and end of each in seconds."""
+    start = time.monotonic()
+    calls = []
+
+    async def call(due_s: float) -> None:
+        outcome = "good"
+        try:
+            await client.embed(IMAGE, timeout_s=2)
+        except (Overloaded, DeadlineExceeded) as error:  # any other ends the test
+            outcome = type(error).__name__
+        calls.append((outcome, due_s, time.monotonic() - start))
+
+    await open_loop(call, itertools.repeat(1 / rate), seconds=seconds, limit=sys.maxsize)
+    return calls
+
+
+def health(url: str) -> str:
     """What the supervisor reports: ready, overloaded, failing or restarting."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=5) as response:
+        with urllib.request.urlopen(url, timeout=5) as response:
             return str(json.load(response)["status"])
     except urllib.error.HTTPError as error:
         with error:
             return str(json.load(error)["status"])
 
 
-def test_more_than_the_server_can_do(tmp_path: Path) -> None:
+async def test_more_than_the_server_can_do(tmp_path: Path) -> None:
     repository = write_null_repository(tmp_path / "models", seconds_per_image=1 / CAPACITY)
-    port = free_port()
-    with ExitStack() as stack:
-        server = stack.enter_context(serving(repository, "--health-port", str(port)))
-        workers = [
-            stack.enter_context(Worker(f"client {number}", offered_load.client, server.grpc_url))
-            for number in range(CLIENTS)
-        ]
+    async with AsyncExitStack() as stack:
+        server = stack.enter_context(serving(repository, health=True))
         processes = psutil.Process(server.process.pid).children(recursive=True)
-        rates = [10 * CAPACITY / CLIENTS, 0.2 * CAPACITY / CLIENTS]
-        order = [(rates[0], LOUD_S), (rates[1], CALM_S)]
-        with ThreadPoolExecutor(CLIENTS) as pool:
-            answers = list(pool.map(lambda worker: worker.ask(order), workers))
-        loud, calm = ([answer["phases"][number] for answer in answers] for number in (0, 1))
-
-        # Every call ended, and in one of three ways; anything else would have ended the worker.
-        for phase in loud + calm:
-            assert sum(phase["outcomes"].values()) == round(phase["offered_rate"] * phase["seconds"])
-            assert set(phase["outcomes"]) <= {"good", "Overloaded", "DeadlineExceeded"}
-        assert sum(phase["outcomes"].get("Overloaded", 0) for phase in loud) > 0
-        # Without a limit of the clients next to nothing comes back in time. tests/fake_server/test_overload.py tests in
-        # simulated time how much does with it, and the recovery.
-        assert sum(phase["good_rate"] for phase in loud) > 0.1 * CAPACITY
+        clients = [await stack.enter_async_context(ClipClient(server.grpc_url, transfer="original")) for _ in range(2)]
+        noise = [asyncio.create_task(offer(client, 5 * CAPACITY, LOUD_S)) for client in clients]
+        await asyncio.sleep(LOUD_S)  # calls of the noise are still in flight when it ends
+        calm = await asyncio.gather(*(offer(client, 0.1 * CAPACITY, CALM_S) for client in clients))
+        loud = [call for task in noise for call in await task]
+        assert "Overloaded" in {outcome for outcome, _, _ in loud}
+        # Without a limit of the clients next to nothing comes back in time. tests/fake_server/test_deadlines.py tests
+        # in simulated time how much does with it, and the recovery.
+        assert sum(outcome == "good" and ended <= LOUD_S for outcome, _, ended in loud) > 0.1 * CAPACITY * LOUD_S
         # In the last second, long after the noise, every client is served.
-        assert all(phase["good_per_second"][-1] > 0 for phase in calm)
-
+        for calls in calm:
+            assert "good" in {outcome for outcome, due, _ in calls if due >= CALM_S - 1}
         # What the supervisor found amid the noise is true until it looks again.
         deadline = time.monotonic() + 120
-        while health(port) != "ready":
+        while await asyncio.to_thread(health, server.health_url) != "ready":
             assert time.monotonic() < deadline, "it does not recover"
-            time.sleep(0.1)
+            await asyncio.sleep(0.1)
         assert psutil.Process(server.process.pid).children(recursive=True) == processes

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import os
 import pickle
-import re
-import shutil
 import subprocess
 import sys
-import tarfile
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -22,31 +17,20 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from PIL import ImageOps
 
 from benchmarks.fixtures.sample_photos import coarse_noise
 from benchmarks.fixtures.server import QUIET, serving
-from clip_client import SyncClipClient, VectorsError, load_vectors, save_vectors
+from clip_client import SyncClipClient, load_vectors
 from clip_client.cli.main import main
-from clip_client.dedup.types import EDITED, RE_ENCODED
-from clip_client.distributed import DistributedError, embed_dataset, embed_partitions, image_files
+from clip_client.distributed import DistributedError, embed_dataset, embed_partitions
 from clip_client.distributed.cluster import in_tasks
-from tests.fixtures.images.scenes import resized, scene
-from tests.fixtures.ray_cluster import (
-    RAY_WARNINGS,
-    Gate,
-    add_node,
-    deadly_partition,
-    gated_partition,
-    two_nodes,
-)
+from tests.fixtures.ray_cluster import RAY_WARNINGS, Gate, add_node, gated_partition, two_nodes
 from tests.fixtures.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from benchmarks.fixtures.server import Server
-    from clip_client.distributed import EmbeddingSummary
 
 pytestmark = pytest.mark.filterwarnings(*RAY_WARNINGS)
 
@@ -144,69 +128,20 @@ def test_a_killed_driver_continues_with_what_is_not_finished(
     assert_each_once(output, folders)
 
 
-def test_a_partition_that_kills_its_workers_is_named_and_the_others_are_finished(
-    cluster: Any, server: Server, folders: list[Path], tmp_path: Path
-) -> None:
-    output = tmp_path / "output"
-    partitions = [gated_partition(folders[0]), deadly_partition(folders[1], output)]
-    with pytest.raises(
-        DistributedError, match=rf"^{folders[1]}: 3 workers died .* nothing else ran; .* all other partitions are"
-    ):
-        embed_partitions(partitions, server.grpc_url, output=output, workers=1)
-    assert_each_once(output, folders[:1])
-
-
-def test_a_damaged_tar_is_named_when_the_rest_is_done_and_nothing_else_is_printed(
+def test_the_command_continues_the_folder_of_either_engine_and_prints_nothing_else(
     server: Server, folders: list[Path], tmp_path: Path
 ) -> None:
-    for number, folder in enumerate(folders[:3]):
-        with tarfile.open(tmp_path / f"{number}.tar", "w") as tar:
-            tar.add(folder, f"{number}")
-    damaged = tmp_path / "0.tar"
-    damaged.write_bytes(damaged.read_bytes()[:3_000])  # in the middle of a photo
-    command = [sys.executable, "-m", "clip_client", "embed", "--engine", "ray", "--source", "webdataset", "--quiet"]
-    arguments = ["--url", server.grpc_url, "--output", str(tmp_path / "out"), str(tmp_path)]
+    output = tmp_path / "output"
+    command = ["embed", "--url", server.grpc_url, "--output", str(output), "--quiet"]
+    assert main([*command, str(folders[0])]) == 0
     # Ray starts on this machine, in a process of its own.
-    done = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (1, ""), done.stderr
-    assert re.fullmatch(rf"clip-client: {damaged} cannot be read as a tar file: [^\n]*\n", done.stderr)
-    assert pq.read_table(tmp_path / "out").num_rows == 2 * _IMAGES
-
-
-def test_either_engine_continues_the_folder_of_the_other(
-    cluster: Any,
-    server: Server,
-    folders: list[Path],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def embed_as_a_worker_dies(*arguments: Any, **settings: Any) -> EmbeddingSummary:
-        sys.stdout.write("(raylet) A worker died.")  # as a thread of Ray does
-        return embed_partitions(*arguments, **settings)
-
-    monkeypatch.setattr("clip_client.distributed.embed_partitions", embed_as_a_worker_dies)
-    output, first = tmp_path / "output", folders[0]
-    here = ["embed", "--url", server.grpc_url, "--output", str(output), "--json"]
-    assert main([*here, str(first)]) == 0
-    capsys.readouterr()
-    assert main([*here, str(first), str(folders[1]), "--engine", "ray", "--address", "auto"]) == 0
-    new = json.loads(capsys.readouterr().out)
-    assert (new["written"], new["failed"]) == (_IMAGES - 1, 1)
+    line = [sys.executable, "-m", "clip_client", *command, *map(str, folders[:2]), "--engine", "ray"]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert_each_once(output, folders[:2])
-
-    changed = first / "0.jpg"
-    shutil.copyfile(first / "1.jpg", changed)
-    try:
-        assert main([*here, *map(str, folders[:3])]) == 0
-        again = json.loads(capsys.readouterr().out)
-        assert (again["written"], again["done_before"]) == (_IMAGES - 1 + 1, 2 * _IMAGES - 1)
-        vectors = load_vectors(output)
-        rows = {path: row for row, path in enumerate(vectors.sources)}
-        assert len(rows) == 3 * _IMAGES
-        assert np.array_equal(vectors.vectors[rows[str(changed)]], vectors.vectors[rows[str(first / "1.jpg")]])
-    finally:
-        changed.write_bytes(coarse_noise(1)[0])
+    assert main([*command, *map(str, folders[:3])]) == 0
+    assert_each_once(output, folders[:3])
+    assert len(load_vectors(output).sources) == 3 * _IMAGES
 
 
 def test_a_dataset_gets_the_vectors_of_the_local_client_with_one_cpu_that_is_free(
@@ -228,53 +163,6 @@ def test_a_dataset_gets_the_vectors_of_the_local_client_with_one_cpu_that_is_fre
     assert [row["error_code"] for row in rows] == [None, None, None, "NOT_AN_IMAGE"]
     np.testing.assert_array_equal(np.stack([row["vector"] for row in rows]), batch.vectors)
     assert [row["width"] for row in rows] == [256, 256, 256, 0]
-
-
-def test_an_output_with_other_vectors_is_refused_before_the_work(
-    server: Server, folders: list[Path], tmp_path: Path
-) -> None:
-    with SyncClipClient(server.grpc_url, transfer="original") as clip:
-        batch = clip.embed([folders[0] / "0.jpg"])
-    save_vectors(tmp_path / "output", batch)
-    with pytest.raises(VectorsError, match=r"part-00000.parquet holds vectors of .*original, which must"):
-        embed_partitions(image_files([folders[0] / "1.jpg"]), server.grpc_url, output=tmp_path / "output")
-
-
-def test_dedup_on_ray_reports_what_the_local_engine_does(
-    cluster: Any, server: Server, folders: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    album, store = tmp_path / "album", tmp_path / "store"
-    album.mkdir()
-    for number in range(2):
-        scene(number).save(album / f"{number}.png")
-        resized(scene(number), 0.6).save(album / f"{number} small.jpg")
-        ImageOps.mirror(scene(number)).save(album / f"{number} mirrored.jpg")
-    (album / "0.xmp").write_text("This is a companion.")
-    shutil.copyfile(album / "0.png", album / "copy.png")
-    shutil.copyfile(folders[0] / "text.jpg", album / "text.jpg")
-    (album / "empty.jpg").touch()
-    monkeypatch.chdir(tmp_path)
-    reports = []
-    for engine in (("ray", "--address", "auto"), ("local",)):
-        report = tmp_path / f"{engine[0]}.json"
-        command = [
-            "dedup",
-            "album",
-            "--url",
-            server.grpc_url,
-            "--json",
-            str(report),
-            "--quiet",
-            "--store",
-            str(store),
-        ]
-        assert main([*command, "--engine", *engine]) == 0
-        reports.append(json.loads(report.read_text()))
-    assert reports[0] == reports[1]
-    assert {member["tier"] for group in reports[0]["groups"] for member in group["members"]} >= {RE_ENCODED, EDITED}
-    failed = {file["path"]: file["code"] for file in reports[0]["failed"]}
-    assert failed == {os.path.join("album", "empty.jpg"): "EMPTY", os.path.join("album", "text.jpg"): "NOT_AN_IMAGE"}
-    assert not list((store / "cluster").rglob("part-*.parquet"))
 
 
 def test_a_killed_node_and_a_killed_server_lose_and_double_nothing(
@@ -311,15 +199,15 @@ def test_a_killed_node_and_a_killed_server_lose_and_double_nothing(
     assert_each_once(tmp_path / "output", folders)
 
 
-def test_a_job_ends_though_no_machine_is_left_like_the_one_that_was_lost(cluster: Any) -> None:
+def test_a_job_ends_though_no_machine_is_left_like_the_one_that_was_lost(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ray would look for it for ever."""
+    monkeypatch.setattr("clip_client.distributed.cluster._LOOK_S", 0.5)
     node = add_node(cluster, cpus=2)
 
-    def run(number: int) -> int:
-        return number
-
     found: list[int] = []
-    for number, _ in in_tasks(run, ((number,) for number in range(8)), cpus=4):
+    for number, _ in in_tasks(abs, ((number,) for number in range(8)), cpus=4):
         if not found:
             cluster.remove_node(node, allow_graceful=False)
         found.append(number)

@@ -14,7 +14,6 @@ from benchmarks.experiments.serving import ensemble
 from benchmarks.fixtures.server_setting import ServerSetting
 from benchmarks.gpu import command, run
 from benchmarks.gpu.offline_bundle import copy_tree, requirements, write_checksums
-from benchmarks.harness.meters import gpu_meter
 from preprocess_ensemble.contract import ENCODER
 from preprocess_ensemble.serving.tensorrt import usable_gpus
 from tests.fixtures.models.configurations import configs
@@ -87,12 +86,6 @@ def test_a_setting_is_written_as_an_operator_would_write_it(device: str) -> None
     else:
         assert not accelerators
         assert config.parameters["batch_buckets"].string_value == "1,2,4,8,16"
-
-
-def test_without_a_card_the_meter_is_silent() -> None:
-    with gpu_meter(index=99) as found:
-        pass
-    assert found == {}
 
 
 def test_a_bundle_that_did_not_arrive_whole_is_refused(tmp_path: Path) -> None:

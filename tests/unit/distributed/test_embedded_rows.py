@@ -1,22 +1,35 @@
-"""What a search on a cluster reads: chunks of files, the contents in them, and the files that it refuses."""
+"""The folder that a cluster fills: what is finished, what is refused, and what a search reads in it."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import uuid
+from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from clip_client._vectors.vector_file import FileModel
+from clip_client._errors import VectorsError
+from clip_client._vectors.vector_file import FileModel, FileVersion, VectorFolder, vector_row
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES
 from clip_client.dedup.compare.thresholds import thresholds_for
 from clip_client.dedup.search import OFF, GroupRules
 from clip_client.dedup.store.parquet_store import table_of
-from clip_client.distributed import DistributedError
+from clip_client.distributed import DistributedError, image_files
 from clip_client.distributed.component_groups import group_photos
-from clip_client.distributed.embedded_rows import EmbeddedRows, drawn, first_with_content, read_facts, vectors_in
-from clip_client.distributed.partition_folder import embedded_schema
+from clip_client.distributed.embedded_rows import (
+    EmbeddedRows,
+    PartitionFolder,
+    drawn,
+    embedded_schema,
+    first_with_content,
+    read_facts,
+)
 from clip_client.distributed.storage import Location
 from tests.fixtures.embedded_rows import MODEL, embedded_row, write_embedded, write_vectors
 from tests.fixtures.vectors import clusters
@@ -26,21 +39,107 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from clip_client.distributed import Partition
     from clip_client.distributed.embedded_rows import Chunk
 
 VECTORS = clusters(seed=0, count=300, size=1, spread=0)
+NOTHING = np.full_like(VECTORS[0], np.nan)
+SMALL = MODEL._replace(dimension=2)
+
+
+def folder_at(address: Path | str, model: FileModel = SMALL) -> PartitionFolder:
+    return PartitionFolder(location=Location.of(address), model=model, features=False)
+
+
+def partitions(*names: str) -> list[Partition]:
+    """Of one image each, which need not exist."""
+    return [partition for name in names for partition in image_files([f"/photos/{name}"])]
+
+
+def write(folder: PartitionFolder, partition: Partition, *values: float) -> None:
+    with folder.writing(partition) as add:
+        add([vector_row(FileVersion(path=partition.name), np.array(values, np.float32))])
+
+
+@pytest.fixture(params=["disk", "memory"])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return str(tmp_path / "out") if request.param == "disk" else f"memory://{uuid.uuid4().hex}/out"
+
+
+def test_a_run_that_starts_again_has_its_number_and_what_is_left(address: str) -> None:
+    folder, (a, b) = folder_at(address), partitions("a", "b")
+    first, left = folder.begin([a, b])
+    assert (first.number, left) == (0, [a, b])
+    write(first, a, 1, 0)
+    again, left = folder.begin([a, b])
+    assert (again.number, left, len(again.finished)) == (0, [b], 0)
+
+
+def test_other_input_gets_the_next_number_and_knows_finished_images(address: str) -> None:
+    folder, (a, b) = folder_at(address), partitions("a", "b")
+    write(folder.begin([a])[0], a, 1, 0)
+    grown = image_files(["/photos/a", "/photos/b"])
+    begun, left = folder.begin(grown)
+    assert (begun.number, left) == (1, grown)
+    assert begun.finished.tolist() == [FileVersion(path="/photos/a").key]
+    write(folder.begin([b])[0], b, 0, 1)
+    # This run has what the last one wrote, and something that the last one did not have.
+    (c,) = partitions("c")
+    assert [folder.begin(some)[0].number for some in ([b, c], [a, c], [a, b, c])] == [1, 2, 1]
+
+
+def test_the_later_run_counts_for_a_local_reader_whatever_its_key(tmp_path: Path) -> None:
+    folder = folder_at(tmp_path)
+    (a,) = partitions("a")
+    for number in range(8):  # the keys of the files are in no order
+        version = FileVersion(path="/photos/a", size_bytes=number)
+        (partition,) = partitions(f"{number}")
+        with replace(folder, number=number).writing(partition) as add:
+            add([vector_row(version, np.array([number, 0], np.float32))])
+    (batch,) = VectorFolder(tmp_path, SMALL).batches()
+    assert batch.vectors.tolist() == [[7, 0]]
+    local = VectorFolder(tmp_path, SMALL)
+    local.add(vector_row(FileVersion(path="/photos/a"), np.array([9, 0], np.float32)))
+    local.flush()
+    assert [path.name for path in local.written] == ["part-00008.parquet"]
+    assert folder.begin([a])[0].number == 9
+
+
+def test_a_file_appears_when_it_is_complete(address: str) -> None:
+    folder, (a,) = folder_at(address), partitions("a")
+    begun, _ = folder.begin([a])
+    with suppress(KeyboardInterrupt), begun.writing(a) as add:
+        add([vector_row(FileVersion(path="a"), np.array([1, 0], np.float32))])
+        assert folder.begin([a])[1] == [a]
+        raise KeyboardInterrupt
+    assert folder.location.files(recursive=True) == []
+
+
+def test_what_a_killed_worker_left_is_removed_when_it_is_old(tmp_path: Path) -> None:
+    old, new = (tmp_path / f".part-00000-{'0' * 32}.parquet.{age}.part" for age in ("old", "new"))
+    for path in (old, new):
+        path.touch()
+    os.utime(old, (0, 0))
+    folder_at(tmp_path).begin([])
+    assert [old.exists(), new.exists()] == [False, True]
+    VectorFolder(tmp_path, SMALL).remove_abandoned()
+    assert not new.exists()
+
+
+def test_an_output_that_cannot_be_continued_is_named(tmp_path: Path) -> None:
+    folder, (a, b) = folder_at(tmp_path), partitions("a", "b")
+    write(folder, a, 1, 0)
+    with pytest.raises(VectorsError, match=r"parquet holds vectors of m\|p\|original, which must not be compared"):
+        folder_at(tmp_path, SMALL._replace(vector_id="m|p|thumbnail")).begin([b])
+    with pytest.raises(VectorsError, match=r"parquet holds vectors without features"):
+        replace(folder, features=True).begin([b])
+    (tmp_path / "part-00000.parquet").write_bytes(b"no Parquet")
+    with pytest.raises(DistributedError, match=r"part-00000\.parquet cannot be read"):
+        folder.begin([b])
 
 
 def chunks_in(folder: Path, most_rows: int = 1000) -> tuple[Chunk, ...]:
     return EmbeddedRows.of(Location.of(folder), most_rows).chunks
-
-
-def test_chunks_hold_each_row_once_and_in_order(tmp_path: Path) -> None:
-    write_vectors(tmp_path, VECTORS, partitions=2)  # 150 rows each, in row groups of 64, 64 and 22
-    chunks = chunks_in(tmp_path, 100)
-    assert [(chunk.first_row, chunk.rows) for chunk in chunks] == [(0, 64), (64, 86), (150, 64), (214, 86)]
-    read = np.concatenate([vectors_in(chunk.read(["vector"])) for chunk in chunks])
-    np.testing.assert_array_equal(read, VECTORS)
 
 
 def test_runs_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
@@ -105,20 +204,25 @@ def facts_of(rows: list[dict[str, Any]], folder: Path) -> NDArray[Any]:
     return read_facts(chunk, 0.0, 0.0)[0]
 
 
-def test_a_content_is_represented_by_a_row_with_a_picture(tmp_path: Path) -> None:
-    vector, nothing = VECTORS[0], np.full_like(VECTORS[0], np.nan)
-    failed = {**embedded_row("/failed", nothing, b"same"), "error_code": "INTERNAL", "error": "It failed."}
-    text = {**embedded_row("/text", nothing, b"text"), "error_code": "NOT_AN_IMAGE", "error": "It is none."}
-    lost = {**embedded_row("/lost", nothing, b""), "error_code": "UNREADABLE", "error": "It is gone.", "sha256": None}
-    flat = embedded_row("/flat", vector, b"flat", is_flat=True)
-    facts = facts_of([failed, embedded_row("/a", vector, b"same"), text, lost, flat], tmp_path)
-    assert first_with_content(facts).tolist() == [1, 1, -1, -1, 4]
-    assert facts["is_picture"].tolist() == [False, True, False, False, False]
+def failed(path: str, content: bytes, code: str) -> dict[str, Any]:
+    return {**embedded_row(path, NOTHING, content), "error_code": code, "error": "It failed."}
 
 
-def test_of_two_rows_of_one_path_the_later_counts(tmp_path: Path) -> None:
-    rows = [embedded_row(path, VECTORS[0], content) for path, content in (("/a", b"1"), ("/b", b"1"), ("/a", b"2"))]
-    assert first_with_content(facts_of(rows, tmp_path)).tolist() == [-1, 1, 2]
+def test_a_content_is_represented_by_a_row_with_a_picture_and_a_path_by_its_last_row(tmp_path: Path) -> None:
+    facts = facts_of(
+        [
+            failed("/failed", b"same", "INTERNAL"),
+            embedded_row("/a", VECTORS[0], b"same"),
+            failed("/text", b"text", "NOT_AN_IMAGE"),
+            {**failed("/lost", b"", "UNREADABLE"), "sha256": None},
+            embedded_row("/flat", VECTORS[0], b"flat", is_flat=True),
+            embedded_row("/b", VECTORS[0], b"before"),
+            embedded_row("/b", VECTORS[0], b"after"),
+        ],
+        tmp_path,
+    )
+    assert first_with_content(facts).tolist() == [1, 1, -1, -1, 4, -1, 6]
+    assert facts["is_picture"].tolist() == [False, True, False, False, False, True, True]
 
 
 def test_a_sample_is_drawn_by_content(tmp_path: Path) -> None:
@@ -138,18 +242,17 @@ def test_a_sample_is_drawn_by_content(tmp_path: Path) -> None:
 
 def test_of_a_content_that_failed_once_the_row_with_the_vector_counts() -> None:
     """The failed row comes first: one of the workers could not read its copy."""
-    one, nothing = VECTORS[0], np.full_like(VECTORS[0], np.nan)
-    failed = {**embedded_row("/failed.jpg", nothing, b"same"), "error_code": "INTERNAL", "error": "It failed."}
-    rows = [failed, embedded_row("/same.jpg", one, b"same"), embedded_row("/alike.jpg", one, b"alike")]
-    rules = GroupRules(
-        thresholds=thresholds_for("m/trained@1", 0.9),
-        hash_bits=-1,
-        keep=DEFAULT_RULES,
-        references=(),
-        decisions=(),
-        verify=OFF,
-    )
+    others = [embedded_row(f"/{name}.jpg", VECTORS[0], name.encode()) for name in ("same", "alike")]
+    rows = [failed("/failed.jpg", b"same", "INTERNAL"), *others]
+    thresholds = thresholds_for("m/trained@1", 0.9)
+    rules = GroupRules(thresholds=thresholds, hash_bits=-1, keep=DEFAULT_RULES, references=(), decisions=(), verify=OFF)
     table = table_of(rows, embedded_schema(MODEL, features=True))
     assert group_photos(table.slice(0, 0), rules).groups == ()
     (group,) = group_photos(table, rules).groups
     assert {member.path for member in group.members} == {"/failed.jpg", "/same.jpg", "/alike.jpg"}
+
+
+def test_importing_the_package_loads_neither_ray_nor_pyarrow() -> None:
+    code = "import sys, clip_client.distributed; print(*{'ray', 'pyarrow', 'fsspec', 'faiss'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""

@@ -6,6 +6,7 @@ import io
 import pickle
 import tarfile
 import uuid
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -16,9 +17,14 @@ from clip_client.distributed import DistributedError, image_files, images_below,
 from clip_client.distributed.storage import Location
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from clip_client.distributed import Partition
+
+
+KEYS = "s3://key:secret@bucket/x?region=a&nonsense=1"
+"""A URL with keys, which no message may show."""
 
 
 def content(partitions: list[Partition]) -> dict[str, bytes]:
@@ -41,6 +47,16 @@ def bucket() -> Location:
 def put(place: Location, data: bytes) -> None:
     with place.filesystem.open_output_stream(place.path) as file:
         file.write(data)
+
+
+def tar_of(**files: bytes) -> bytes:
+    whole = io.BytesIO()
+    with tarfile.open(fileobj=whole, mode="w") as tar:
+        for name, data in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            tar.addfile(entry, io.BytesIO(data))
+    return whole.getvalue()
 
 
 def test_photos_below_a_prefix_are_named_by_their_urls(bucket: Location) -> None:
@@ -104,26 +120,31 @@ def test_an_address_that_makes_no_sense_costs_its_own_row_only(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("column", "reason"),
+    ("find", "reason"),
     [
-        ("jpg", "has no column 'jpg'; it has bytes, number, image"),
-        ("number", "holds int64; it must hold the bytes of image files, or their paths"),
-        ("image.jpg", "has no field 'jpg' in its column 'image'"),
+        (partial(parquet_images, column="jpg"), r"images\.parquet has no column 'jpg'; it has bytes, number, image"),
+        (
+            partial(parquet_images, column="number"),
+            r"the column 'number' of .*images\.parquet holds int64; it must hold",
+        ),
+        (partial(parquet_images, column="image.jpg"), r"images\.parquet has no field 'jpg' in its column 'image'"),
+        (lambda folder: parquet_images(folder / "none"), "there is no file or folder .*/none"),
+        (lambda _: parquet_images("nonsense://bucket/x"), "nonsense://bucket/x cannot be opened: .*nonsense"),
+        (lambda _: parquet_images(KEYS), "^s3://bucket/x.* cannot be opened: Unexpected .* 'nonsense'"),
+        (images_below, "there is no photo below"),
+        (webdataset_images, r"there is no file with the ending \.tar or"),
     ],
 )
-def test_a_parquet_file_without_the_column_is_named(tmp_path: Path, column: str, reason: str) -> None:
-    file = tmp_path / "images.parquet"
-    pq.write_table(pa.table({"bytes": [b""], "number": [1], "image": [{"bytes": b""}]}), file)
-    with pytest.raises(DistributedError, match=rf"images\.parquet.* {reason}|the column .*images\.parquet {reason}"):
-        parquet_images(tmp_path, column=column)
+def test_what_has_no_images_is_named(tmp_path: Path, find: Callable[[Path], object], reason: str) -> None:
+    table = pa.table({"bytes": [b""], "number": [1], "image": [{"bytes": b""}]})
+    pq.write_table(table, tmp_path / "images.parquet")
+    with pytest.raises(DistributedError, match=reason):
+        find(tmp_path)
 
 
 def test_photos_in_a_tar_are_named_after_it(tmp_path: Path) -> None:
-    with tarfile.open(tmp_path / "000.tar", "w") as tar:
-        for name in ("1.jpg", "1.json", "sub/2.png"):
-            entry = tarfile.TarInfo(name)
-            entry.size = len(name)
-            tar.addfile(entry, io.BytesIO(name.encode()))
+    names = ("1.jpg", "1.json", "sub/2.png")
+    (tmp_path / "000.tar").write_bytes(tar_of(**{name: name.encode() for name in names}))
     (partition,) = webdataset_images(tmp_path)
     assert partition.name == f"{tmp_path}/000.tar"
     assert content([partition]) == {f"{tmp_path}/000.tar/{name}": name.encode() for name in ("1.jpg", "sub/2.png")}
@@ -131,32 +152,7 @@ def test_photos_in_a_tar_are_named_after_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("keep", [0, 700, 1000])
 def test_a_damaged_tar_is_named_and_gives_no_half_image(tmp_path: Path, keep: int) -> None:
-    whole = io.BytesIO()
-    with tarfile.open(fileobj=whole, mode="w") as tar:
-        entry = tarfile.TarInfo("1.jpg")
-        entry.size = 600
-        tar.addfile(entry, io.BytesIO(b"x" * 600))
-    (tmp_path / "000.tar").write_bytes(whole.getvalue()[:keep])
+    (tmp_path / "000.tar").write_bytes(tar_of(**{"1.jpg": 600 * b"x"})[:keep])
     (partition,) = webdataset_images(tmp_path)
     with pytest.raises(DistributedError, match=r"000\.tar cannot be read as a tar file"):
         content([partition])
-
-
-@pytest.mark.parametrize(
-    ("address", "reason"),
-    [
-        ("no/such/folder", "there is no file or folder .*no/such/folder"),
-        ("nonsense://bucket/photos", "nonsense://bucket/photos cannot be opened: .*nonsense"),
-        ("s3://key:secret@bucket/x?region=a&nonsense=1", "^s3://bucket/x.* cannot be opened: Unexpected .* 'nonsense'"),
-    ],
-)
-def test_a_place_that_cannot_be_reached_is_named(address: str, reason: str) -> None:
-    with pytest.raises(DistributedError, match=reason):
-        parquet_images(address)
-
-
-def test_a_folder_without_photos_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DistributedError, match=f"there is no photo below {tmp_path}"):
-        images_below(tmp_path)
-    with pytest.raises(DistributedError, match=r"there is no file with the ending \.parquet in"):
-        parquet_images(tmp_path)
