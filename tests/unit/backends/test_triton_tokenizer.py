@@ -14,16 +14,16 @@ import pytest
 
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.export.tokenizer_files import write_tokenizer
-from preprocess_ensemble.text.tokenizer import Tokenizer, TokenizerConfig
+from preprocess_ensemble.text.tokenizer import Tokenizer
 from tests.fixtures.models.passports import PASSPORT, WITH_TEXT
 from tests.unit.backends.triton_stand_in import (
     Logger,
     MetricFamily,
     Request,
-    Tensor,
     TritonError,
-    TritonModelException,
     imported_beside,
+    load_error,
+    request_of,
 )
 
 OUTPUTS = ("tokens", "status", "error", "truncated")
@@ -66,9 +66,7 @@ def model(module: types.ModuleType, repository: Path) -> Iterator[Any]:
 
 
 def request(*texts: bytes, outputs: tuple[str, ...] = OUTPUTS) -> Request:
-    rows = np.empty((len(texts), 1), dtype=np.object_)
-    rows[:, 0] = texts
-    return Request([Tensor("text", rows)], outputs)
+    return request_of("text", texts, outputs)
 
 
 def test_rows_of_several_requests(model: Any) -> None:
@@ -110,28 +108,19 @@ def test_a_defect_stays_in_its_row_and_its_text_in_the_log(model: Any, monkeypat
     assert "/secret/path" in Logger.errors[0]
 
 
-def load_error(module: types.ModuleType, args: dict[str, str]) -> str:
-    with pytest.raises(TritonModelException) as caught:
-        module.TritonPythonModel().initialize(args)
-    return str(caught.value)
-
-
 def test_what_does_not_belong_to_the_model_is_refused(module: types.ModuleType, repository: Path) -> None:
     assert "dims [77] for the output tokens and the exported model needs [16]" in load_error(
         module, arguments(repository, length=77)
     )
     passport = repository / "clip_encoder" / "1" / "model.json"
     file = repository / "clip_tokenize" / "1" / "tokenizer.json"
+    as_exported = passport.read_text()
+    passport.write_text(as_exported.replace('"clip-bpe"', '"bytes"'))
+    assert "no tokenizer of the kind 'bytes'" in load_error(module, arguments(repository))
+    passport.write_text(as_exported)
     file.write_text(file.read_text(encoding="utf-8") + " ", encoding="utf-8")
     assert "not the file that was exported with this model" in load_error(module, arguments(repository))
     passport.write_text(PASSPORT.to_json())
     assert "no text tower" in load_error(module, arguments(repository))
     passport.unlink()
     assert "model.json, is missing" in load_error(module, arguments(repository))
-
-
-def test_a_later_kind_of_tokenizer_is_refused(module: types.ModuleType, repository: Path) -> None:
-    passport = repository / "clip_encoder" / "1" / "model.json"
-    kind = asdict(TokenizerConfig(kind="clip-bpe", clean="lower", context_length=16))
-    passport.write_text(passport.read_text().replace(json.dumps(kind["kind"]), '"bytes"'))
-    assert "no tokenizer of the kind 'bytes'" in load_error(module, arguments(repository))
