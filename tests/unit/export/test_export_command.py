@@ -10,7 +10,7 @@ from benchmarks.fixtures.server import TINY_CLIP
 from preprocess_ensemble.export import command as export_command
 from preprocess_ensemble.export import exporter
 from preprocess_ensemble.export.model_source import ExportError, WrongChoice
-from tests.fixtures.models.exports import python
+from tests.fixtures.models.exports import WITHOUT_PYTORCH, python
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         (["--pretrained", "/nowhere/weights.pt"], "no checkpoint file /nowhere/weights.pt"),
         (["--pretrained", "openai"], "use --model ViT-B-32-quickgelu"),
         (["--model", "/nowhere/model.json"], "cannot be read: No such file"),
+        (["--name", "my_model"], "'my_model' is no name of a model"),
     ],
 )
 def test_a_wrong_choice_is_misuse(
@@ -48,18 +49,21 @@ def test_a_missing_file_of_weights_is_not_sought_at_the_hub(
     assert "does not answer" not in said
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"embed_dim": 8}'])
-def test_a_file_that_is_no_model_is_misuse(text: str, tmp_path: Path) -> None:
-    model = tmp_path / "mine.json"
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("mine", "{", r"mine\.json is not"),
+        ("mine", "[]", r"mine\.json is not"),
+        ("mine", '{"embed_dim": 8}', r"mine\.json is not"),
+        ("ViT-B-32", TINY_CLIP.read_text(), "rename"),
+    ],
+)
+def test_a_file_that_is_no_model_or_has_the_name_of_another_is_misuse(
+    name: str, text: str, says: str, tmp_path: Path
+) -> None:
+    model = tmp_path / f"{name}.json"
     model.write_text(text)
-    with pytest.raises(WrongChoice, match=r"mine\.json is not"):
-        exporter.load_model(str(model), "random")
-
-
-def test_a_file_must_not_take_the_name_of_another_model(tmp_path: Path) -> None:
-    model = tmp_path / "ViT-B-32.json"
-    model.write_text(TINY_CLIP.read_text())
-    with pytest.raises(WrongChoice, match="rename"):
+    with pytest.raises(WrongChoice, match=says):
         exporter.load_model(str(model), "random")
 
 
@@ -79,7 +83,7 @@ def test_a_checkpoint_that_cannot_be_read_is_one_sentence(content: bytes | None,
 
 def test_without_a_hub_the_message_names_three_remedies(tmp_path: Path) -> None:
     closed = "http://127.0.0.1:9"
-    command = ("-m", "preprocess_ensemble.export.command", "--repository", str(tmp_path / "models"))
+    command = ("-c", WITHOUT_PYTORCH, "--repository", str(tmp_path / "models"))
     with python(*command, HF_ENDPOINT=closed, HF_HOME=str(tmp_path), HF_HUB_CACHE=str(tmp_path)) as process:
         _, said = process.communicate()
     assert process.returncode == 1
@@ -93,10 +97,18 @@ def test_without_a_hub_the_message_names_three_remedies(tmp_path: Path) -> None:
     assert not (tmp_path / "models").exists()
 
 
+def test_a_download_by_open_clip_that_fails_has_the_same_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    import open_clip
+
+    def no_route(config: dict[str, Any]) -> None:
+        raise OSError("no route to host")
+
+    monkeypatch.setattr(open_clip, "download_pretrained", no_route)
+    with pytest.raises(ExportError, match=r"tried: laion/CLIP-ViT-B-32-laion2B-s34B-b79K\n  got:   no route to host"):
+        exporter.load_model("ViT-B-32", "laion2b_s34b_b79k")
+
+
 def test_help_does_not_wait_for_pytorch() -> None:
-    program = (
-        "import sys; from preprocess_ensemble.export import command as export_command; print('torch' in sys.modules)"
-    )
-    with python("-c", program) as process:
+    with python("-c", "import preprocess_ensemble.export.command, sys; print('torch' in sys.modules)") as process:
         said, _ = process.communicate()
     assert said == "False\n"

@@ -142,10 +142,8 @@ def test_damaged_weights_are_deleted(hub: str, tmp_path: Path) -> None:
     assert download(hub, tmp_path).returncode == 0
 
 
-def test_a_hub_that_lacks_the_file_is_one_message_with_the_remedies(hub: str, tmp_path: Path) -> None:
+def test_a_hub_that_lacks_the_file_is_one_message(hub: str, tmp_path: Path) -> None:
     finished = download(hub, tmp_path, DOWNLOAD.replace(REPOSITORY, "nobody/nothing"))
     assert finished.returncode == 1
     assert "Traceback" not in finished.stderr
     assert "tried: nobody/nothing" in finished.stderr
-    for way in ("--pretrained FILE", "HF_ENDPOINT=", "--pretrained random"):
-        assert way in finished.stderr

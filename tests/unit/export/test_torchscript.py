@@ -56,7 +56,8 @@ async def test_vectors_are_those_of_its_authors(tmp_path: Path, photos: Path, fr
 def test_what_cannot_be_exported_says_why(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, options: list[str], status: int, says: str
 ) -> None:
-    write_sscd(tmp_path / NAME)
+    if options:
+        write_sscd(tmp_path / NAME)
     (tmp_path / "sscd_disc_blur.torchscript.pt").write_bytes(b"no archive")
     assert main(["--model", str(tmp_path / name), "--repository", str(tmp_path / "repository"), *options]) == status
     assert says in capsys.readouterr().err
