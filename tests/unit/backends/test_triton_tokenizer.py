@@ -14,10 +14,8 @@ import pytest
 
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.export.tokenizer_files import write_tokenizer
-from preprocess_ensemble.text.tokenizer import Tokenizer
 from tests.fixtures.models.passports import PASSPORT, WITH_TEXT
 from tests.unit.backends.triton_stand_in import (
-    Logger,
     MetricFamily,
     Request,
     TritonError,
@@ -94,18 +92,6 @@ def test_a_malformed_request_fails_alone(model: Any) -> None:
     assert malformed.error.code == TritonError.INVALID_ARG
     assert "input text" in malformed.error.text
     assert good["status"].tolist() == [[0]]
-
-
-def test_a_defect_stays_in_its_row_and_its_text_in_the_log(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def defect(self: Tokenizer, texts: list[str]) -> None:
-        raise AttributeError("/secret/path")
-
-    monkeypatch.setattr(Tokenizer, "encode", defect)
-    (response,) = model.execute([request(b"a dog", b"")])
-    assert response["status"].ravel().tolist() == [ImageStatus.INTERNAL, ImageStatus.EMPTY]
-    assert b"secret" not in response["error"][0, 0]
-    assert "Text 0 of request a-request" in Logger.errors[0]
-    assert "/secret/path" in Logger.errors[0]
 
 
 def test_what_does_not_belong_to_the_model_is_refused(module: types.ModuleType, repository: Path) -> None:
