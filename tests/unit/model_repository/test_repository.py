@@ -8,10 +8,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from preprocess_ensemble.errors import ReportedError
-from preprocess_ensemble.model_repository.config import (
-    installed_passport,
-    pending_files,
-)
+from preprocess_ensemble.model_repository.config import installed_passport, pending_files
 from tests.fixtures.models.configurations import DEFAULT, configs
 from tests.fixtures.models.passports import PASSPORT
 
@@ -64,10 +61,8 @@ def test_an_operators_settings_and_comment_outlive_another_model(tmp_path: Path)
     mine = parse(tmp_path, "clip_encoder")
     mine.max_batch_size = 128
     mine.parameters["intra_op_thread_count"].string_value = "6"
-    mine.dynamic_batching.max_queue_delay_microseconds = 700
-    path.write_text(f"# Tuned for the L40S.\n\n{text_format.MessageToString(mine)}")
-
-    text = path.read_text()
+    text = f"# Tuned for the L40S.\n\n{text_format.MessageToString(mine)}"
+    path.write_text(text)
     assert lay_out(tmp_path, DEFAULT) == set()
     assert path.read_text() == text
 
@@ -77,18 +72,13 @@ def test_an_operators_settings_and_comment_outlive_another_model(tmp_path: Path)
     assert list(changed.output[0].dims) == [1024]
     assert changed.max_batch_size == 128
     assert changed.parameters["intra_op_thread_count"].string_value == "6"
-    assert changed.dynamic_batching.max_queue_delay_microseconds == 700
 
 
-def test_the_graph_level_of_an_fp16_model_goes_with_it(tmp_path: Path) -> None:
+def test_the_graph_level_of_an_fp16_model_goes_with_it_and_an_operators_stays(tmp_path: Path) -> None:
     lay_out(tmp_path, replace(DEFAULT, precision="fp16"))
     assert parse(tmp_path, "clip_encoder").optimization.graph.level == 1
     lay_out(tmp_path, DEFAULT)
     assert parse(tmp_path, "clip_encoder") == configs()["clip_encoder"]
-
-
-def test_an_operators_graph_level_stays(tmp_path: Path) -> None:
-    lay_out(tmp_path, DEFAULT)
     path = tmp_path / "clip_encoder" / "config.pbtxt"
     path.write_text(path.read_text() + "optimization { graph { level: -1 } }\n")
     for precision in ("fp16", "fp32"):

@@ -9,7 +9,7 @@ import pytest
 
 from preprocess_ensemble.contract import MAX_TEXT_BYTES, ImageStatus
 from preprocess_ensemble.export.tokenizer_files import write_tokenizer
-from preprocess_ensemble.text.text_input import TokenizedText, tokenize_rows
+from preprocess_ensemble.text.text_input import tokenize_rows
 from preprocess_ensemble.text.tokenizer import Tokenizer
 
 GOOD = (b"a dog on the beach", "ein Hund am Strand \U0001f436".encode(), b"word " * 200)
@@ -19,10 +19,6 @@ GOOD = (b"a dog on the beach", "ein Hund am Strand \U0001f436".encode(), b"word 
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     folder = tmp_path_factory.mktemp("clip")
     return Tokenizer.load(folder, *write_tokenizer(folder, {}))
-
-
-def outcome(tokenizer: Tokenizer, data: bytes) -> TokenizedText:
-    return tokenize_rows(tokenizer, [data])[1][0]
 
 
 @pytest.mark.parametrize(
@@ -41,19 +37,15 @@ def outcome(tokenizer: Tokenizer, data: bytes) -> TokenizedText:
     ],
 )
 def test_statuses(tokenizer: Tokenizer, data: bytes, status: ImageStatus) -> None:
-    found = outcome(tokenizer, data)
+    (found,) = tokenize_rows(tokenizer, [data])[1]
     assert found.status is status
     assert bool(found.message) == (status is not ImageStatus.OK)
 
 
-def test_a_long_text_is_cut_off_and_says_so(tokenizer: Tokenizer) -> None:
-    tokens, outcomes = tokenize_rows(tokenizer, GOOD)
-    assert [row.truncated for row in outcomes] == [False, False, True]
-    assert tokens[2, -1] == tokens.max()
-
-
 def test_bad_rows_do_not_change_their_neighbours(tokenizer: Tokenizer) -> None:
-    alone, _ = tokenize_rows(tokenizer, GOOD)
+    alone, outcomes = tokenize_rows(tokenizer, GOOD)
+    assert [row.truncated for row in outcomes] == [False, False, True]
+    assert alone[2, -1] == alone.max()
     tokens, outcomes = tokenize_rows(tokenizer, [GOOD[0], b"", GOOD[1], b"\xff", GOOD[2], b"x" * 70_000])
     assert np.array_equal(tokens[::2], alone)
     assert np.array_equal(tokens[1::2], np.tile(tokenizer.empty, (3, 1)))

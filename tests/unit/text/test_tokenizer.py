@@ -112,26 +112,33 @@ def test_no_texts_give_no_rows_and_the_configuration_survives_the_passport(pair:
     assert TokenizerConfig.from_mapping(asdict(pair.ours.config)) == pair.ours.config
 
 
-def test_a_file_of_another_export_is_refused(tmp_path: Path) -> None:
-    config, digests = write_tokenizer(tmp_path, {})
-    with pytest.raises(TokenizerError, match=r"not the file that was exported with this model"):
-        Tokenizer.load(tmp_path, config, {TOKENIZER_FILE: "0" * 64})
-    with pytest.raises(TokenizerError, match=r"not the file that was exported with this model"):
-        Tokenizer.load(tmp_path, config, {})
-    with pytest.raises(TokenizerError, match=r"merges\.txt cannot be read \(No such file"):
-        Tokenizer.load(tmp_path, config, {**digests, "merges.txt": "0" * 64})
+@pytest.mark.parametrize(
+    ("length", "digests", "says"),
+    [
+        (77, {TOKENIZER_FILE: "0" * 64}, "not the file that was exported with this model"),
+        (77, {}, "not the file that was exported with this model"),
+        (77, {"merges.txt": "0" * 64}, r"merges\.txt cannot be read \(No such file"),
+        (64, None, "cannot be loaded"),
+    ],
+    ids=["another file", "an unknown file", "a missing file", "another length"],
+)
+def test_files_that_do_not_belong_to_the_model_are_refused(
+    length: int, digests: dict[str, str] | None, says: str, tmp_path: Path
+) -> None:
+    config, exported = write_tokenizer(tmp_path, {})
+    with pytest.raises(TokenizerError, match=says):
+        Tokenizer.load(tmp_path, replace(config, context_length=length), exported if digests is None else digests)
 
 
-def test_a_tokenizer_of_a_later_version_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"kind": "bytes"}, "knows no tokenizer of the kind"),
+        ({"clean": "upper"}, "knows no tokenizer of the kind"),
+        ({"language": "de"}, "cannot be read"),
+    ],
+)
+def test_a_tokenizer_of_a_later_version_is_refused(change: dict[str, str], says: str) -> None:
     mapping = asdict(TokenizerConfig(kind="clip-bpe", clean="lower", context_length=77))
-    for changed in ({"kind": "bytes"}, {"clean": "upper"}):
-        with pytest.raises(TokenizerError, match="knows no tokenizer of the kind"):
-            TokenizerConfig.from_mapping({**mapping, **changed})
-    with pytest.raises(TokenizerError, match="cannot be read"):
-        TokenizerConfig.from_mapping({**mapping, "language": "de"})
-
-
-def test_a_file_that_contradicts_the_configuration_is_refused(tmp_path: Path) -> None:
-    config, digests = write_tokenizer(tmp_path, {})
-    with pytest.raises(TokenizerError, match="cannot be loaded"):
-        Tokenizer.load(tmp_path, replace(config, context_length=64), digests)
+    with pytest.raises(TokenizerError, match=says):
+        TokenizerConfig.from_mapping({**mapping, **change})
