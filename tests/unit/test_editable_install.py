@@ -31,8 +31,8 @@ def test_a_type_checker_follows_an_editable_installation(tmp_path: Path) -> None
 
     (elsewhere / "script.py").write_text("from clip_client import SyncClipClient\nclip = SyncClipClient().open()\n")
     python = environment / "bin" / "python"
-    command = [sys.executable, "-m", "mypy", "--python-executable", str(python), "--cache-dir", str(tmp_path / "cache")]
     # Whether the package is found and is typed shows without reading it, which takes seconds.
-    options = ["--config-file=", "--follow-imports=skip", "script.py"]
-    checked = subprocess.run([*command, *options], cwd=elsewhere, check=False, capture_output=True, text=True)
+    options = ["--config-file=", "--follow-imports=skip", "--cache-dir", str(tmp_path / "cache"), "script.py"]
+    command = [sys.executable, "-m", "mypy", "--python-executable", str(python), *options]
+    checked = subprocess.run(command, cwd=elsewhere, check=False, capture_output=True, text=True)
     assert checked.returncode == 0, checked.stdout + checked.stderr
