@@ -36,10 +36,10 @@ def test_the_package_page_is_complete_and_has_no_broken_links(distributions: tup
 def test_the_environment_has_the_code_of_the_wheel_and_not_of_the_tree(
     installed: InstalledWheel, tmp_path: Path
 ) -> None:
-    for package in ("clip_client", "preprocess_ensemble"):
-        command = [str(installed.bin / "python"), "-c", f"import {package}; print({package}.__file__)"]
-        shown = subprocess.check_output(command, cwd=tmp_path, env=installed.environment(tmp_path), text=True)
-        assert shown.startswith(f"{installed.bin.parent}/lib/")
+    program = "import clip_client, preprocess_ensemble; print(clip_client.__file__, preprocess_ensemble.__file__)"
+    command = [str(installed.bin / "python"), "-c", program]
+    shown = subprocess.check_output(command, cwd=tmp_path, env=installed.environment(tmp_path), text=True)
+    assert all(path.startswith(f"{installed.bin.parent}/lib/") for path in shown.split())
 
 
 def test_pip_installs_a_tritonserver_that_works_in_an_empty_folder(
