@@ -15,7 +15,7 @@ from preprocess_ensemble.backends.onnxruntime.session import open_planned_sessio
 from preprocess_ensemble.backends.onnxruntime.session_plan import plan_session
 from preprocess_ensemble.backends.onnxruntime.signature import read_signature
 from tests.fixtures.models import tiny_onnx
-from tests.fixtures.models.model_configs import accelerators, parameters
+from tests.fixtures.models.tiny_onnx import accelerators, parameters
 
 if TYPE_CHECKING:
     from pathlib import Path

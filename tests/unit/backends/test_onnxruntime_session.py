@@ -18,7 +18,7 @@ from preprocess_ensemble.backends.onnxruntime.session import model_file, open_pl
 from preprocess_ensemble.backends.onnxruntime.session_plan import plan_session
 from preprocess_ensemble.backends.onnxruntime.signature import check_signature, read_signature
 from tests.fixtures.models import tiny_onnx
-from tests.fixtures.models.model_configs import accelerators, parameters
+from tests.fixtures.models.tiny_onnx import accelerators, parameters
 
 
 @pytest.fixture(autouse=True)
@@ -96,71 +96,45 @@ def test_arena_shrinkage_reaches_every_run(affine: Path) -> None:
         run("gpu:7")
 
 
-CUDA_KEYS = {
-    **accelerators("gpu", "cuda", use_tf32="0"),
-    **parameters(
-        cudnn_conv_algo_search="1", gpu_mem_limit="1000", arena_extend_strategy="1", do_copy_in_default_stream="0"
-    ),
-}
-TENSORRT_KEYS = accelerators(
-    "gpu",
-    "tensorrt",
-    precision_mode="FP16",
-    max_workspace_size_bytes="1073741824",
-    trt_engine_cache_enable="true",
-    trt_engine_cache_path="/cache",
-    trt_profile_max_shapes="pixels:32x224x224x3",
+CUDA_KEYS = accelerators("gpu", "cuda", use_tf32="0") | parameters(
+    cudnn_conv_algo_search="1", gpu_mem_limit="1000", arena_extend_strategy="1", do_copy_in_default_stream="0"
 )
+AS_CUDA_OPTIONS = {
+    "use_tf32": "0",
+    "cudnn_conv_algo_search": "HEURISTIC",
+    "gpu_mem_limit": "1000",
+    "arena_extend_strategy": "kSameAsRequested",
+    "do_copy_in_default_stream": "0",
+}
+CACHE = {"trt_engine_cache_path": "/cache", "trt_profile_max_shapes": "pixels:32x224x224x3"}
+TENSORRT_KEYS = {"precision_mode": "FP16", "max_workspace_size_bytes": "1073741824", "trt_engine_cache_enable": "true"}
+AS_TENSORRT_OPTIONS = {
+    "trt_fp16_enable": "1",
+    "trt_max_workspace_size": "1073741824",
+    "trt_engine_cache_enable": "1",
+    **CACHE,
+}
 
 
 @pytest.mark.parametrize(
     ("config", "kind", "providers"),
     [
-        pytest.param(accelerators("gpu", "no-such-accelerator", any_key="1"), "CPU", [], id="ignored on a CPU"),
-        pytest.param({}, "GPU", [("CUDAExecutionProvider", {}, False)], id="CUDA unless the configuration says more"),
-        pytest.param(
-            CUDA_KEYS,
+        (accelerators("gpu", "no-such-accelerator", any_key="1"), "CPU", []),
+        ({}, "GPU", [("CUDA", {}, False)]),
+        (CUDA_KEYS, "GPU", [("CUDA", AS_CUDA_OPTIONS, True)]),
+        (
+            accelerators("gpu", "tensorrt", **TENSORRT_KEYS, **CACHE),
             "GPU",
-            [
-                (
-                    "CUDAExecutionProvider",
-                    {
-                        "use_tf32": "0",
-                        "cudnn_conv_algo_search": "HEURISTIC",
-                        "gpu_mem_limit": "1000",
-                        "arena_extend_strategy": "kSameAsRequested",
-                        "do_copy_in_default_stream": "0",
-                    },
-                    True,
-                )
-            ],
-            id="CUDA",
-        ),
-        pytest.param(
-            TENSORRT_KEYS,
-            "GPU",
-            [
-                (
-                    "TensorrtExecutionProvider",
-                    {
-                        "trt_fp16_enable": "1",
-                        "trt_max_workspace_size": "1073741824",
-                        "trt_engine_cache_enable": "1",
-                        "trt_engine_cache_path": "/cache",
-                        "trt_profile_max_shapes": "pixels:32x224x224x3",
-                    },
-                    True,
-                ),
-                ("CUDAExecutionProvider", {}, False),
-            ],
-            id="TensorRT, then CUDA",
+            [("Tensorrt", AS_TENSORRT_OPTIONS, True), ("CUDA", {}, False)],
         ),
     ],
+    ids=["ignored on a CPU", "CUDA by default", "CUDA", "TensorRT, then CUDA"],
 )
 def test_providers(config: dict[str, Any], kind: str, providers: list[tuple[str, dict[str, str], bool]]) -> None:
     plan = plan_session(config, kind=kind, device_id=3)
     expected = [
-        Provider(name=name, options={**keys, "device_id": "3"}, required=asked) for name, keys, asked in providers
+        Provider(name=f"{name}ExecutionProvider", options={**keys, "device_id": "3"}, required=required)
+        for name, keys, required in providers
     ]
     assert plan.providers == (*expected, Provider(name="CPUExecutionProvider"))
     assert plan.device == ("cuda" if kind == "GPU" else "cpu")

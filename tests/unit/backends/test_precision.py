@@ -23,7 +23,7 @@ from preprocess_ensemble.runtimes.openvino_model import open_openvino
 from preprocess_ensemble.runtimes.precision import PRECISION_VARIABLE
 from tests.fixtures.models import tiny_onnx
 from tests.fixtures.models.exports import export, installed
-from tests.fixtures.models.model_configs import accelerators, parameters
+from tests.fixtures.models.tiny_onnx import accelerators, parameters
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,11 +1,13 @@
-"""The Triton model with a stand-in for Triton's in-process API only; images, threads and files are real."""
+"""The Triton models with a stand-in for Triton's in-process API only; images, texts, threads and files are real."""
 
 from __future__ import annotations
 
 import json
 import os
 import types
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,11 +16,12 @@ import pytest
 from PIL import Image, QoiImagePlugin
 
 from preprocess_ensemble.contract import ImageStatus
+from preprocess_ensemble.export.tokenizer_files import write_tokenizer
 from preprocess_ensemble.imaging.decode import decode
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
 from preprocess_ensemble.model_repository.passport import Passport
 from tests.fixtures.images import image_files
-from tests.fixtures.models.passports import PASSPORT
+from tests.fixtures.models.passports import PASSPORT, WITH_TEXT
 from tests.paths import ROOT
 from tests.unit.backends.triton_stand_in import (
     Logger,
@@ -236,3 +239,75 @@ def test_the_repository_re_exports_this_model(module: types.ModuleType) -> None:
     namespace: dict[str, Any] = {}
     exec(compile(path.read_text(), str(path), "exec"), namespace)
     assert namespace["TritonPythonModel"] is module.TritonPythonModel
+
+
+TOKENIZED = ("tokens", "status", "error", "truncated")
+
+
+@pytest.fixture
+def exported(tmp_path: Path) -> Path:
+    """The passport of a model with a text tower, whose tokenizer has 16 tokens."""
+    files = tmp_path / "clip_tokenize" / "1"
+    files.mkdir(parents=True)
+    config, digests = write_tokenizer(files, {"context_length": 16})
+    assert WITH_TEXT.text is not None
+    text = replace(WITH_TEXT.text, tokenizer=asdict(config), tokenizer_sha256=digests)
+    passport = tmp_path / "clip_encoder" / "1" / "model.json"
+    passport.parent.mkdir(parents=True)
+    passport.write_text(replace(PASSPORT, text=text).to_json())
+    return passport
+
+
+def tokenizer_arguments(passport: Path, *, length: int = 16) -> dict[str, str]:
+    config = {
+        "name": "clip_tokenize",
+        "output": [{"name": "tokens", "dims": [str(length)]}],
+        "parameters": {"passport": {"string_value": "../clip_encoder/1/model.json"}},
+    }
+    folder = str(passport.parents[2] / "clip_tokenize")
+    return {"model_repository": folder, "model_version": "1", "model_config": json.dumps(config)}
+
+
+@pytest.fixture
+def tokenizer(monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
+    with imported_beside(monkeypatch, "preprocess_ensemble.triton_tokenizer") as module:
+        yield module
+
+
+def test_the_tokenizer_answers_rows_of_several_requests(tokenizer: types.ModuleType, exported: Path) -> None:
+    model = tokenizer.TritonPythonModel()
+    model.initialize(tokenizer_arguments(exported))
+    rows = request_of("text", (b"a dog", b"\xff", b"word " * 20), TOKENIZED)
+    first, malformed, second = model.execute(
+        [rows, Request([], TOKENIZED), request_of("text", (b"a dog",), ("tokens",))]
+    )
+    model.finalize()
+    assert (first["tokens"].shape, first["tokens"].dtype) == ((3, 16), np.int32)
+    assert first["status"].tolist() == [[0], [ImageStatus.NOT_UTF8], [0]]
+    assert (first["truncated"].tolist(), first["truncated"].dtype) == ([[False], [False], [True]], np.bool_)
+    assert first["error"][0, 0] == b""
+    assert b"not UTF-8" in first["error"][1, 0]
+    assert "input text" in malformed.error.text
+    assert second.names == {"tokens"}
+    assert np.array_equal(second["tokens"][0], first["tokens"][0])
+    assert MetricFamily.counts == {
+        ("clip_tokenize_texts_total", "OK"): 3,
+        ("clip_tokenize_texts_total", "NOT_UTF8"): 1,
+        ("clip_tokenize_truncated_total",): 1,
+        ("clip_tokenize_requests_total", "2-4"): 1,
+        ("clip_tokenize_requests_total", "1"): 1,
+    }
+
+
+def test_a_tokenizer_that_does_not_belong_to_the_model_is_refused(tokenizer: types.ModuleType, exported: Path) -> None:
+    def refused(passport: str, length: int = 16) -> str:
+        exported.write_text(passport)
+        return load_error(tokenizer, tokenizer_arguments(exported, length=length))
+
+    text = exported.read_text()
+    assert "dims [77] for the output tokens and the exported model needs [16]" in refused(text, 77)
+    assert "no tokenizer of the kind 'bytes'" in refused(text.replace('"clip-bpe"', '"bytes"'))
+    assert "no text tower" in refused(PASSPORT.to_json())
+    file = exported.parents[2] / "clip_tokenize" / "1" / "tokenizer.json"
+    file.write_text(file.read_text(encoding="utf-8") + " ", encoding="utf-8")
+    assert "not the file that was exported with this model" in refused(text)

@@ -1,13 +1,11 @@
-"""The tracked model repository against the code on both of its sides, and against the server that is to read it."""
+"""The tracked model repository against the code on both of its sides. Live tests load it in the server."""
 
 from __future__ import annotations
 
-from importlib import util
 from pathlib import Path
 from typing import Any
 
-import pytest
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
+from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from preprocess_ensemble import contract
@@ -88,29 +86,3 @@ def test_the_warm_up_covers_every_input_and_the_largest_batch() -> None:
             (name, model_config_pb2.DataType.Name(tensor.data_type), list(tensor.dims))
             for name, tensor in sorted(warmup.inputs.items())
         ] == signature(encoder.input)
-
-
-@pytest.fixture(scope="module")
-def server_config() -> type[Any]:
-    """ModelConfig as the pip-installed server itself defines it: the descriptor is part of its binary."""
-    package = util.find_spec("pytriton")
-    if package is None or not package.submodule_search_locations:
-        pytest.skip("nvidia-pytriton is not installed")
-    binary = Path(package.submodule_search_locations[0], "tritonserver", "bin", "tritonserver").read_bytes()
-    name = b"model_config.proto"
-    # A FileDescriptorProto begins with field 1, its name, and ends with field 12, its syntax.
-    start = binary.index(b"\n" + bytes([len(name)]) + name)
-    end = binary.index(b"b\x06proto3", start) + len(b"b\x06proto3")
-    file = descriptor_pb2.FileDescriptorProto.FromString(binary[start:end])
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    message: type[Any] = message_factory.GetMessageClass(pool.FindMessageTypeByName("inference.ModelConfig"))
-    with pytest.raises(text_format.ParseError):  # else it is newer, and proves nothing about Triton 2.51
-        text_format.Parse("model_metrics {}", message())
-    return message
-
-
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.parent.name)
-def test_the_server_knows_every_field(path: Path, server_config: type[Any]) -> None:
-    config = text_format.Parse(path.read_text(encoding="ascii"), server_config())
-    assert config.SerializeToString(deterministic=True) == parse(path.parent.name).SerializeToString(deterministic=True)

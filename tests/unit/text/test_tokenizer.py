@@ -1,12 +1,13 @@
 """Token ids, compared with those of open_clip's own tokenizers: a slice here, and 100,000 texts with ``make fuzz``.
 
 CLIP's vocabulary is the real one. Those of SigLIP 2 and XLM-R are stand-ins of their kind, read by open_clip through
-transformers: the real ones are on a hub.
+transformers: the real ones are on a hub. What each bad text gets, and that its neighbours do not notice.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,7 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from preprocess_ensemble.contract import MAX_TEXT_BYTES, ImageStatus
 from preprocess_ensemble.export.tokenizer_files import write_tokenizer
+from preprocess_ensemble.text.text_input import tokenize_rows
 from preprocess_ensemble.text.tokenizer import TOKENIZER_FILE, Tokenizer, TokenizerConfig, TokenizerError
 from tests.fixtures.texts.fuzzed_texts import fuzzed_text
 from tests.fixtures.texts.tokenizers import write_gemma, write_xlm_roberta
@@ -142,3 +145,71 @@ def test_a_tokenizer_of_a_later_version_is_refused(change: dict[str, str], says:
     mapping = asdict(TokenizerConfig(kind="clip-bpe", clean="lower", context_length=77))
     with pytest.raises(TokenizerError, match=says):
         TokenizerConfig.from_mapping({**mapping, **change})
+
+
+GOOD = (b"a dog on the beach", "ein Hund am Strand \U0001f436".encode(), b"word " * 200)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    folder = tmp_path_factory.mktemp("clip")
+    return Tokenizer.load(folder, *write_tokenizer(folder, {}))
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"", ImageStatus.EMPTY),
+        (" \t\n\u3000\u2028".encode(), ImageStatus.EMPTY),
+        (b"caf\xe9", ImageStatus.NOT_UTF8),
+        ("\ud83d dog".encode("utf-8", "surrogatepass"), ImageStatus.NOT_UTF8),
+        (b"\xff\xfea\x00", ImageStatus.NOT_UTF8),
+        (b"x" * (MAX_TEXT_BYTES + 1), ImageStatus.TOO_LARGE),
+        (b"x" * MAX_TEXT_BYTES, ImageStatus.OK),
+        (b"\x00", ImageStatus.OK),
+        ("\ufeff".encode(), ImageStatus.OK),
+        (b"&nbsp;", ImageStatus.OK),
+    ],
+)
+def test_statuses(tokenizer: Tokenizer, data: bytes, status: ImageStatus) -> None:
+    (found,) = tokenize_rows(tokenizer, [data])[1]
+    assert found.status is status
+    assert bool(found.message) == (status is not ImageStatus.OK)
+
+
+def test_bad_rows_do_not_change_their_neighbours(tokenizer: Tokenizer) -> None:
+    alone, outcomes = tokenize_rows(tokenizer, GOOD)
+    assert [row.truncated for row in outcomes] == [False, False, True]
+    assert alone[2, -1] == alone.max()
+    tokens, outcomes = tokenize_rows(tokenizer, [GOOD[0], b"", GOOD[1], b"\xff", GOOD[2], b"x" * 70_000])
+    assert np.array_equal(tokens[::2], alone)
+    assert np.array_equal(tokens[1::2], np.tile(tokenizer.empty, (3, 1)))
+    assert [row.status.name for row in outcomes[1::2]] == ["EMPTY", "NOT_UTF8", "TOO_LARGE"]
+    assert tokenize_rows(tokenizer, [])[0].shape == (0, 77)
+
+
+def test_a_defect_fails_its_row_only(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    good = tokenize_rows(tokenizer, GOOD[:1])[0]
+    encode = Tokenizer.encode
+
+    def fails_on_a_cat(self: Tokenizer, texts: list[str]) -> object:
+        if "a cat" in texts:
+            raise RuntimeError("secret path")
+        return encode(self, texts)
+
+    monkeypatch.setattr(Tokenizer, "encode", fails_on_a_cat)
+    tokens, (failed, fine) = tokenize_rows(tokenizer, [b"a cat", GOOD[0]])
+    assert failed.status is ImageStatus.INTERNAL
+    assert "secret path" in failed.log
+    assert "secret path" not in failed.message
+    assert fine.status is ImageStatus.OK
+    assert np.array_equal(tokens[1:], good)
+
+
+def test_a_request_that_spent_its_time_gets_no_more_long_texts(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spent_s = iter(range(0, 100, 4))
+    monkeypatch.setattr(time, "thread_time", lambda: next(spent_s))
+    _, outcomes = tokenize_rows(tokenizer, [b"x" * 5000, b"x" * 5000, b"x" * 4000])
+    assert [row.status.name for row in outcomes] == ["OK", "LIMIT", "OK"]
