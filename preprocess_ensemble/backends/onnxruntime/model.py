@@ -14,7 +14,7 @@ from preprocess_ensemble.backends.onnxruntime.model_config import ModelConfig, M
 from preprocess_ensemble.backends.onnxruntime.session import model_file, open_planned_session, select_model
 from preprocess_ensemble.backends.onnxruntime.session_plan import SessionPlan, plan_session
 from preprocess_ensemble.backends.onnxruntime.signature import check_signature, read_signature
-from preprocess_ensemble.backends.shared_memory import restrict_own_regions
+from preprocess_ensemble.backends.rows import restrict_own_regions
 
 
 class TritonPythonModel:
