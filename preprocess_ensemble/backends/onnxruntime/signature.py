@@ -14,16 +14,8 @@ from preprocess_ensemble.backends.onnxruntime.model_config import ModelConfig, M
 if TYPE_CHECKING:
     import onnxruntime
 
-_TYPES: Final = {
-    "tensor(bool)": ("TYPE_BOOL", np.dtype(np.bool_)),
-    "tensor(uint8)": ("TYPE_UINT8", np.dtype(np.uint8)),
-    "tensor(uint16)": ("TYPE_UINT16", np.dtype(np.uint16)),
-    "tensor(uint32)": ("TYPE_UINT32", np.dtype(np.uint32)),
-    "tensor(uint64)": ("TYPE_UINT64", np.dtype(np.uint64)),
-    "tensor(int8)": ("TYPE_INT8", np.dtype(np.int8)),
-    "tensor(int16)": ("TYPE_INT16", np.dtype(np.int16)),
-    "tensor(int32)": ("TYPE_INT32", np.dtype(np.int32)),
-    "tensor(int64)": ("TYPE_INT64", np.dtype(np.int64)),
+_NAMES: Final = ("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64")
+_TYPES: Final = {f"tensor({name})": (f"TYPE_{name.upper()}", np.dtype(name)) for name in _NAMES} | {
     "tensor(float16)": ("TYPE_FP16", np.dtype(np.float16)),
     "tensor(float)": ("TYPE_FP32", np.dtype(np.float32)),
     "tensor(double)": ("TYPE_FP64", np.dtype(np.float64)),

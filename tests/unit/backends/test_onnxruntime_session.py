@@ -13,9 +13,8 @@ import pytest
 
 from preprocess_ensemble.backends.onnxruntime.batch import runner_for
 from preprocess_ensemble.backends.onnxruntime.model_config import ModelLoadError
-from preprocess_ensemble.backends.onnxruntime.providers import Provider
 from preprocess_ensemble.backends.onnxruntime.session import model_file, open_planned_session
-from preprocess_ensemble.backends.onnxruntime.session_plan import plan_session
+from preprocess_ensemble.backends.onnxruntime.session_plan import Provider, plan_session
 from preprocess_ensemble.backends.onnxruntime.signature import check_signature, read_signature
 from tests.fixtures.models import tiny_onnx
 from tests.fixtures.models.tiny_onnx import accelerators, parameters

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.fixtures.server import TINY_CLIP
 from preprocess_ensemble.export import command as export_command
 from preprocess_ensemble.export import exporter
-from preprocess_ensemble.export.catalogue import tables
+from preprocess_ensemble.export.command import tables
 from preprocess_ensemble.export.model_source import SHIPPED, ExportError, WrongChoice, shipped_models
 from preprocess_ensemble.export.skeleton import GENERATED, find_skeleton
 from tests.fixtures.models.exports import WITHOUT_PYTORCH, python
