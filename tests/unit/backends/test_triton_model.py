@@ -228,7 +228,7 @@ def test_instances_share_the_cores(
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)))
     model = module.TritonPythonModel()
-    tritons_own = {"FORCE_CPU_ONLY_INPUT_TENSORS": "yes"}
+    tritons_own: dict[str, Any] = {"FORCE_CPU_ONLY_INPUT_TENSORS": "yes"}
     model.initialize(arguments(passport, instances=instances, decode_threads=asked, **tritons_own))
     model.finalize()
     assert f" {threads} decode threads" in Logger.infos[-1]

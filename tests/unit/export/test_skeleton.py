@@ -139,8 +139,9 @@ def test_a_graph_that_computes_something_else_is_found(
     defect: Callable[[Tower], Tower], tower: str, skeleton: Path, weights: Path, tmp_path: Path
 ) -> None:
     whole = Skeleton.from_bytes(skeleton.read_bytes())
+    change: dict[str, Any] = {tower: defect(getattr(whole, tower))}
     other = tmp_path / "other.skeleton"
-    other.write_bytes(replace(whole, **{tower: defect(getattr(whole, tower))}).to_bytes())
+    other.write_bytes(replace(whole, **change).to_bytes())
     known = weights if defect is with_other_vectors_of_the_weights else "random:0"
     with pytest.raises(ExportError, match="cosine of"):
         export(tmp_path / "models", other, known)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
@@ -86,3 +87,11 @@ def test_the_warm_up_covers_every_input_and_the_largest_batch() -> None:
             (name, model_config_pb2.DataType.Name(tensor.data_type), list(tensor.dims))
             for name, tensor in sorted(warmup.inputs.items())
         ] == signature(encoder.input)
+
+
+@pytest.mark.parametrize("name", [contract.PREPROCESSOR, contract.ENCODER])
+def test_no_queue_policy_and_one_instance(name: str) -> None:
+    config = parse(name)
+    assert config.HasField("dynamic_batching")
+    assert not config.dynamic_batching.HasField("default_queue_policy")
+    assert [group.count for group in config.instance_group] == [1]
