@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime
 
-from preprocess_ensemble.backends.onnxruntime.model_config import ModelLoadError
+from preprocess_ensemble.backends.onnxruntime.session_plan import ModelLoadError
 from preprocess_ensemble.errors import first_line
 
 if TYPE_CHECKING:

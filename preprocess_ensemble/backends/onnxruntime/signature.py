@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from preprocess_ensemble.backends.onnxruntime.model_config import ModelConfig, ModelLoadError
+from preprocess_ensemble.backends.onnxruntime.session_plan import ModelConfig, ModelLoadError
 
 if TYPE_CHECKING:
     import onnxruntime

@@ -10,9 +10,13 @@ import onnx
 import pytest
 
 from preprocess_ensemble.backends.onnxruntime.batch import Runner
-from preprocess_ensemble.backends.onnxruntime.model_config import ModelLoadError
 from preprocess_ensemble.backends.onnxruntime.session import open_planned_session, select_model
-from preprocess_ensemble.backends.onnxruntime.session_plan import OpenVinoAccelerator, SessionPlan, plan_session
+from preprocess_ensemble.backends.onnxruntime.session_plan import (
+    ModelLoadError,
+    OpenVinoAccelerator,
+    SessionPlan,
+    plan_session,
+)
 from preprocess_ensemble.backends.onnxruntime.signature import read_signature
 from preprocess_ensemble.contract import EMBEDDING, FINGERPRINT, PIXELS, STATUS
 from preprocess_ensemble.export import parity

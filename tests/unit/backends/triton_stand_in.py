@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pytest
@@ -64,23 +64,15 @@ class Request:
 
 
 class Logger:
-    errors: list[str] = []  # noqa: RUF012
-    infos: list[str] = []  # noqa: RUF012
-
-    @classmethod
-    def log_error(cls, message: str) -> None:
-        cls.errors.append(message)
-
-    @classmethod
-    def log_info(cls, message: str) -> None:
-        cls.infos.append(message)
-
-    log_warn = log_info
+    errors: ClassVar[list[str]] = []
+    infos: ClassVar[list[str]] = []
+    log_error = errors.append
+    log_info = log_warn = infos.append
 
 
 class MetricFamily:
     COUNTER = "counter"
-    counts: Counter[tuple[str, ...]] = Counter()  # noqa: RUF012
+    counts: ClassVar[Counter[tuple[str, ...]]] = Counter()
 
     def __init__(self, *, name: str, description: str, kind: str) -> None:
         assert description
@@ -107,9 +99,8 @@ def get_input_tensor_by_name(request: Request, name: str) -> Tensor | None:
 def imported_beside(monkeypatch: pytest.MonkeyPatch, name: str) -> Iterator[types.ModuleType]:
     """Import the adapter ``name`` with the stand-in in place of Triton's module, with nothing logged or counted."""
     monkeypatch.setitem(sys.modules, "triton_python_backend_utils", sys.modules[__name__])
-    monkeypatch.setattr(Logger, "errors", [])
-    monkeypatch.setattr(Logger, "infos", [])
-    monkeypatch.setattr(MetricFamily, "counts", Counter())
+    for kept in (Logger.errors, Logger.infos, MetricFamily.counts):
+        kept.clear()
     adapters = (name, "preprocess_ensemble.backends.rows")
     for adapter in adapters:
         sys.modules.pop(adapter, None)
