@@ -195,19 +195,19 @@ def test_weights_of_another_model_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("file", "options", "says"),
+    ("file", "options", "kind", "says"),
     [
-        ("weights.pt", {}, r"Reading weights\.pt needs PyTorch: .*export"),
-        ("weights.safetensors", {}, r"weights\.safetensors cannot be read"),
-        ("", {"precision": "fp16"}, r"fp16 needs PyTorch: pip install 'clip-triton\[export\]'"),
+        ("weights.pt", {}, ExportError, r"Reading weights\.pt needs PyTorch: .*export"),
+        ("weights.safetensors", {}, ExportError, r"weights\.safetensors cannot be read"),
+        ("", {"precision": "fp16"}, WrongChoice, r"fp16 needs PyTorch: pip install 'clip-triton\[export\]'"),
     ],
 )
 def test_what_needs_pytorch_or_is_no_checkpoint_is_refused(
-    file: str, options: dict[str, str], says: str, skeleton: Path, tmp_path: Path
+    file: str, options: dict[str, str], kind: type[ExportError], says: str, skeleton: Path, tmp_path: Path
 ) -> None:
     if file:
         (tmp_path / file).write_bytes(b"nothing of the kind")
-    with pytest.raises(ExportError, match=says):
+    with pytest.raises(kind, match=says):
         export(tmp_path / "models", skeleton, tmp_path / file if file else "random:0", **options)
 
 

@@ -168,6 +168,7 @@ def test_a_precision_that_was_asked_for_is_not_timed(
 ) -> None:
     selection = machine.select(machine.candidate("fp32", 9), machine.candidate("bf16", 0.1), precision=precision)
     assert (str(selection), machine.opened) == (runs_on, opened)
+    assert (machine.clock.now_s > 0) == bool(opened), "nothing runs but the check"
     assert not machine.choices.folder.exists()
 
 
