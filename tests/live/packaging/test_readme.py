@@ -15,12 +15,11 @@ import pytest
 
 from benchmarks.fixtures.sample_photos import write_with_copies
 from benchmarks.fixtures.server import TINY_CLIP, free_port
+from tests.fixtures.packaging.installed_wheel import user_environment
 from tests.paths import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from tests.fixtures.packaging.installed_wheel import InstalledWheel
 
 README: Final = ROOT / "README.md"
 PACKAGE_PAGE: Final = ROOT / "docs" / "package.md"
@@ -64,9 +63,7 @@ def script(page: str, address: str) -> str:
     return re.sub(r"^(clip-serve\b[^\n&]*?) *&$", r"\1", "".join(parts), flags=re.MULTILINE)
 
 
-def test_what_the_readme_shows_runs_as_it_stands(
-    installed: InstalledWheel, tiny_pair_repository: Path, tmp_path: Path
-) -> None:
+def test_what_the_readme_shows_runs_as_it_stands(installed: Path, tiny_pair_repository: Path, tmp_path: Path) -> None:
     home, folder = tmp_path / "home", tmp_path / "folder"
     folder.mkdir(parents=True)
     original, *_, copy = write_with_copies(home / "Pictures")["astronaut"]
@@ -74,7 +71,8 @@ def test_what_the_readme_shows_runs_as_it_stands(
         (folder / name).write_bytes(source.read_bytes())
     (folder / "not a photo.txt").write_text("no photo", encoding="utf-8")
     grpc = free_port()
-    environment = installed.environment(
+    environment = user_environment(
+        installed,
         home,
         CLIP_MODEL=str(tiny_pair_repository),
         CLIP_URL="local:",
