@@ -108,7 +108,8 @@ def runner_for(
     Raises ``ModelLoadError``.
     """
     # There are buffers for each number of rows, so all other sizes must be known.
-    known = signature.batches and all(-1 not in tensor.shape[1:] for tensor in (*signature.inputs, *signature.outputs))
+    tensors = (*signature.inputs, *signature.outputs)
+    known = all(tensor.shape[:1] == (-1,) and -1 not in tensor.shape[1:] for tensor in tensors)
     if known and (plan.buckets or _device(session, plan) != "cpu"):
         return BufferedRunner(session, signature, plan)
     return Runner(session, plan.run_entries)

@@ -43,11 +43,6 @@ class Signature:
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
 
-    @property
-    def batches(self) -> bool:
-        """Whether the first dimension of every tensor is dynamic."""
-        return all(tensor.shape[:1] == (-1,) for tensor in (*self.inputs, *self.outputs))
-
 
 def read_signature(session: onnxruntime.InferenceSession) -> Signature:
     """Read the signature of a loaded model. Raises ``ModelLoadError`` for types that cannot be served."""
