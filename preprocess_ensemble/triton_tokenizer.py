@@ -18,85 +18,54 @@ metrics are::
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import triton_python_backend_utils as pb_utils
 
-from preprocess_ensemble.backends.rows import (
-    Counters,
-    Increments,
-    check_dims,
-    log_defects,
-    parse,
-    read_passport,
-    respond,
-    size_class,
-    text_column,
-)
-from preprocess_ensemble.backends.shared_memory import restrict_own_regions
-from preprocess_ensemble.contract import ERROR, STATUS, TEXT, TOKENS, TRUNCATED
-from preprocess_ensemble.errors import ReportedError
+from preprocess_ensemble.backends.rows import Increments, Outputs, RowsModel, RowsRequest, check_dims, read_passport
+from preprocess_ensemble.contract import TEXT, TOKENS, TRUNCATED
 from preprocess_ensemble.model_repository.passport import Passport, PassportError
 from preprocess_ensemble.text.text_input import tokenize_rows
 from preprocess_ensemble.text.tokenizer import Tokenizer, TokenizerConfig
 
-_TEXTS: Final = "clip_tokenize_texts_total"
 _LONG: Final = "clip_tokenize_truncated_total"
-_REQUESTS: Final = "clip_tokenize_requests_total"
-_METRICS: Final = {
-    _TEXTS: "Texts by their status",
-    _LONG: "Texts that were longer than the model's context",
-    _REQUESTS: "Requests by their number of texts",
-}
 
 
-class TritonPythonModel:
-    """Triton's Python backend calls ``initialize`` once, ``execute`` for each batch of requests, then ``finalize``."""
+class TritonPythonModel(RowsModel):
+    """Tokenizes the texts of one request after the other."""
 
-    def initialize(self, args: Mapping[str, str]) -> None:
-        """Read the passport and the tokenizer. Raises ``TritonModelException`` with one sentence if the load fails."""
-        restrict_own_regions()
-        config = json.loads(args["model_config"])
-        name, folder = config["name"], Path(args["model_repository"])
-        try:
-            passport = Passport.from_json(read_passport(folder / config["parameters"]["passport"]["string_value"]))
-            if passport.text is None:
-                raise PassportError("the installed model has no text tower; run clip-export --towers image,text")
-            tokenizer_config = TokenizerConfig.from_mapping(passport.text.tokenizer)
-            check_dims(config, TOKENS, [tokenizer_config.context_length])
-            digests = passport.text.tokenizer_sha256
-            self._tokenizer = Tokenizer.load(folder / args["model_version"], tokenizer_config, digests)
-        except (ReportedError, ValueError) as error:
-            raise pb_utils.TritonModelException(f"{name}: {error}") from None
-        self._counters = Counters(name, _METRICS)
+    input = TEXT
+    row = "text"
+    requests_metric = "clip_tokenize_requests_total"
+    rows_metric = "clip_tokenize_texts_total"
+    metrics = {  # noqa: RUF012
+        rows_metric: "Texts by their status",
+        _LONG: "Texts that were longer than the model's context",
+        requests_metric: "Requests by their number of texts",
+    }
 
-    def execute(self, requests: Sequence[Any]) -> list[Any]:
-        """Return a response for each request, in order."""
-        increments = Increments()
-        responses = []
-        for request in (parse(request, TEXT, "text") for request in requests):
+    def load(self, config: Mapping[str, Any], parameters: Mapping[str, str], folder: Path, version: Path) -> None:
+        """Read the passport and the tokenizer; see :class:`RowsModel`."""
+        text = Passport.from_json(read_passport(folder / parameters["passport"])).text
+        if text is None:
+            raise PassportError("the installed model has no text tower; run clip-export --towers image,text")
+        tokenizer_config = TokenizerConfig.from_mapping(text.tokenizer)
+        check_dims(config, TOKENS, [tokenizer_config.context_length])
+        self._tokenizer = Tokenizer.load(version, tokenizer_config, text.tokenizer_sha256)
+
+    def answer(self, requests: Sequence[RowsRequest], increments: Increments) -> Iterator[Outputs]:
+        """Yield the outputs for each request; see :class:`RowsModel`."""
+        for request in requests:
+            if request.problem:
+                yield {}
+                continue
             tokens, texts = tokenize_rows(self._tokenizer, request.rows)
-            if not request.problem:
-                increments[_REQUESTS, (("rows", size_class(len(texts))),)] += 1
-            for text in texts:
-                increments[_TEXTS, (("status", text.status.name),)] += 1
-                if text.truncated:
-                    increments[_LONG, ()] += 1
-            log_defects(request, "Text", [text.log for text in texts])
-            outputs = {
+            if long := sum(text.truncated for text in texts):
+                increments[_LONG, ()] += long
+            yield {
                 TOKENS: tokens,
-                STATUS: np.array([[text.status] for text in texts], dtype=np.int32),
-                ERROR: text_column([text.message for text in texts]),
                 TRUNCATED: np.array([[text.truncated] for text in texts], dtype=np.bool_),
+                **self.described(request, texts, increments),
             }
-            responses.append(respond(request, outputs))
-        self._counters.add(increments)
-        return responses
-
-    def finalize(self) -> None:
-        """Release the metrics."""
-        self._counters.close()

@@ -14,9 +14,9 @@ from filelock import FileLock
 
 from benchmarks.fixtures.sample_photos import write_originals
 from benchmarks.fixtures.server import TINY_CLIP
-from tests.skipped import pytest_sessionfinish, pytest_terminal_summary
+from tests.skipped import pytest_terminal_summary
 
-__all__ = ("pytest_sessionfinish", "pytest_terminal_summary")
+__all__ = ("pytest_terminal_summary",)
 
 TESTS = Path(__file__).parent
 
@@ -110,22 +110,35 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tiny_repository(shared_folder: Path) -> Path:
     """A model repository with the image tower of the small CLIP, which no test changes."""
-    return _exported(shared_folder / "tiny_repository", "image")
+    return _exported(shared_folder / "tiny") / "image"
 
 
 @pytest.fixture(scope="session")
 def tiny_pair_repository(shared_folder: Path) -> Path:
     """A model repository with both towers of the small CLIP, which no test changes."""
-    return _exported(shared_folder / "tiny_pair_repository", "image,text")
+    return _exported(shared_folder / "tiny") / "pair"
 
 
-def _exported(folder: Path, towers: str) -> Path:
+_EXPORTS = """
+import shutil, sys
+from preprocess_ensemble.export.command import main
+
+model, image, pair = sys.argv[1:]
+assert main(["--model", model, "--pretrained", "random:0", "--towers", "image", "--repository", image]) == 0
+shutil.copytree(image, pair)
+assert main(["--model", model, "--pretrained", "random:0", "--repository", pair]) == 0
+"""
+
+
+def _exported(folder: Path) -> Path:
     """Export once for all processes, in another process: one that has loaded PyTorch forks slowly, and some tests fork
     thousands of times."""
-    repository = folder / "triton_models"
     with FileLock(folder.with_suffix(".lock")):
-        if not repository.exists():
-            command = [sys.executable, "-m", "preprocess_ensemble.export.command", "--model", str(TINY_CLIP)]
-            options = ["--towers", towers, "--pretrained", "random:0", "--repository", str(repository)]
-            subprocess.run([*command, *options], check=True, capture_output=True)
-    return repository
+        if not folder.exists():
+            making = folder.with_suffix(".making")
+            repositories = [str(making / name) for name in ("image", "pair")]
+            subprocess.run(
+                [sys.executable, "-c", _EXPORTS, str(TINY_CLIP), *repositories], check=True, capture_output=True
+            )
+            making.rename(folder)
+    return folder

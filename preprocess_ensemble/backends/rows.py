@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 
+from preprocess_ensemble.contract import ERROR, STATUS
+from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.model_repository.passport import PassportError
+
+if TYPE_CHECKING:
+    from preprocess_ensemble.imaging.preprocessor import Preprocessed
+    from preprocess_ensemble.text.text_input import TokenizedText
+
+Outputs = Mapping[str, npt.NDArray[Any]]
+"""Name of a tensor -> its rows."""
+
+Increments = Counter[tuple[str, tuple[tuple[str, str], ...]]]
+"""What a batch adds to each counter: its name, and the names and values of its labels."""
 
 
 class RowsRequest(NamedTuple):
@@ -23,6 +39,68 @@ class RowsRequest(NamedTuple):
     rows: Sequence[bytes] = ()
     problem: str = ""
     """What is wrong with a malformed request, in one sentence for the client."""
+
+
+class RowsModel(ABC):
+    """Triton's Python backend calls ``initialize`` once, ``execute`` for each batch of requests, then ``finalize``."""
+
+    input: ClassVar[str]
+    """Name of the input, (N, 1) BYTES."""
+    row: ClassVar[str]
+    """What a row is, such as "text"."""
+    requests_metric: ClassVar[str]
+    rows_metric: ClassVar[str]
+    metrics: ClassVar[Mapping[str, str]]
+    """Name of each counter -> its description."""
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        """Load the model. Raises ``TritonModelException`` with one sentence if that fails."""
+        restrict_own_regions()
+        config = json.loads(args["model_config"])
+        self.name: str = config["name"]
+        parameters = {key: value["string_value"] for key, value in config.get("parameters", {}).items()}
+        folder = Path(args["model_repository"])
+        try:
+            self.load(config, parameters, folder, folder / args["model_version"])
+        except (ReportedError, ValueError) as error:
+            raise pb_utils.TritonModelException(f"{self.name}: {error}") from None
+        self._counters = Counters(self.name, self.metrics)
+
+    @abstractmethod
+    def load(self, config: Mapping[str, Any], parameters: Mapping[str, str], folder: Path, version: Path) -> None:
+        """Load what the ``config`` of the model in ``folder`` says. Raises ReportedError and ValueError."""
+
+    @abstractmethod
+    def answer(self, requests: Sequence[RowsRequest], increments: Increments) -> Iterator[Outputs]:
+        """Yield the outputs for each request, in order, and count in ``increments`` what was done."""
+
+    def execute(self, requests: Sequence[Any]) -> list[Any]:
+        """Return a response for each request, in order."""
+        parsed = [parse(request, self.input, self.row) for request in requests]
+        increments = Increments()
+        answers = self.answer(parsed, increments)
+        responses = [respond(request, outputs) for request, outputs in zip(parsed, answers, strict=True)]
+        self._counters.add(increments)
+        return responses
+
+    def finalize(self) -> None:
+        """Release the metrics."""
+        self._counters.close()
+
+    def described(
+        self, request: RowsRequest, outcomes: Sequence[Preprocessed | TokenizedText], increments: Increments
+    ) -> Outputs:
+        """Return status and error of the rows of one request, which are counted, and logged if they are defects."""
+        increments[self.requests_metric, (("rows", size_class(len(outcomes))),)] += 1
+        for number, outcome in enumerate(outcomes):
+            increments[self.rows_metric, (("status", outcome.status.name),)] += 1
+            if outcome.log:
+                row = f"{self.input.capitalize()} {number} of request {request.id}"
+                pb_utils.Logger.log_error(f"{row} failed with an internal error.\n{outcome.log}")
+        return {
+            STATUS: np.array([[outcome.status] for outcome in outcomes], dtype=np.int32),
+            ERROR: text_column([outcome.message for outcome in outcomes]),
+        }
 
 
 def parse(request: Any, name: str, what: str) -> RowsRequest:
@@ -41,20 +119,13 @@ def parse(request: Any, name: str, what: str) -> RowsRequest:
     return RowsRequest(request.request_id(), frozenset(request.requested_output_names()), rows[:, 0].tolist())
 
 
-def respond(request: RowsRequest, outputs: Mapping[str, npt.NDArray[Any]]) -> Any:
+def respond(request: RowsRequest, outputs: Outputs) -> Any:
     """Return Triton's response: those of ``outputs`` that are requested, or the problem of a malformed request."""
     if request.problem:
         return pb_utils.InferenceResponse(error=pb_utils.TritonError(request.problem, pb_utils.TritonError.INVALID_ARG))
     return pb_utils.InferenceResponse(
         output_tensors=[pb_utils.Tensor(name, array) for name, array in outputs.items() if name in request.requested]
     )
-
-
-def log_defects(request: RowsRequest, what: str, logs: Sequence[str]) -> None:
-    """Log the internal errors of rows, each the text at its row's place or empty; ``what`` a row is."""
-    for number, text in enumerate(logs):
-        if text:
-            pb_utils.Logger.log_error(f"{what} {number} of request {request.id} failed with an internal error.\n{text}")
 
 
 def text_column(texts: Sequence[str]) -> npt.NDArray[np.object_]:
@@ -85,10 +156,6 @@ def check_dims(config: Mapping[str, Any], name: str, expected: Sequence[int]) ->
                 f"config.pbtxt says dims {dims} for the output {name} and the exported model needs {[*expected]}; "
                 "run clip-export with this repository again to update it"
             )
-
-
-Increments = Counter[tuple[str, tuple[tuple[str, str], ...]]]
-"""What a batch adds to each counter: its name, and the names and values of its labels."""
 
 
 class Counters:
@@ -131,3 +198,16 @@ def size_class(rows: int) -> str:
     most = max(4, 1 << (rows - 1).bit_length())
     least = 2 if most == 4 else most // 2 + 1
     return f"{least}-{most}"
+
+
+def restrict_own_regions() -> None:
+    """Let only this process's user open the regions in ``/dev/shm`` that the process has mapped.
+
+    Triton's Python backend makes its regions readable for every user of the machine, and they hold the images of
+    clients. A model calls this in ``initialize``, which runs in the process that serves the model, before its first
+    request and again after each restart. A region that grows stays the same file.
+    """
+    mapped = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+    for path in {line.split(maxsplit=5)[5] for line in mapped if " /dev/shm/" in line}:
+        with contextlib.suppress(FileNotFoundError, PermissionError):  # already removed, or another user's
+            os.chmod(path, 0o600)

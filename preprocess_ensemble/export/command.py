@@ -5,19 +5,21 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from preprocess_ensemble.contract import DEFAULT_NAME
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.export import hub
-from preprocess_ensemble.export.catalogue import listing
 from preprocess_ensemble.export.model_source import TORCHSCRIPT_SUFFIX, WrongChoice, names_file, shipped_models
 from preprocess_ensemble.model_repository.location import repository_to_fill
 
 _PRETRAINED: Final = "laion2b_s34b_b79k"
 _BOTH: Final = "image,text"
+_MODELS: Final = Path(__file__).with_name("models.md")
+"""Models that are worth a look, in tables as in docs/models.md. The speed is what ``python -m benchmarks towers``
+measures: milliseconds of one thread in fp32, in batches of 8. The recall is the mean of that at 1, 5 and 10."""
 _EPILOG: Final = """\
 examples:
   clip-export                                    ViT-B-32 with the LAION-2B weights
@@ -161,6 +163,31 @@ def _missing(error: ModuleNotFoundError, extras: str) -> int:
 def _say(line: str) -> None:
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
+
+
+def tables() -> list[list[list[str]]]:
+    """Return the cells of both tables, the headings first: what is known of each model, and the recall by language."""
+    return [_cells(block) for block in _blocks() if block.startswith("|")]
+
+
+def listing() -> str:
+    """Return all that ``clip-export --list`` prints."""
+    aligned = (_aligned(_cells(block)) if block.startswith("|") else block.strip() for block in _blocks())
+    return "\n\n".join(aligned) + "\n"
+
+
+def _blocks() -> Iterator[str]:
+    yield from _MODELS.read_text(encoding="utf-8").split("\n\n")
+
+
+def _cells(block: str) -> list[list[str]]:
+    first, _, *others = (line.strip("|").split("|") for line in block.strip().splitlines())
+    return [[cell.strip().replace("`", "") for cell in row] for row in (first, *others)]
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,9 @@ _DEFAULT_CONTEXT: Final = 77
 _OPTIONS: Final = {"clean", "strip_sep_token"}
 """Those of open_clip's ``tokenizer_kwargs`` that are known here."""
 
+_UNUSED: Final = ("single_word", "lstrip", "rstrip", "normalized")
+"""Options of a special token."""
+
 _Document = dict[str, Any]
 """The JSON of a ``tokenizer.json``. It is edited as JSON, because each release of the tokenizers library would write
 other bytes, and the fingerprint of the text tower depends on them."""
@@ -96,16 +99,7 @@ def _clip_document() -> _Document:
         "version": "1.0",
         # A text may name them; open_clip then takes them for what they mean.
         "added_tokens": [
-            {
-                "id": ids[token],
-                "content": token,
-                "single_word": False,
-                "lstrip": False,
-                "rstrip": False,
-                "normalized": False,
-                "special": True,
-            }
-            for token in special
+            {"id": ids[token], "content": token, **dict.fromkeys(_UNUSED, False), "special": True} for token in special
         ],
         "normalizer": None,
         "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False},

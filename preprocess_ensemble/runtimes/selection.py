@@ -79,20 +79,6 @@ def select(
     return search.fastest(choices or Choices(), timer or Timer())
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Opened:
-    """A candidate that agrees with the reference."""
-
-    model: OpenModel
-    cosine: float
-    timing: Timing | None
-    """None if it was not timed."""
-
-    @property
-    def agreement(self) -> str:
-        return f"cosine to fp32 on this processor at least {self.cosine:.6f}"
-
-
 @dataclass(frozen=True)
 class _Search:
     """Opens candidates, compares them with the reference, and keeps why some cannot be used."""
@@ -102,6 +88,7 @@ class _Search:
     tokenizer: Path | None
     candidates: Mapping[str, Candidate]
     refused: dict[str, Exception] = field(default_factory=dict)
+    timings: dict[str, Timing] = field(default_factory=dict)
 
     @cached_property
     def check(self) -> AgreementCheck:
@@ -111,7 +98,7 @@ class _Search:
         """Return the first candidate in ``precision`` that agrees. Raises RuntimeUnusable if none does."""
         for candidate in self.candidates.values():
             if candidate.precision == precision and (opened := self._open(candidate)):
-                return Selection(model=opened.model, reason=opened.agreement)
+                return opened
         reasons = "; ".join(f"{name}: {reason}" for name, reason in self._reasons().items())
         raise RuntimeUnusable(f"the model cannot run in {precision} ({reasons or _NOTHING_ELSE})")
 
@@ -129,19 +116,19 @@ class _Search:
             # Another process may have measured while this one waited.
             return self._remembered(choices.get(about)) or self._measured(choices, about, timer)
 
-    def _open(self, candidate: Candidate, timer: Timer | None = None) -> _Opened | None:
+    def _open(self, candidate: Candidate, timer: Timer | None = None) -> Selection | None:
         """Open ``candidate``, check that it agrees, and time it with ``timer``; None if it cannot be used."""
         self.refused.pop(candidate.name, None)
-        timing = None
         try:
             model = candidate.open()
             cosine = self.check.lowest_cosine(model.session)
             if timer is not None:
                 timing = time_against(model.session, self.reference.session, self.check.sample, timer)
+                self.timings[candidate.name] = timing
         except Exception as error:  # The runtimes' exceptions share no base class.
             self.refused[candidate.name] = error.with_traceback(None)  # whose frames would keep the model open
             return None
-        return _Opened(model=model, cosine=cosine, timing=timing)
+        return Selection(model=model, reason=f"cosine to fp32 on this processor at least {cosine:.6f}")
 
     def _reasons(self) -> dict[str, str]:
         """Candidate -> why it cannot be used, as a clause."""
@@ -161,17 +148,13 @@ class _Search:
         return self._selection(opened, choice) if opened else None
 
     def _measured(self, choices: Choices, about: Mapping[str, str], timer: Timer) -> Selection:
-        speeds: dict[str, float] = {}
-        waiting = 0.0
         last, opened = "", None
         for name, candidate in self.candidates.items():
             opened = None  # Closes the one before, so that memory holds two models at most.
             last, opened = name, self._open(candidate, timer)
-            if opened and opened.timing:
-                speeds[name] = opened.timing.speed
-                waiting = max(waiting, opened.timing.waiting)
-                if speeds[name] > _FAR_AHEAD:
-                    break
+            if opened and self.timings[name].speed > _FAR_AHEAD:
+                break
+        speeds = {name: timing.speed for name, timing in self.timings.items()}
         name = self._most_exact_of_the_fastest(speeds)
         if name != last:
             opened = None
@@ -184,7 +167,7 @@ class _Search:
             disagrees=any(not isinstance(error, RuntimeUnusable) for error in self.refused.values()),
             day=datetime.now(UTC).date().isoformat(),
         )
-        return self._selection(opened, choice, self._keep(choices, about, choice, waiting) if speeds else "")
+        return self._selection(opened, choice, self._keep(choices, about, choice) if speeds else "")
 
     def _most_exact_of_the_fastest(self, speeds: Mapping[str, float]) -> str:
         """Return the name of the candidate to take, empty for the reference."""
@@ -194,8 +177,9 @@ class _Search:
         near = [name for name, speed in speeds.items() if speed * _TIE >= fastest]
         return min(near, key=lambda name: (self.candidates[name].precision != "fp32", -speeds[name]))
 
-    def _keep(self, choices: Choices, about: Mapping[str, str], choice: Choice, waiting: float) -> str:
+    def _keep(self, choices: Choices, about: Mapping[str, str], choice: Choice) -> str:
         """Remember ``choice``; return why that is not possible, or an empty text."""
+        waiting = max(timing.waiting for timing in self.timings.values())
         if waiting > CONTENDED:
             return f"timed again at the next load, because other work held the cores for {waiting:.0%} of the time"
         # These last; any other error, and a load that failed, may not occur the next time.
@@ -208,8 +192,8 @@ class _Search:
             return f"timed at each load, because {choices.folder} cannot be written ({error.strerror or error})"
         return ""
 
-    def _selection(self, chosen: _Opened | None, choice: Choice, *more: str) -> Selection:
-        clauses = (str(choice), chosen.agreement if chosen else "", *more)
+    def _selection(self, chosen: Selection | None, choice: Choice, *more: str) -> Selection:
+        clauses = (str(choice), chosen.reason if chosen else "", *more)
         return Selection(
             model=chosen.model if chosen else self.reference,
             reason="; ".join(filter(None, clauses)),

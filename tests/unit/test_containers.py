@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -11,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from configparser import ConfigParser
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,15 +52,14 @@ def test_hadolint_finds_nothing() -> None:
     _run(_tool("hadolint"), CONTAINERS / "Dockerfile")
 
 
-@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
-def test_scripts_are_executable_and_shellcheck_finds_nothing(path: Path) -> None:
-    assert os.access(path, os.X_OK)
-    _run(_tool("shellcheck"), path)
+def test_scripts_are_executable_and_shellcheck_finds_nothing() -> None:
+    assert [path for path in SCRIPTS if not os.access(path, os.X_OK)] == []
+    _run(_tool("shellcheck"), *SCRIPTS)
 
 
-@pytest.mark.parametrize("target", ["cpu", "mounted", "tensorrt", "plain", "comparison"])
-def test_images_run_without_root(target: str) -> None:
-    assert re.findall(r"^USER (.*)$", STAGES[target], re.M)[-1] == "1000:1000"
+def test_images_run_without_root() -> None:
+    for target in ("cpu", "mounted", "tensorrt", "plain", "comparison"):
+        assert re.findall(r"^USER (.*)$", STAGES[target], re.M)[-1] == "1000:1000", target
 
 
 def test_the_builder_gets_what_is_copied_and_no_secret() -> None:
@@ -90,12 +89,9 @@ def test_the_pinned_versions_meet_the_package_requirements() -> None:
         assert asked.specifier.contains(version.version), f"{asked} and {pinned[asked.name.lower()]}"
 
 
-@pytest.mark.parametrize("name", ["compose.yaml", "compose.gpu.yaml"])
-def test_compose_files_follow_their_schema(name: str) -> None:
-    if importlib.util.find_spec("check_jsonschema") is None:
-        pytest.skip("check-jsonschema is not installed")
-    command = ("-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec")
-    _run(sys.executable, *command, CONTAINERS / name)
+def test_compose_files_follow_their_schema() -> None:
+    files = [CONTAINERS / name for name in ("compose.yaml", "compose.gpu.yaml")]
+    _run(_tool("check-jsonschema"), "--builtin-schema", "vendor.compose-spec", *files)
 
 
 def test_every_service_is_hardened_and_only_the_edge_is_open() -> None:
@@ -141,6 +137,7 @@ def test_shared_memory_fits_a_full_batch_of_the_largest_images() -> None:
 EDGE = ("edge.tlsSecret=tls", "edge.jwksSecret=keys")
 """What the chart demands."""
 GATEWAY = ("gateway.enabled=true", "gateway.tokenSecret=token")
+MONITORING = ("monitoring.enabled=true", "monitoring.labels.release=prometheus")
 
 
 def _helm(*settings: str) -> subprocess.CompletedProcess[str]:
@@ -149,6 +146,7 @@ def _helm(*settings: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 
+@cache
 def _chart(*settings: str) -> dict[str, Any]:
     """Kind -> resource of the chart, rendered with ``settings`` and checked against the schemas of Kubernetes."""
     kubernetes_validate = pytest.importorskip("kubernetes_validate")
@@ -174,7 +172,7 @@ def _container(resources: dict[str, Any], name: str) -> Any:
 
 
 def test_the_parts_of_the_chart_find_each_other() -> None:
-    resources = _chart(*EDGE, "autoscaling.kind=hpa", "monitoring.enabled=true", "monitoring.labels.release=prometheus")
+    resources = _chart(*EDGE, *GATEWAY, "autoscaling.kind=hpa", *MONITORING)
     labels = resources["Deployment"]["spec"]["template"]["metadata"]["labels"].items()
     assert resources["Deployment"]["spec"]["selector"]["matchLabels"].items() <= labels
     assert resources["Service"]["spec"]["selector"].items() <= labels
@@ -189,51 +187,51 @@ def test_the_parts_of_the_chart_find_each_other() -> None:
     assert "replicas" not in resources["Deployment"]["spec"], "each upgrade would undo the autoscaler's work"
 
 
+def _grpc_ports(container: Any) -> list[int]:
+    return [port["containerPort"] for port in container["ports"] if port["name"] == "grpc"]
+
+
 def test_only_envoy_of_the_same_pod_reaches_triton() -> None:
     resources = _chart(*EDGE)
     triton, envoy = (_container(resources, name) for name in ("triton", "envoy"))
     assert triton["args"][-2:] == ["--", "--grpc-address=127.0.0.1"]
-    assert [port["containerPort"] for port in envoy["ports"] if port["name"] == "grpc"] == [8443]
-    config = yaml.safe_load(resources["ConfigMap"]["data"]["envoy.yaml"])
-    shipped = _yaml("chart/files/envoy.yaml")
-    (upstream,) = [one for one in config["static_resources"]["clusters"] if one["name"] == "triton"]
+    assert _grpc_ports(envoy) == [8443]
+    config = yaml.safe_load(resources["ConfigMap"]["data"]["envoy.yaml"])["static_resources"]
+    (upstream,) = [one for one in config["clusters"] if one["name"] == "triton"]
     (endpoint,) = upstream["load_assignment"]["endpoints"][0]["lb_endpoints"]
     assert endpoint["endpoint"]["address"]["socket_address"] == {"address": "127.0.0.1", "port_value": 8001}
-    assert config["static_resources"]["listeners"] == shipped["static_resources"]["listeners"]
-    mounted = {mount["mountPath"] for mount in envoy["volumeMounts"]}
-    assert mounted == {"/etc/envoy", "/run/secrets"}
-    open_to_all = _chart("edge.enabled=false")
-    assert [port["containerPort"] for port in _container(open_to_all, "triton")["ports"] if port["name"] == "grpc"] == [
-        8001
-    ]
-    assert "--" not in _container(open_to_all, "triton")["args"]
+    assert config["listeners"] == _yaml("chart/files/envoy.yaml")["static_resources"]["listeners"]
+    assert {mount["mountPath"] for mount in envoy["volumeMounts"]} == {"/etc/envoy", "/run/secrets"}
+    open_to_all = _container(_chart("edge.enabled=false"), "triton")
+    assert _grpc_ports(open_to_all) == [8001]
+    assert "--" not in open_to_all["args"]
 
 
-@pytest.mark.parametrize("container", ["triton", "envoy", "gateway"])
-def test_containers_of_the_chart_have_no_privileges(container: str) -> None:
-    resources = _chart(*EDGE, *GATEWAY)
-    context = _container(resources, container)["securityContext"]
-    assert context["readOnlyRootFilesystem"] is True
-    assert context["allowPrivilegeEscalation"] is False
-    assert context["capabilities"] == {"drop": ["ALL"]}
-    assert _pod(resources)["securityContext"]["runAsNonRoot"] is True
-    assert _pod(resources)["automountServiceAccountToken"] is False
+def test_containers_of_the_chart_have_no_privileges() -> None:
+    pod = _pod(_chart(*EDGE, *GATEWAY))
+    assert {one["name"] for one in pod["containers"]} == {"triton", "envoy", "gateway"}
+    for container in pod["containers"]:
+        context = container["securityContext"]
+        assert context["readOnlyRootFilesystem"] is True
+        assert context["allowPrivilegeEscalation"] is False
+        assert context["capabilities"] == {"drop": ["ALL"]}
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["automountServiceAccountToken"] is False
 
 
-@pytest.mark.parametrize(
-    ("setting", "is_read_only", "may_connect"),
-    [("model.existingClaim=offline", True, False), ("model.download=ViT-B-32", False, True)],
-)
-def test_a_model_in_a_volume(setting: str, is_read_only: bool, may_connect: bool) -> None:
-    resources = _chart(*EDGE, setting)
-    (mount,) = [one for one in _container(resources, "triton")["volumeMounts"] if one["mountPath"] == "/models"]
+@pytest.mark.parametrize("downloads", [False, True])
+def test_a_model_in_a_volume(downloads: bool) -> None:
+    resources = _chart(*EDGE, "model.download=ViT-B-32" if downloads else "model.existingClaim=offline")
+    triton = _container(resources, "triton")
+    (mount,) = [one for one in triton["volumeMounts"] if one["mountPath"] == "/models"]
     (volume,) = [one["persistentVolumeClaim"] for one in _pod(resources)["volumes"] if one["name"] == mount["name"]]
-    assert mount["readOnly"] is volume["readOnly"] is is_read_only
-    assert bool(resources["NetworkPolicy"]["spec"]["egress"]) is may_connect
-    if may_connect:
-        assert resources["PersistentVolumeClaim"]["metadata"]["name"] == volume["claimName"]
-        assert resources["PersistentVolumeClaim"]["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
-        assert "--model=ViT-B-32" in _container(resources, "triton")["args"]
+    assert mount["readOnly"] is volume["readOnly"] is not downloads
+    assert bool(resources["NetworkPolicy"]["spec"]["egress"]) is downloads
+    assert ("--model=ViT-B-32" in triton["args"]) is downloads
+    if downloads:
+        claim = resources["PersistentVolumeClaim"]["metadata"]
+        assert claim["name"] == volume["claimName"]
+        assert claim["annotations"] == {"helm.sh/resource-policy": "keep"}
     else:
         assert volume["claimName"] == "offline"
 
@@ -288,7 +286,7 @@ def test_the_gateway_of_the_chart_and_of_compose_has_options_that_exist(monkeypa
 
 
 def test_pods_of_the_chart_are_probed_by_the_canary_and_have_time_to_drain() -> None:
-    resources = _chart(*EDGE, "autoscaling.kind=hpa")
+    resources = _chart(*EDGE, *GATEWAY, "autoscaling.kind=hpa", *MONITORING)
     triton = _container(resources, "triton")
     ports = {port["name"]: port["containerPort"] for port in triton["ports"]}
     assert f'"--health-port", "{ports["health"]}"' in STAGES["mounted"]
@@ -308,8 +306,8 @@ def test_pods_of_the_chart_are_probed_by_the_canary_and_have_time_to_drain() -> 
     assert metric["pods"]["metric"]["name"] in trigger["metadata"]["query"]
 
 
-def test_the_operator_gets_the_same_rules_and_jobs_as_compose(tmp_path: Path) -> None:
-    resources = _chart(*EDGE, *GATEWAY, "monitoring.enabled=true")
+def test_the_operator_gets_the_same_rules_and_jobs_as_compose() -> None:
+    resources = _chart(*EDGE, *GATEWAY, "autoscaling.kind=hpa", *MONITORING)
     assert resources["PrometheusRule"]["spec"] == _yaml("chart/files/rules.yaml")
     jobs = {
         relabeling["replacement"]
@@ -321,20 +319,16 @@ def test_the_operator_gets_the_same_rules_and_jobs_as_compose(tmp_path: Path) ->
 
 def _pods(part: Any) -> Iterator[Any]:
     """Yield the specifications of pods inside a manifest: whatever has containers."""
-    if isinstance(part, dict):
-        if "containers" in part:
-            yield {key: part[key] for key in part.keys() & {"containers", "volumes", "securityContext"}}
-        part = list(part.values())
-    if isinstance(part, list):
-        for inner in part:
-            yield from _pods(inner)
+    if isinstance(part, dict) and "containers" in part:
+        yield {key: part[key] for key in part.keys() & {"containers", "volumes", "securityContext"}}
+    for inner in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
+        yield from _pods(inner)
 
 
 @pytest.mark.parametrize(("path", "number"), [("kserve.yaml", 1), ("ray-job.yaml", 2)])
 def test_pods_in_other_manifests_are_valid(path: str, number: int) -> None:
     kubernetes_validate = pytest.importorskip("kubernetes_validate")
-    manifest = list(yaml.safe_load_all((CONTAINERS / "kubernetes" / path).read_text(encoding="utf-8")))
-    pods = list(_pods(manifest))
+    pods = list(_pods(list(yaml.safe_load_all((CONTAINERS / "kubernetes" / path).read_text(encoding="utf-8")))))
     assert len(pods) == number
     for pod in pods:
         resource = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": pod}

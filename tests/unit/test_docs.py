@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PAGES = (*sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md", ROOT / "README.md")
+PAGES_AND_CHANGELOG = pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: page.name)
 TRACKED_FOLDERS = ("benchmarks", "clip_client", "containers", "docs", "examples", "preprocess_ensemble", "tests")
 
 
@@ -31,7 +32,7 @@ def test_the_table_of_status_codes_is_the_code() -> None:
     ]
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: page.name)
+@PAGES_AND_CHANGELOG
 def test_links_lead_to_files_and_headings_that_exist(page: Path) -> None:
     for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text()):
         name, _, heading = link.partition("#")
@@ -40,7 +41,7 @@ def test_links_lead_to_files_and_headings_that_exist(page: Path) -> None:
         assert not heading or heading in _anchors(target), link
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: page.name)
+@PAGES_AND_CHANGELOG
 def test_lines_that_a_person_writes_have_at_most_120_characters(page: Path) -> None:
     written = re.sub(r"<!-- (\w+) -->\n.*?<!-- /\1 -->", "", page.read_text(), flags=re.DOTALL)
     lines = re.sub(r"https?://\S+", "", written).splitlines()

@@ -7,8 +7,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-import pytest
-
+from preprocess_ensemble.imaging import turbojpeg_decoder
 from tests.paths import ROOT
 
 if TYPE_CHECKING:
@@ -30,13 +29,12 @@ def test_c():
 """
 
 
-def run(directory: Path, text: str, *options: str, ci: str = "", exit_code: int = 0) -> list[str]:
+def run(directory: Path, text: str) -> list[str]:
     (directory / "test_it.py").write_text(text)
-    command = [sys.executable, "-m", "pytest", "-p", "tests.skipped", "-c", "/dev/null", "--rootdir", str(directory)]
-    command += ["-p", "no:cacheprovider", *options, str(directory)]
-    environment = {**os.environ, "CI": ci, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=60, env=environment)
-    assert done.returncode == exit_code, done.stdout + done.stderr
+    command = [sys.executable, "-m", "pytest", "-p", "tests.skipped", "-c", "/dev/null", "-p", "no:cacheprovider"]
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    options = ["--rootdir", str(directory), str(directory)]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, check=True, cwd=ROOT, env=environment)
     return done.stdout.splitlines()
 
 
@@ -47,16 +45,9 @@ def test_skipped_tests_are_counted_by_reason_with_their_remedy(tmp_path: Path) -
         ["3", "PyTurboJPEG and libturbojpeg are not both installed: apt-get install libturbojpeg0, then make install"],
         ["1", "a reason of its own"],
     ]
-    assert "1 passed, 4 skipped" in lines[-1]
-
-
-@pytest.mark.parametrize("options", [(), ("-p", "xdist", "--numprocesses", "1")], ids=["alone", "xdist"])
-def test_a_run_of_ci_without_libturbojpeg_fails(options: tuple[str, ...], tmp_path: Path) -> None:
-    lines = run(tmp_path, TESTS, *options, ci="true", exit_code=1)
-    assert "CI fails, because tests were skipped: PyTurboJPEG and libturbojpeg are not both installed" in lines
-
-
-def test_a_run_of_ci_may_lack_other_parts_and_without_skipped_tests_there_is_no_summary(tmp_path: Path) -> None:
-    lines = run(tmp_path, TESTS.replace("libturbojpeg", "another part"), ci="true")
-    assert not any("CI fails" in line for line in lines)
     assert not any("skipped tests" in line for line in run(tmp_path, "def test_a():\n    pass\n"))
+
+
+def test_ci_has_libturbojpeg() -> None:
+    # Without it, dozens of tests of the decoder that servers use would be skipped.
+    assert os.environ.get("CI") != "true" or turbojpeg_decoder.library()

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime
 
-from preprocess_ensemble.backends.onnxruntime.model_config import ModelLoadError
+from preprocess_ensemble.backends.onnxruntime.session_plan import ModelLoadError
 from preprocess_ensemble.errors import first_line
 
 if TYPE_CHECKING:
@@ -108,7 +108,8 @@ def runner_for(
     Raises ``ModelLoadError``.
     """
     # There are buffers for each number of rows, so all other sizes must be known.
-    known = signature.batches and all(-1 not in tensor.shape[1:] for tensor in (*signature.inputs, *signature.outputs))
+    tensors = (*signature.inputs, *signature.outputs)
+    known = all(tensor.shape[:1] == (-1,) and -1 not in tensor.shape[1:] for tensor in tensors)
     if known and (plan.buckets or _device(session, plan) != "cpu"):
         return BufferedRunner(session, signature, plan)
     return Runner(session, plan.run_entries)

@@ -10,11 +10,10 @@ import onnxruntime
 import triton_python_backend_utils as pb_utils
 
 from preprocess_ensemble.backends.onnxruntime.batch import Runner, runner_for, split
-from preprocess_ensemble.backends.onnxruntime.model_config import ModelConfig, ModelLoadError
 from preprocess_ensemble.backends.onnxruntime.session import model_file, open_planned_session, select_model
-from preprocess_ensemble.backends.onnxruntime.session_plan import SessionPlan, plan_session
+from preprocess_ensemble.backends.onnxruntime.session_plan import ModelConfig, ModelLoadError, SessionPlan, plan_session
 from preprocess_ensemble.backends.onnxruntime.signature import check_signature, read_signature
-from preprocess_ensemble.backends.shared_memory import restrict_own_regions
+from preprocess_ensemble.backends.rows import restrict_own_regions
 
 
 class TritonPythonModel:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import onnxruntime
 
-from preprocess_ensemble.backends.onnxruntime.model_config import ModelConfig, ModelLoadError
-from preprocess_ensemble.backends.onnxruntime.providers import TENSORRT
+from preprocess_ensemble.backends.onnxruntime.session_plan import TENSORRT, ModelConfig, ModelLoadError
 from preprocess_ensemble.contract import DEFAULT_NAMES, ModelNames
 from preprocess_ensemble.model_repository.passport import Passport
 from preprocess_ensemble.runtimes import onnx_session

@@ -7,28 +7,13 @@ that they do not know; in both, an unknown key of an execution accelerator fails
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
 
 import onnxruntime
 
-from preprocess_ensemble.backends.onnxruntime.model_config import (
-    ModelConfig,
-    ModelLoadError,
-    checked,
-    one_of,
-    switch,
-    thread_count,
-)
-from preprocess_ensemble.backends.onnxruntime.providers import (
-    TENSORRT,
-    OpenVinoAccelerator,
-    Provider,
-    gpu_providers,
-    openvino_accelerator,
-)
-from preprocess_ensemble.errors import first_line
+from preprocess_ensemble.errors import ReportedError, first_line
 from preprocess_ensemble.runtimes.onnx_session import CPU, CUDA, session_options
 from preprocess_ensemble.runtimes.precision import (
     Precision,
@@ -36,6 +21,122 @@ from preprocess_ensemble.runtimes.precision import (
     parse_precision,
     precision_of_environment,
 )
+
+ModelConfig = Mapping[str, Any]
+"""A model configuration as Triton passes it, in JSON: the field names of ``model_config.proto``."""
+
+Value = TypeVar("Value")
+Default = TypeVar("Default")
+
+
+class ModelLoadError(ReportedError):
+    """The model cannot be served with this configuration; the message is one sentence."""
+
+
+def _checked(
+    parameters: Mapping[str, str], key: str, read: Callable[[str], Value], default: Default
+) -> Value | Default:
+    """Return ``read(parameters[key])``, or ``default`` if the key is missing.
+
+    Raises ``ModelLoadError`` that names the key, its value and what it may be.
+    """
+    if key not in parameters:
+        return default
+    try:
+        return read(parameters[key])
+    except ValueError as error:
+        raise ModelLoadError(f"The parameter {key} must be {error}, not {parameters[key]!r}.") from None
+
+
+def _switch(text: str) -> bool:
+    if text.lower() in ("1", "true", "on"):
+        return True
+    if text.lower() in ("0", "false", "off"):
+        return False
+    raise ValueError("a boolean (true, false, on, off, 1 or 0)")
+
+
+def _boolean(text: str) -> str:
+    """Check a boolean for an execution provider, which does not know ``on`` and ``off``; return ``"1"`` or ``"0"``."""
+    if text.lower() in ("on", "off"):
+        raise ValueError("a boolean (true, false, 1 or 0)")
+    return "1" if _switch(text) else "0"
+
+
+def _integer(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError("an integer") from None
+
+
+def _int32(text: str) -> int:
+    """Read a whole number that Triton keeps in a C++ ``int``."""
+    number = _integer(text)
+    if not -(2**31) <= number < 2**31:
+        raise ValueError("an integer of 32 bits")
+    return number
+
+
+def _thread_count(parameters: Mapping[str, str], key: str) -> int:
+    """Return a number of threads; 0 if the configuration does not say, or says a negative one."""
+    return max(0, _checked(parameters, key, _int32, 0))
+
+
+def _one_of(*values: str) -> Callable[[str], str]:
+    """Return a check for the position of one of ``values``; the check returns the value."""
+
+    def check(text: str) -> str:
+        if text not in map(str, range(len(values))):
+            raise ValueError(f"a number from 0 to {len(values) - 1}")
+        return values[int(text)]
+
+    return check
+
+
+TENSORRT: Final = "TensorrtExecutionProvider"
+
+_TENSORRT_NAMES: Final = {
+    "max_workspace_size_bytes": "trt_max_workspace_size",
+    "int8_calibration_table_name": "trt_int8_calibration_table_name",
+    "int8_use_native_calibration_table": "trt_int8_use_native_calibration_table",
+}
+"""Triton's key for the TensorRT accelerator -> ONNX Runtime's, if they differ."""
+
+_TENSORRT_CHECKS: Final[Mapping[Callable[[str], object], str]] = {
+    _boolean: """
+        int8_use_native_calibration_table trt_build_heuristics_enable trt_context_memory_sharing_enable
+        trt_cuda_graph_enable trt_detailed_build_log trt_dla_enable trt_dump_ep_context_model trt_dump_subgraphs
+        trt_engine_cache_enable trt_force_sequential_engine_build trt_force_timing_cache trt_layer_norm_fp32_fallback
+        trt_sparsity_enable trt_timing_cache_enable
+    """,
+    _integer: "max_workspace_size_bytes",
+    _int32: """
+        trt_auxiliary_streams trt_builder_optimization_level trt_dla_core trt_ep_context_embed_mode
+        trt_max_partition_iterations trt_min_subgraph_size
+    """,
+    str: """
+        int8_calibration_table_name trt_engine_cache_path trt_engine_cache_prefix trt_ep_context_file_path
+        trt_extra_plugin_lib_paths trt_profile_max_shapes trt_profile_min_shapes trt_profile_opt_shapes
+        trt_tactic_sources trt_timing_cache_path
+    """,
+}
+"""Check of a value -> Triton's keys for the TensorRT accelerator that have such values."""
+
+_TENSORRT_KEYS: Final = {key: check for check, keys in _TENSORRT_CHECKS.items() for key in keys.split()}
+
+_PRECISIONS: Final = {"FP32": {}, "FP16": {"trt_fp16_enable": "1"}, "INT8": {"trt_int8_enable": "1"}}
+
+_OPENVINO_PRECISIONS: Final = ("FP32", "BF16")
+"""BF16 is only for CPUs with avx512_bf16 or amx_bf16."""
+
+_CUDA_PARAMETERS: Final[Mapping[str, Callable[[str], object]]] = {
+    "cudnn_conv_algo_search": _one_of("EXHAUSTIVE", "HEURISTIC", "DEFAULT"),
+    "gpu_mem_limit": _integer,
+    "arena_extend_strategy": _one_of("kNextPowerOfTwo", "kSameAsRequested"),
+    "do_copy_in_default_stream": _boolean,
+}
+"""The model's own ``parameters`` that the C++ backend passes to the CUDA provider."""
 
 _GRAPH_LEVELS: Final = {
     -1: onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC,
@@ -46,6 +147,25 @@ _EXECUTION_MODES: Final = ("ORT_SEQUENTIAL", "ORT_PARALLEL")
 _GRAPH_KEYS: Final = {CUDA: "enable_cuda_graph", TENSORRT: "trt_cuda_graph_enable"}
 _SHRINKAGE: Final = "memory.enable_memory_arena_shrinkage"
 _BUCKETS: Final = "batch_buckets"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provider:
+    """An execution provider by ONNX Runtime's name; ``required`` if the configuration names it."""
+
+    name: str
+    options: Mapping[str, str] = field(default_factory=dict)
+    required: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenVinoAccelerator:
+    """The execution accelerator ``openvino``: the package of that name runs the model, in place of ONNX Runtime."""
+
+    precision: str
+    """``"fp32"`` or ``"bf16"``."""
+    threads: int
+    """0 if the configuration does not say."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,27 +195,27 @@ def plan_session(config: ModelConfig, *, kind: str, device_id: int) -> SessionPl
     one process can share.
     """
     parameters = {key: value["string_value"] for key, value in config.get("parameters", {}).items()}
-    options = session_options(thread_count(parameters, "intra_op_thread_count"))
+    options = session_options(_thread_count(parameters, "intra_op_thread_count"))
     level = int(config.get("optimization", {}).get("graph", {}).get("level", 0))
     options.graph_optimization_level = _GRAPH_LEVELS.get(level, onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL)
-    mode = checked(parameters, "execution_mode", one_of(*_EXECUTION_MODES), _EXECUTION_MODES[0])
+    mode = _checked(parameters, "execution_mode", _one_of(*_EXECUTION_MODES), _EXECUTION_MODES[0])
     options.execution_mode = getattr(onnxruntime.ExecutionMode, mode)
-    options.inter_op_num_threads = thread_count(parameters, "inter_op_thread_count")
-    options.enable_cpu_mem_arena = checked(parameters, "enable_mem_arena", switch, True)
-    options.enable_mem_pattern = checked(parameters, "enable_mem_pattern", switch, True)
+    options.inter_op_num_threads = _thread_count(parameters, "inter_op_thread_count")
+    options.enable_cpu_mem_arena = _checked(parameters, "enable_mem_arena", _switch, True)
+    options.enable_mem_pattern = _checked(parameters, "enable_mem_pattern", _switch, True)
     for library in config.get("model_operations", {}).get("op_library_filename", ()):
         try:
             options.register_custom_ops_library(library)
         except Exception as error:  # ONNX Runtime's exceptions share no public base class.
             raise ModelLoadError(f"The operator library {library} cannot be loaded: {first_line(error)}.") from error
 
-    precision, openvino = _precision(parameters), openvino_accelerator(config)
+    precision, openvino = _precision(parameters), _openvino_accelerator(config)
     if openvino is not None and precision != "auto":
         raise ModelLoadError(
             f"The configuration asks for the accelerator openvino, and also for the precision {precision}: "
             "take one of the two out of config.pbtxt, or give the precision to the accelerator."
         )
-    gpu = gpu_providers(config, parameters, device_id) if kind == "GPU" else ()
+    gpu = _gpu_providers(config, parameters, device_id) if kind == "GPU" else ()
     asked = (provider.options.get(_GRAPH_KEYS[provider.name], "0") for provider in gpu)
     graphs = any(text.lower() in ("1", "true") for text in asked)  # as ONNX Runtime reads them
     return SessionPlan(
@@ -117,7 +237,7 @@ def _precision(parameters: Mapping[str, str]) -> Precision:
         raise ModelLoadError(str(error)) from None
     if demanded is not None:
         return demanded
-    return checked(parameters, "precision", parse_precision, "auto")
+    return _checked(parameters, "precision", parse_precision, "auto")
 
 
 def _buckets(parameters: Mapping[str, str], most: int, *, graphs: bool) -> tuple[int, ...]:
@@ -137,3 +257,72 @@ def _buckets(parameters: Mapping[str, str], most: int, *, graphs: bool) -> tuple
             f"not {parameters[_BUCKETS]!r}."
         )
     return tuple(sorted({*sizes, most}))
+
+
+def _accelerators(config: ModelConfig, device: str) -> list[Mapping[str, Any]]:
+    accelerators = config.get("optimization", {}).get("execution_accelerators", {})
+    return list(accelerators.get(f"{device}_execution_accelerator", ()))
+
+
+def _gpu_providers(config: ModelConfig, parameters: Mapping[str, str], device_id: int) -> tuple[Provider, ...]:
+    """Return the providers of a GPU instance, preferred first: TensorRT if it is configured, then CUDA.
+
+    Raises ``ModelLoadError`` for an accelerator, key or value that the C++ backend refuses.
+    """
+    device = {"device_id": str(device_id)}
+    cuda = {
+        key: str(_checked(parameters, key, read, "")) for key, read in _CUDA_PARAMETERS.items() if key in parameters
+    }
+    cuda_required = False
+    tensorrt: list[Provider] = []
+    for accelerator in _accelerators(config, "gpu"):
+        keys: Mapping[str, str] = accelerator.get("parameters", {})
+        match accelerator["name"]:
+            case "tensorrt":
+                options = {**_tensorrt_options(keys), **device}
+                tensorrt.append(Provider(name=TENSORRT, options=options, required=True))
+            case "cuda":
+                cuda = {**keys, **cuda}
+                cuda_required = True
+            case name:
+                raise ModelLoadError(f"The GPU execution accelerator {name!r} is unknown: use tensorrt or cuda.")
+    return (*tensorrt, Provider(name=CUDA, options={**cuda, **device}, required=cuda_required))
+
+
+def _tensorrt_options(keys: Mapping[str, str]) -> dict[str, str]:
+    options: dict[str, str] = {}
+    for key, text in keys.items():
+        if key == "precision_mode":
+            if text not in _PRECISIONS:
+                raise ModelLoadError(f"The TensorRT precision_mode {text!r} is unknown: use FP32, FP16 or INT8.")
+            options.update(_PRECISIONS[text])
+        elif key in _TENSORRT_KEYS:
+            options[_TENSORRT_NAMES.get(key, key)] = str(_checked(keys, key, _TENSORRT_KEYS[key], ""))
+        else:
+            raise ModelLoadError(f"The TensorRT accelerator has no parameter {key!r}.")
+    return options
+
+
+def _openvino_accelerator(config: ModelConfig) -> OpenVinoAccelerator | None:
+    """Return OpenVINO if it is configured, by default in fp32, where OpenVINO itself prefers bf16 on many CPUs.
+
+    The C++ backend takes no parameters for this accelerator and runs in fp32. Raises ``ModelLoadError`` for any other
+    accelerator, key or value.
+    """
+    found = None
+    for accelerator in _accelerators(config, "cpu"):
+        if accelerator["name"] != "openvino":
+            raise ModelLoadError(
+                f"The CPU execution accelerator {accelerator['name']!r} is unknown: use openvino, or no accelerator."
+            )
+        keys: Mapping[str, str] = accelerator.get("parameters", {})
+        unknown = sorted(keys.keys() - {"precision", "num_threads"})
+        if unknown:
+            raise ModelLoadError(
+                f"The OpenVINO accelerator has no parameter {unknown[0]!r}: use precision or num_threads."
+            )
+        precision = keys.get("precision", _OPENVINO_PRECISIONS[0])
+        if precision not in _OPENVINO_PRECISIONS:
+            raise ModelLoadError(f"The OpenVINO precision {precision!r} is unknown: use FP32 or BF16.")
+        found = OpenVinoAccelerator(precision=precision.lower(), threads=_thread_count(keys, "num_threads"))
+    return found

@@ -9,21 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from preprocess_ensemble.backends.onnxruntime.model_config import ModelConfig, ModelLoadError
+from preprocess_ensemble.backends.onnxruntime.session_plan import ModelConfig, ModelLoadError
 
 if TYPE_CHECKING:
     import onnxruntime
 
-_TYPES: Final = {
-    "tensor(bool)": ("TYPE_BOOL", np.dtype(np.bool_)),
-    "tensor(uint8)": ("TYPE_UINT8", np.dtype(np.uint8)),
-    "tensor(uint16)": ("TYPE_UINT16", np.dtype(np.uint16)),
-    "tensor(uint32)": ("TYPE_UINT32", np.dtype(np.uint32)),
-    "tensor(uint64)": ("TYPE_UINT64", np.dtype(np.uint64)),
-    "tensor(int8)": ("TYPE_INT8", np.dtype(np.int8)),
-    "tensor(int16)": ("TYPE_INT16", np.dtype(np.int16)),
-    "tensor(int32)": ("TYPE_INT32", np.dtype(np.int32)),
-    "tensor(int64)": ("TYPE_INT64", np.dtype(np.int64)),
+_NAMES: Final = ("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64")
+_TYPES: Final = {f"tensor({name})": (f"TYPE_{name.upper()}", np.dtype(name)) for name in _NAMES} | {
     "tensor(float16)": ("TYPE_FP16", np.dtype(np.float16)),
     "tensor(float)": ("TYPE_FP32", np.dtype(np.float32)),
     "tensor(double)": ("TYPE_FP64", np.dtype(np.float64)),
@@ -50,11 +42,6 @@ class Signature:
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
-
-    @property
-    def batches(self) -> bool:
-        """Whether the first dimension of every tensor is dynamic."""
-        return all(tensor.shape[:1] == (-1,) for tensor in (*self.inputs, *self.outputs))
 
 
 def read_signature(session: onnxruntime.InferenceSession) -> Signature:

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import open_clip
 
+from preprocess_ensemble.errors import first_line
 from preprocess_ensemble.export.exportable import BuiltGraph, ExportableModel, GraphOptions, is_pixels
+from preprocess_ensemble.export.model_source import ExportError
 from preprocess_ensemble.export.onnx_file import fold_shapes, save
 from preprocess_ensemble.export.pytorch.graph import export_graph, prune_to_class_token, tower_vectors
 from preprocess_ensemble.export.pytorch.open_clip_model import (
-    check_tokenizer,
     find_source,
     load_open_clip_model,
     numpy_state,
@@ -24,6 +26,7 @@ from preprocess_ensemble.export.pytorch.open_clip_model import (
 from preprocess_ensemble.export.pytorch.recording import NoSkeleton, record_tower
 from preprocess_ensemble.export.skeleton import fill
 from preprocess_ensemble.model_repository.config import MODEL_FILE
+from preprocess_ensemble.runtimes.agreement import SAMPLE_TEXTS
 
 if TYPE_CHECKING:
     import onnx
@@ -55,8 +58,26 @@ class PyTorchModel(ExportableModel):
         return token_kinds(self._network, self.text_config)
 
     def check_tokenizer(self, tokenizer: Tokenizer, report: Callable[[str], None]) -> None:
-        """Compare ``tokenizer`` with open_clip's; see :class:`ExportableModel`."""
-        check_tokenizer(self.source.model, tokenizer, report)
+        """Compare the token ids of the sample texts; see :class:`ExportableModel`.
+
+        For most models open_clip needs the package transformers, and the files in its form. If they are not there, it
+        is said.
+        """
+        model = self.source.model
+        try:
+            theirs = open_clip.get_tokenizer(model)
+        except Exception as error:  # of transformers, the hub or its HTTP library
+            reason = first_line(error)
+            report(f"the tokenizer was not compared with open_clip's, which cannot be loaded here ({reason})")
+            return
+        ours, _ = tokenizer.encode(SAMPLE_TEXTS)
+        different = np.flatnonzero((ours != theirs(list(SAMPLE_TEXTS)).numpy()).any(axis=1))
+        if different.size:
+            raise ExportError(
+                f"The tokenizer of {model} gives other token ids here than in open_clip {open_clip.__version__}, for "
+                f"example for {SAMPLE_TEXTS[different[0]]!r}: please report it, with the versions of tokenizers and "
+                "transformers. The image tower alone: clip-export --towers image"
+            )
 
     def build(self, rows: Rows, stage: Path, options: GraphOptions) -> BuiltGraph:
         """Write a tower's graph; see :class:`ExportableModel`. That tower must not be used after it."""

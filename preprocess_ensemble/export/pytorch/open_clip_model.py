@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
-import numpy as np
 import open_clip
 import torch
 from open_clip.tokenizer import DEFAULT_CONTEXT_LENGTH
@@ -25,10 +24,6 @@ from preprocess_ensemble.export.model_source import (
 )
 from preprocess_ensemble.export.state_dict import NOISE, Array, generate
 from preprocess_ensemble.imaging.transform import PreprocessConfig
-from preprocess_ensemble.runtimes.agreement import SAMPLE_TEXTS
-
-if TYPE_CHECKING:
-    from preprocess_ensemble.text.tokenizer import Tokenizer
 
 
 def find_source(model: str, pretrained: str) -> ModelSource:
@@ -161,23 +156,3 @@ def token_kinds(network: nn.Module, text_config: Mapping[str, Any]) -> tuple[int
     # A tower of transformers has a configuration of its own; CLIP's pads with 0 and does not know it.
     padding = tower.config.pad_token_id if hasattr(tower, "config") else getattr(tower, "pad_id", 0)
     return int(text_config.get("context_length", DEFAULT_CONTEXT_LENGTH)), int(tower.vocab_size), int(padding)
-
-
-def check_tokenizer(model: str, tokenizer: Tokenizer, report: Callable[[str], None]) -> None:
-    """Raise ExportError if open_clip's tokenizer of ``model`` gives other token ids for the sample texts.
-
-    For most models that needs the package transformers, and the files in its form. If they are not there, it is said.
-    """
-    try:
-        theirs = open_clip.get_tokenizer(model)
-    except Exception as error:  # of transformers, the hub or its HTTP library
-        report(f"the tokenizer was not compared with open_clip's, which cannot be loaded here ({first_line(error)})")
-        return
-    ours, _ = tokenizer.encode(SAMPLE_TEXTS)
-    different = np.flatnonzero((ours != theirs(list(SAMPLE_TEXTS)).numpy()).any(axis=1))
-    if different.size:
-        raise ExportError(
-            f"The tokenizer of {model} gives other token ids here than in open_clip {open_clip.__version__}, for "
-            f"example for {SAMPLE_TEXTS[different[0]]!r}: please report it, with the versions of tokenizers and "
-            "transformers. The image tower alone: clip-export --towers image"
-        )

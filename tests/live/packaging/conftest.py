@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from filelock import FileLock
 
-from tests.fixtures.packaging.installed_wheel import InstalledWheel, build_distributions, install_wheel
+from tests.fixtures.packaging.installed_wheel import build_distributions, install_wheel
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,10 +27,10 @@ def distributions(shared_folder: Path) -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="session")
-def installed(distributions: tuple[Path, Path], shared_folder: Path) -> InstalledWheel:
-    """An environment with the wheel in it, which no test changes."""
+def installed(distributions: tuple[Path, Path], shared_folder: Path) -> Path:
+    """The programs of an environment with the wheel in it, which no test changes."""
     folder = shared_folder / "environment"
     with FileLock(shared_folder / "environment.lock"):
         if not folder.exists():
             install_wheel(distributions[0], folder)
-    return InstalledWheel(bin=folder / "bin")
+    return folder / "bin"

@@ -13,10 +13,9 @@ import shutil
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 
 from benchmarks.fixtures.server import free_port
@@ -95,72 +94,54 @@ def test_folder_watcher(server: Server, album: Path, tmp_path: Path) -> None:
         assert next(lines) == f"{album / 'copy.png'} looks like {photo} (1.0000)\n"
 
 
-def answer_to(url: str, body: bytes | None = None, content_type: str = "") -> tuple[int, Any]:
-    request = urllib.request.Request(url, body, {"Content-Type": content_type} if body else {})
-    try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            return answer.status, json.load(answer)
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, json.load(error)
-
-
-def when_up(service: subprocess.Popen[str], url: str) -> tuple[int, Any]:
-    while True:
-        assert service.poll() is None, service.stdout and service.stdout.read()
-        with contextlib.suppress(urllib.error.URLError):
-            return answer_to(url)
-        time.sleep(0.05)
-
-
-def upload(url: str, content: bytes) -> tuple[int, Any]:
-    head = b'--edge\r\nContent-Disposition: form-data; name="photo"; filename="a.jpg"\r\n\r\n'
-    return answer_to(url, head + content + b"\r\n--edge--\r\n", "multipart/form-data; boundary=edge")
-
-
 def test_fastapi_service(server: Server, album: Path) -> None:
     pytest.importorskip("fastapi")
     port = free_port()
     command = ("-m", "uvicorn", "--app-dir", EXAMPLES, "fastapi_service:app", "--port", port)
-    with running(*command, CLIP_URL=server.grpc_url) as service:
-        base = f"http://127.0.0.1:{port}"
-        status, health = when_up(service, f"{base}/health")
-        assert (status, health["ok"]) == (200, True)
-        status, answer = upload(f"{base}/embed", next(album.glob("astronaut.*")).read_bytes())
-        assert (status, len(answer["vector"])) == (200, 512)
-        assert answer["vector_id"].startswith(health["model"])
-        status, answer = upload(f"{base}/embed", b"no image")
-        assert (status, answer["code"]) == (422, "NOT_AN_IMAGE")
+    with (
+        running(*command, CLIP_URL=server.grpc_url) as service,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as http,
+    ):
+        health = None
+        while health is None:
+            assert service.poll() is None, service.stdout and service.stdout.read()
+            with contextlib.suppress(httpx.ConnectError):
+                health = http.get("/health")
+            time.sleep(0.05)
+        assert (health.status_code, health.json()["ok"]) == (200, True)
+        answer = http.post("/embed", files={"photo": next(album.glob("astronaut.*")).read_bytes()})
+        assert (answer.status_code, len(answer.json()["vector"])) == (200, 512)
+        assert answer.json()["vector_id"].startswith(health.json()["model"])
+        answer = http.post("/embed", files={"photo": b"no image"})
+        assert (answer.status_code, answer.json()["code"]) == (422, "NOT_AN_IMAGE")
 
 
-def run_cells(notebook: Any, **parameters: object) -> list[str]:
-    """Run the code cells as Jupyter does, and return what each shows."""
+def run_cells(cells: list[Any], **parameters: object) -> list[str]:
+    """Run code cells as Jupyter does, and return what each shows."""
     names: dict[str, Any] = {"__name__": "__main__"}
     shown = []
-    for cell in notebook["cells"]:
-        if cell["cell_type"] == "code":
-            body = ast.parse("".join(cell["source"])).body
-            *steps, last = body
-            value: object = ""
-            with contextlib.redirect_stdout(io.StringIO()) as printed:
-                exec(compile(ast.Module(steps, []), "<cell>", "exec"), names)
-                if isinstance(last, ast.Expr):
-                    value = eval(compile(ast.Expression(last.value), "<cell>", "eval"), names)
-                else:
-                    exec(compile(ast.Module([last], []), "<cell>", "exec"), names)
-            shown.append(printed.getvalue() or repr(value))
-            if "parameters" in cell["metadata"].get("tags", ()):
-                names.update(parameters)
+    for cell in cells:
+        steps, last = ast.parse("".join(cell["source"])).body, None
+        if isinstance(steps[-1], ast.Expr):
+            last = ast.Expression(steps.pop().value)  # type: ignore[attr-defined]
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            exec(compile(ast.Module(steps, []), "<cell>", "exec"), names)
+            value = eval(compile(last, "<cell>", "eval"), names) if last else ""
+        shown.append(printed.getvalue() or repr(value))
+        if "parameters" in cell["metadata"].get("tags", ()):
+            names.update(parameters)
     return shown
 
 
 def test_notebook(tiny_repository: Path, album: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     notebook = json.loads((EXAMPLES / "first_steps.ipynb").read_text(encoding="utf-8"))
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert [(cell["outputs"], cell["execution_count"]) for cell in cells] == [([], None)] * len(cells), "results"
     monkeypatch.chdir(tmp_path)
     shutil.copy(next(album.glob("astronaut.*")), album / "copy.png")
 
     async def in_a_loop() -> list[str]:  # as in Jupyter
-        return run_cells(notebook, PHOTOS=str(album), URL=f"local:{tiny_repository}")
+        return run_cells(cells, PHOTOS=str(album), URL=f"local:{tiny_repository}")
 
     _, model, batch, errors, table, similar, loaded, duplicates, closed = asyncio.run(in_a_loop())
     assert model.startswith("ModelInfo('tiny_clip/random:0@")
@@ -186,10 +167,9 @@ def test_python_on_the_client_page_runs(
     shutil.copy(photos[0], "photo.jpg")
     page = (ROOT / "docs" / "client.md").read_text(encoding="utf-8")
     page = page.replace("localhost:8001", f"local:{tiny_pair_repository}")
+    found = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
     # A block that is indented continues the one before it.
-    blocks = re.sub(
-        r"\0(?= )", "", "\0".join(re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE))
-    ).split("\0")
+    blocks = re.sub(r"\0(?= )", "", "\0".join(found)).split("\0")
     assert len(blocks) == 3
 
     async def run(block: str) -> None:
@@ -203,9 +183,3 @@ def test_python_on_the_client_page_runs(
     printed = capsys.readouterr().out.splitlines()
     assert printed[0] == f"1.0000 {photos[0]}"
     assert len(printed) == 5
-
-
-def test_the_notebook_is_stored_without_results() -> None:
-    notebook = json.loads((EXAMPLES / "first_steps.ipynb").read_text(encoding="utf-8"))
-    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
-    assert [(cell["outputs"], cell["execution_count"]) for cell in cells] == [([], None)] * len(cells)

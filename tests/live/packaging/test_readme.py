@@ -15,12 +15,11 @@ import pytest
 
 from benchmarks.fixtures.sample_photos import write_with_copies
 from benchmarks.fixtures.server import TINY_CLIP, free_port
+from tests.fixtures.packaging.installed_wheel import user_environment
 from tests.paths import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from tests.fixtures.packaging.installed_wheel import InstalledWheel
 
 README: Final = ROOT / "README.md"
 PACKAGE_PAGE: Final = ROOT / "docs" / "package.md"
@@ -44,7 +43,6 @@ serve() {
     export CLIP_URL="127.0.0.1:$GRPC_PORT"
 }
 clip-serve() { serve clip-serve --grpc-port "$GRPC_PORT" --metrics-port "$METRICS_PORT" "$@"; }
-tritonserver() { serve tritonserver --grpc-port "$GRPC_PORT" --allow-http=false --allow-metrics=false "$@"; }
 clip-export() { command clip-export "$@" --model "$TINY_CLIP" --pretrained random:0; }
 """
 
@@ -62,12 +60,10 @@ def script(page: str, address: str) -> str:
             command = code if language == "sh" else f"python -c {shlex.quote(code)}\n"
             parts += [f"printf '%s\\n' {shlex.quote(f'--- {code}')}\n", command.replace("localhost:8001", address)]
     # The prelude puts servers into the background, and waits for them, which "&" would not do.
-    return re.sub(r"^((?:clip-serve|tritonserver)\b[^\n&]*?) *&$", r"\1", "".join(parts), flags=re.MULTILINE)
+    return re.sub(r"^(clip-serve\b[^\n&]*?) *&$", r"\1", "".join(parts), flags=re.MULTILINE)
 
 
-def test_what_the_readme_shows_runs_as_it_stands(
-    installed: InstalledWheel, tiny_pair_repository: Path, tmp_path: Path
-) -> None:
+def test_what_the_readme_shows_runs_as_it_stands(installed: Path, tiny_pair_repository: Path, tmp_path: Path) -> None:
     home, folder = tmp_path / "home", tmp_path / "folder"
     folder.mkdir(parents=True)
     original, *_, copy = write_with_copies(home / "Pictures")["astronaut"]
@@ -75,7 +71,8 @@ def test_what_the_readme_shows_runs_as_it_stands(
         (folder / name).write_bytes(source.read_bytes())
     (folder / "not a photo.txt").write_text("no photo", encoding="utf-8")
     grpc = free_port()
-    environment = installed.environment(
+    environment = user_environment(
+        installed,
         home,
         CLIP_MODEL=str(tiny_pair_repository),
         CLIP_URL="local:",
@@ -119,16 +116,7 @@ def test_a_command_that_fails_is_noticed(tmp_path: Path) -> None:
 
 def test_every_make_command_of_the_readme_exists() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for target in re.findall(r"\bmake ([a-z-]+)", "".join(_code(README))):
+    text = README.read_text(encoding="utf-8")
+    shown = [code for _, code, _ in blocks(text)] + re.findall(r"`([^`\n]+)`", text)
+    for target in re.findall(r"\bmake ([a-z-]+)", "".join(shown)):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"make {target}"
-
-
-def test_every_file_that_the_readme_links_to_exists() -> None:
-    for target in re.findall(r"\]\(([^)#:]+)\)", README.read_text(encoding="utf-8")):
-        assert (ROOT / target).exists(), target
-
-
-def _code(page: Path) -> list[str]:
-    """Return everything that a page sets as code."""
-    text = page.read_text(encoding="utf-8")
-    return [code for _, code, _ in blocks(text)] + re.findall(r"`([^`\n]+)`", text)

@@ -1,10 +1,13 @@
-"""The Triton model with a stand-in for Triton's in-process API only; images, threads and files are real."""
+"""The Triton models with a stand-in for Triton's in-process API only; images, texts, threads and files are real."""
 
 from __future__ import annotations
 
 import json
 import os
 import types
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,10 +16,12 @@ import pytest
 from PIL import Image, QoiImagePlugin
 
 from preprocess_ensemble.contract import ImageStatus
+from preprocess_ensemble.export.tokenizer_files import write_tokenizer
 from preprocess_ensemble.imaging.decode import decode
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
-from preprocess_ensemble.model_repository.passport import Canary, Parity, Passport
+from preprocess_ensemble.model_repository.passport import Passport
 from tests.fixtures.images import image_files
+from tests.fixtures.models.passports import PASSPORT, WITH_TEXT
 from tests.paths import ROOT
 from tests.unit.backends.triton_stand_in import (
     Logger,
@@ -24,8 +29,9 @@ from tests.unit.backends.triton_stand_in import (
     Request,
     Tensor,
     TritonError,
-    TritonModelException,
     imported_beside,
+    load_error,
+    request_of,
 )
 
 if TYPE_CHECKING:
@@ -34,6 +40,8 @@ if TYPE_CHECKING:
 
 PREPROCESS = PreprocessConfig(size=(64, 48), mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
 ALL_DECODED = ("pixels", "status", "error")
+GOOD = [image_files.encoded(image_files.picture(seed=seed), "PNG") for seed in range(6)]
+TRUNCATED = GOOD[0][: len(GOOD[0]) // 2]
 
 
 @pytest.fixture
@@ -43,114 +51,74 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
 
 
 @pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    passport = Passport(
-        model="tiny",
-        pretrained="random:0",
-        weights_sha256="0" * 64,
-        preprocess=PREPROCESS.to_mapping(),
-        preprocess_id=PREPROCESS.id,
-        dimension=2,
-        precision="fp32",
-        fingerprint=(1, 2),
-        parity=Parity(images=1, min_cosine=1.0, required=0.9999),
-        canary=Canary(image=image_files.jpeg(), vector=(1.0, 0.0)),
-        opset=17,
-        ir_version=8,
-    )
-    (tmp_path / "clip_preprocess").mkdir()
-    (tmp_path / "clip_encoder" / "1").mkdir(parents=True)
-    (tmp_path / "clip_encoder" / "1" / "model.json").write_text(passport.to_json())
-    return tmp_path
+def passport(tmp_path: Path) -> Path:
+    file = tmp_path / "clip_encoder" / "1" / "model.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(replace(PASSPORT, preprocess=PREPROCESS.to_mapping()).to_json())
+    return file
 
 
-def arguments(repository: Path, *, dims: tuple[int, ...] = (64, 48, 3), **parameters: Any) -> dict[str, str]:
+def arguments(
+    file: Path, *, dims: tuple[int, ...] = (64, 48, 3), instances: int = 1, **parameters: str
+) -> dict[str, str]:
     settings = {"passport": "../clip_encoder/1/model.json", **parameters}
     config = {
         "name": "clip_preprocess",
         "output": [{"name": "pixels", "dims": [str(side) for side in dims]}, {"name": "status", "dims": ["1"]}],
         "parameters": {name: {"string_value": value} for name, value in settings.items()},
+        "instance_group": [{"count": instances}],
     }
-    return {"model_repository": str(repository / "clip_preprocess"), "model_config": json.dumps(config)}
+    (folder := file.parents[2] / "clip_preprocess").mkdir(exist_ok=True)
+    return {"model_repository": str(folder), "model_version": "1", "model_config": json.dumps(config)}
 
 
 @pytest.fixture
-def model(module: types.ModuleType, repository: Path) -> Iterator[Any]:
+def model(module: types.ModuleType, passport: Path) -> Iterator[Any]:
     model = module.TritonPythonModel()
-    model.initialize(arguments(repository))
+    model.initialize(arguments(passport))
     yield model
     model.finalize()
 
 
 def request(*files: bytes, outputs: tuple[str, ...] = ALL_DECODED) -> Request:
-    rows = np.empty((len(files), 1), dtype=np.object_)
-    rows[:, 0] = files
-    return Request([Tensor("image", rows)], outputs)
+    return request_of("image", files, outputs)
 
 
 def expected_pixels(file: bytes) -> npt.NDArray[np.uint8]:
     return preprocess(decode(file), PREPROCESS)
 
 
-GOOD = [image_files.encoded(image_files.picture(seed=seed), "PNG") for seed in range(6)]
-TRUNCATED = GOOD[0][: len(GOOD[0]) // 2]
-
-
 def test_one_request_of_one_image(model: Any) -> None:
     (response,) = model.execute([request(GOOD[0])])
     assert response.error is None
     assert response.names == set(ALL_DECODED)
-    assert response["pixels"].shape == (1, 64, 48, 3)
-    assert response["pixels"].dtype == np.uint8
+    assert (response["pixels"].shape, response["pixels"].dtype) == ((1, 64, 48, 3), np.uint8)
     assert np.array_equal(response["pixels"][0], expected_pixels(GOOD[0]))
-    assert response["status"].dtype == np.int32
-    assert response["status"].tolist() == [[0]]
+    assert (response["status"].tolist(), response["status"].dtype) == ([[0]], np.int32)
     assert response["error"].tolist() == [[b""]]
 
 
-def test_a_single_bad_image_is_an_answer(model: Any) -> None:
-    (response,) = model.execute([request(TRUNCATED)])
-    assert response.error is None
-    assert response["status"].tolist() == [[ImageStatus.TRUNCATED]]
-    assert not response["pixels"].any()
-    assert b"truncated" in response["error"][0, 0]
-
-
-def test_five_requests_with_one_bad_image(model: Any) -> None:
-    responses = model.execute([request(file) for file in (*GOOD[:2], TRUNCATED, *GOOD[3:5])])
-    assert len(responses) == 5
-    for number, response in enumerate(responses):
-        if number == 2:
-            assert response["status"].tolist() == [[ImageStatus.TRUNCATED]]
-        else:
-            assert response["status"].tolist() == [[0]]
-            assert np.array_equal(response["pixels"][0], expected_pixels(GOOD[number]))
-
-
-def test_batches_keep_their_order(model: Any) -> None:
-    responses = model.execute(
-        [request(*GOOD[:3]), request(b"", GOOD[3], b"no image"), request(), request(*reversed(GOOD))]
-    )
+def test_rows_of_several_requests_keep_their_order_beside_bad_ones(model: Any) -> None:
+    bad = request(b"", GOOD[3], b"no image", TRUNCATED)
+    responses = model.execute([request(*GOOD[:3]), bad, request(), request(*reversed(GOOD))])
     assert [response["status"].ravel().tolist() for response in responses] == [
         [0, 0, 0],
-        [ImageStatus.EMPTY, 0, ImageStatus.NOT_AN_IMAGE],
+        [ImageStatus.EMPTY, 0, ImageStatus.NOT_AN_IMAGE, ImageStatus.TRUNCATED],
         [],
         [0] * 6,
     ]
     for row, file in enumerate(reversed(GOOD)):
         assert np.array_equal(responses[3]["pixels"][row], expected_pixels(file))
-    assert not responses[1]["pixels"][[0, 2]].any()
+    assert not responses[1]["pixels"][[0, 2, 3]].any()
     assert np.array_equal(responses[1]["pixels"][1], expected_pixels(GOOD[3]))
+    assert b"truncated" in responses[1]["error"][3, 0]
 
 
 def test_the_handshake_decodes_nothing(model: Any) -> None:
     (response,) = model.execute([request(b"", outputs=("model",))])
     assert response.names == {"model"}
-    assert Passport.from_json(response["model"][0, 0]).model == "tiny"
+    assert Passport.from_json(response["model"][0, 0]).model == PASSPORT.model
     assert MetricFamily.counts == {}, "every decoded image is counted"
-
-
-def test_model_beside_the_decoded_outputs(model: Any) -> None:
     (response,) = model.execute([request(*GOOD[:2], outputs=("model", "status"))])
     assert response.names == {"model", "status"}
     assert response["model"].shape == (2, 1)
@@ -175,9 +143,7 @@ def test_a_malformed_request_fails_alone(model: Any, inputs: list[Tensor]) -> No
     assert np.array_equal(last["pixels"][0], expected_pixels(GOOD[1]))
 
 
-def test_a_defect_stays_in_its_row_and_its_text_in_the_log(
-    model: Any, module: types.ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_defect_stays_in_its_row_and_its_text_in_the_log(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def defect(self: QoiImagePlugin.QoiImageFile) -> None:
         raise AttributeError("/secret/path")
 
@@ -205,20 +171,20 @@ def test_a_defect_stays_in_its_row_and_its_text_in_the_log(
     ],
 )
 def test_parameters_have_their_effect(
-    module: types.ModuleType, repository: Path, parameter: str, value: str, file: bytes, status: ImageStatus
+    module: types.ModuleType, passport: Path, parameter: str, value: str, file: bytes, status: ImageStatus
 ) -> None:
     model = module.TritonPythonModel()
-    model.initialize(arguments(repository, **dict[str, Any]({parameter: value})))
+    model.initialize(arguments(passport, **dict[str, Any]({parameter: value})))
     (response,) = model.execute([request(file)])
     model.finalize()
     assert response["status"].tolist() == [[status]]
 
 
-def test_a_request_that_spent_its_time_gets_no_more_large_images(module: types.ModuleType, repository: Path) -> None:
+def test_a_request_that_spent_its_time_gets_no_more_large_images(module: types.ModuleType, passport: Path) -> None:
     large = image_files.encoded(Image.new("L", (4100, 4000), 100), "JPEG")  # over 16 megapixels
     small = image_files.jpeg(size=(30, 20))
     model = module.TritonPythonModel()
-    model.initialize(arguments(repository, max_decode_seconds="1e-9", max_image_bytes="500000", decode_threads="1"))
+    model.initialize(arguments(passport, max_decode_seconds="1e-9", max_image_bytes="500000", decode_threads="1"))
     slow, neighbour = model.execute([request(large, large, small, bytes(600_000)), request(large)])
     model.finalize()
     assert slow["status"].ravel().tolist() == [0, ImageStatus.LIMIT, 0, ImageStatus.TOO_LARGE]
@@ -227,50 +193,45 @@ def test_a_request_that_spent_its_time_gets_no_more_large_images(module: types.M
     assert neighbour["status"].tolist() == [[ImageStatus.OK]]
 
 
-def load_error(module: types.ModuleType, args: dict[str, str]) -> str:
-    with pytest.raises(TritonModelException) as caught:
-        module.TritonPythonModel().initialize(args)
-    return str(caught.value)
-
-
-def test_without_a_passport_the_load_says_what_to_do(module: types.ModuleType, repository: Path) -> None:
-    (repository / "clip_encoder" / "1" / "model.json").unlink()
-    assert "run clip-export" in load_error(module, arguments(repository))
-
-
-def test_a_passport_that_is_none(module: types.ModuleType, repository: Path) -> None:
-    (repository / "clip_encoder" / "1" / "model.json").write_text("{}")
-    assert "export the model again" in load_error(module, arguments(repository))
-
-
-def test_dims_of_another_model(module: types.ModuleType, repository: Path) -> None:
-    message = load_error(module, arguments(repository, dims=(224, 224, 3)))
-    assert "[224, 224, 3]" in message
-    assert "[64, 48, 3]" in message
-    assert "clip-export" in message
-
-
 @pytest.mark.parametrize(
-    ("parameter", "value"),
+    ("settings", "words"),
     [
-        ("decode_threads", "many"),
-        ("decode_threads", "-1"),
-        ("max_frames", "0"),
-        ("max_megapixels", "inf"),
-        ("max_decode_seconds", "0"),
-        ("allow_truncated", "perhaps"),
-        ("max_colour", "1"),
+        ({"dims": (224, 224, 3)}, ["[224, 224, 3]", "[64, 48, 3]", "clip-export"]),
+        ({"passport": "../clip_encoder/2/model.json"}, ["run clip-export"]),
+        ({"passport": "../clip_encoder/1/empty.json"}, ["export the model again"]),
+        ({"decode_threads": "many"}, ["decode_threads"]),
+        ({"decode_threads": "-1"}, ["decode_threads"]),
+        ({"max_frames": "0"}, ["max_frames"]),
+        ({"max_megapixels": "inf"}, ["max_megapixels"]),
+        ({"max_decode_seconds": "0"}, ["max_decode_seconds"]),
+        ({"allow_truncated": "perhaps"}, ["allow_truncated"]),
+        ({"max_colour": "1"}, ["max_colour"]),
     ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
-def test_parameters_that_make_no_sense(module: types.ModuleType, repository: Path, parameter: str, value: str) -> None:
-    assert parameter in load_error(module, arguments(repository, **dict[str, Any]({parameter: value})))
+def test_a_load_that_fails_says_why(
+    module: types.ModuleType, passport: Path, settings: dict[str, Any], words: list[str]
+) -> None:
+    passport.with_name("empty.json").write_text("{}")
+    message = load_error(module, arguments(passport, **settings))
+    assert [word for word in words if word not in message] == []
 
 
-def test_tritons_own_parameters_are_let_through(module: types.ModuleType, repository: Path) -> None:
+@pytest.mark.parametrize(("asked", "instances", "threads"), [("0", 1, 6), ("0", 4, 2), ("3", 1, 3)])
+def test_instances_share_the_cores(
+    module: types.ModuleType,
+    passport: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    asked: str,
+    instances: int,
+    threads: int,
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)))
     model = module.TritonPythonModel()
-    model.initialize(arguments(repository, FORCE_CPU_ONLY_INPUT_TENSORS="yes", decode_threads="3"))
+    tritons_own: dict[str, Any] = {"FORCE_CPU_ONLY_INPUT_TENSORS": "yes"}
+    model.initialize(arguments(passport, instances=instances, decode_threads=asked, **tritons_own))
     model.finalize()
-    assert " 3 decode threads" in Logger.infos[-1]
+    assert f" {threads} decode threads" in Logger.infos[-1]
 
 
 def test_the_repository_re_exports_this_model(module: types.ModuleType) -> None:
@@ -280,14 +241,73 @@ def test_the_repository_re_exports_this_model(module: types.ModuleType) -> None:
     assert namespace["TritonPythonModel"] is module.TritonPythonModel
 
 
-@pytest.mark.parametrize(("instances", "threads"), [(1, 6), (2, 3), (4, 2)])
-def test_instances_share_the_cores(
-    module: types.ModuleType, repository: Path, monkeypatch: pytest.MonkeyPatch, instances: int, threads: int
-) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)))
-    args = arguments(repository, decode_threads="0")
-    config = json.loads(args["model_config"]) | {"instance_group": [{"count": instances}]}
-    model = module.TritonPythonModel()
-    model.initialize(args | {"model_config": json.dumps(config)})
+TOKENIZED = ("tokens", "status", "error", "truncated")
+
+
+@pytest.fixture
+def exported(tmp_path: Path) -> Path:
+    """The passport of a model with a text tower, whose tokenizer has 16 tokens."""
+    files = tmp_path / "clip_tokenize" / "1"
+    files.mkdir(parents=True)
+    config, digests = write_tokenizer(files, {"context_length": 16})
+    assert WITH_TEXT.text is not None
+    text = replace(WITH_TEXT.text, tokenizer=asdict(config), tokenizer_sha256=digests)
+    passport = tmp_path / "clip_encoder" / "1" / "model.json"
+    passport.parent.mkdir(parents=True)
+    passport.write_text(replace(PASSPORT, text=text).to_json())
+    return passport
+
+
+def tokenizer_arguments(passport: Path, *, length: int = 16) -> dict[str, str]:
+    config = {
+        "name": "clip_tokenize",
+        "output": [{"name": "tokens", "dims": [str(length)]}],
+        "parameters": {"passport": {"string_value": "../clip_encoder/1/model.json"}},
+    }
+    folder = str(passport.parents[2] / "clip_tokenize")
+    return {"model_repository": folder, "model_version": "1", "model_config": json.dumps(config)}
+
+
+@pytest.fixture
+def tokenizer(monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
+    with imported_beside(monkeypatch, "preprocess_ensemble.triton_tokenizer") as module:
+        yield module
+
+
+def test_the_tokenizer_answers_rows_of_several_requests(tokenizer: types.ModuleType, exported: Path) -> None:
+    model = tokenizer.TritonPythonModel()
+    model.initialize(tokenizer_arguments(exported))
+    rows = request_of("text", (b"a dog", b"\xff", b"word " * 20), TOKENIZED)
+    first, malformed, second = model.execute(
+        [rows, Request([], TOKENIZED), request_of("text", (b"a dog",), ("tokens",))]
+    )
     model.finalize()
-    assert f" {threads} decode threads" in Logger.infos[-1]
+    assert (first["tokens"].shape, first["tokens"].dtype) == ((3, 16), np.int32)
+    assert first["status"].tolist() == [[0], [ImageStatus.NOT_UTF8], [0]]
+    assert (first["truncated"].tolist(), first["truncated"].dtype) == ([[False], [False], [True]], np.bool_)
+    assert first["error"][0, 0] == b""
+    assert b"not UTF-8" in first["error"][1, 0]
+    assert "input text" in malformed.error.text
+    assert second.names == {"tokens"}
+    assert np.array_equal(second["tokens"][0], first["tokens"][0])
+    assert MetricFamily.counts == {
+        ("clip_tokenize_texts_total", "OK"): 3,
+        ("clip_tokenize_texts_total", "NOT_UTF8"): 1,
+        ("clip_tokenize_truncated_total",): 1,
+        ("clip_tokenize_requests_total", "2-4"): 1,
+        ("clip_tokenize_requests_total", "1"): 1,
+    }
+
+
+def test_a_tokenizer_that_does_not_belong_to_the_model_is_refused(tokenizer: types.ModuleType, exported: Path) -> None:
+    def refused(passport: str, length: int = 16) -> str:
+        exported.write_text(passport)
+        return load_error(tokenizer, tokenizer_arguments(exported, length=length))
+
+    text = exported.read_text()
+    assert "dims [77] for the output tokens and the exported model needs [16]" in refused(text, 77)
+    assert "no tokenizer of the kind 'bytes'" in refused(text.replace('"clip-bpe"', '"bytes"'))
+    assert "no text tower" in refused(PASSPORT.to_json())
+    file = exported.parents[2] / "clip_tokenize" / "1" / "tokenizer.json"
+    file.write_text(file.read_text(encoding="utf-8") + " ", encoding="utf-8")
+    assert "not the file that was exported with this model" in refused(text)

@@ -9,11 +9,13 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import pytest
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-    import pytest
 
 
 class TritonModelException(Exception):
@@ -62,23 +64,15 @@ class Request:
 
 
 class Logger:
-    errors: list[str] = []  # noqa: RUF012
-    infos: list[str] = []  # noqa: RUF012
-
-    @classmethod
-    def log_error(cls, message: str) -> None:
-        cls.errors.append(message)
-
-    @classmethod
-    def log_info(cls, message: str) -> None:
-        cls.infos.append(message)
-
-    log_warn = log_info
+    errors: ClassVar[list[str]] = []
+    infos: ClassVar[list[str]] = []
+    log_error = errors.append
+    log_info = log_warn = infos.append
 
 
 class MetricFamily:
     COUNTER = "counter"
-    counts: Counter[tuple[str, ...]] = Counter()  # noqa: RUF012
+    counts: ClassVar[Counter[tuple[str, ...]]] = Counter()
 
     def __init__(self, *, name: str, description: str, kind: str) -> None:
         assert description
@@ -104,24 +98,26 @@ def get_input_tensor_by_name(request: Request, name: str) -> Tensor | None:
 @contextmanager
 def imported_beside(monkeypatch: pytest.MonkeyPatch, name: str) -> Iterator[types.ModuleType]:
     """Import the adapter ``name`` with the stand-in in place of Triton's module, with nothing logged or counted."""
-    names = (name, "preprocess_ensemble.backends.rows")
-    stand_in = types.ModuleType("triton_python_backend_utils")
-    for item in (
-        TritonModelException,
-        Tensor,
-        TritonError,
-        InferenceResponse,
-        Logger,
-        MetricFamily,
-        get_input_tensor_by_name,
-    ):
-        setattr(stand_in, item.__name__, item)
-    monkeypatch.setitem(sys.modules, "triton_python_backend_utils", stand_in)
-    monkeypatch.setattr(Logger, "errors", [])
-    monkeypatch.setattr(Logger, "infos", [])
-    monkeypatch.setattr(MetricFamily, "counts", Counter())
-    for imported in names:
-        sys.modules.pop(imported, None)
+    monkeypatch.setitem(sys.modules, "triton_python_backend_utils", sys.modules[__name__])
+    for kept in (Logger.errors, Logger.infos, MetricFamily.counts):
+        kept.clear()
+    adapters = (name, "preprocess_ensemble.backends.rows")
+    for adapter in adapters:
+        sys.modules.pop(adapter, None)
     yield importlib.import_module(name)
-    for imported in names:
-        sys.modules.pop(imported, None)
+    for adapter in adapters:
+        sys.modules.pop(adapter, None)
+
+
+def request_of(name: str, rows: tuple[bytes, ...], outputs: tuple[str, ...]) -> Request:
+    """A request with one input (N, 1) BYTES."""
+    column = np.empty((len(rows), 1), dtype=np.object_)
+    column[:, 0] = rows
+    return Request([Tensor(name, column)], outputs)
+
+
+def load_error(module: types.ModuleType, arguments: dict[str, str]) -> str:
+    """What the model says while it fails to load."""
+    with pytest.raises(TritonModelException) as caught:
+        module.TritonPythonModel().initialize(arguments)
+    return str(caught.value)

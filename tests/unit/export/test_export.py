@@ -1,10 +1,10 @@
-"""Exports of a small seeded CLIP: what is written, and what belongs to whom in a repository."""
+"""Exports of a small seeded CLIP and of SSCD: what is written, and what belongs to whom in a repository."""
 
 from __future__ import annotations
 
 import io
 import json
-import shutil
+import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +14,16 @@ import pytest
 from PIL import Image
 
 from benchmarks.fixtures.server import TINY_CLIP
+from clip_client import ClipClient
 from preprocess_ensemble.contract import DEFAULT_NAMES, ModelNames
 from preprocess_ensemble.export import exporter
-from preprocess_ensemble.export.model_source import ExportError, WrongChoice
+from preprocess_ensemble.export.command import main
+from preprocess_ensemble.export.model_source import ExportError
 from preprocess_ensemble.model_repository.config import read_config, version_directory
 from preprocess_ensemble.runtimes.agreement import checked_vectors, sample_pixels
 from preprocess_ensemble.runtimes.onnx_session import open_session
 from tests.fixtures.models.exports import contents, export, installed, text_of, text_vectors
+from tests.fixtures.models.sscd import write_sscd
 from tests.fixtures.models.text_towers import KINDS, open_clips_vectors
 
 if TYPE_CHECKING:
@@ -38,29 +41,19 @@ def test_the_files_are_readable_for_the_oldest_server(model: str, takes: str, ti
     assert [tensor.name for tensor in graph.graph.output] == ["embedding", "fingerprint"]
 
 
-def test_image_vectors_are_those_of_pytorch_at_any_batch_size(tiny_pair_repository: Path) -> None:
-    import torch
-
-    network: Any = exporter.load_model(str(TINY_CLIP), "random:0")
-    session = open_session(version_directory(tiny_pair_repository) / "model.onnx")
-    pixels = np.random.default_rng(7).integers(0, 256, (5, 224, 224, 3), np.uint8)
-    mean, std = (torch.tensor(network.visual.preprocess_cfg[key]) for key in ("mean", "std"))
-    with torch.inference_mode():
-        images = ((torch.from_numpy(pixels) / 255 - mean) / std).permute(0, 3, 1, 2)
-        expected = network.encode_image(images, normalize=True).numpy()
-    for count in (1, 2, 5):
-        vectors = checked_vectors(session, pixels[:count], installed(tiny_pair_repository).fingerprint)
-        assert (vectors * expected[:count]).sum(axis=1).min() > 0.999999
-
-
 @pytest.mark.parametrize("kind", ["clip", *KINDS])
-def test_text_vectors_of_every_kind_of_tower_are_those_of_open_clip(kind: str, tmp_path: Path) -> None:
-    (folder := tmp_path / kind).mkdir()
-    model = KINDS[kind](folder) if kind in KINDS else TINY_CLIP
-    text = text_of(export(tmp_path / "models", model))
+def test_text_vectors_of_every_kind_of_tower_are_those_of_open_clip(
+    kind: str, tmp_path: Path, tiny_pair_repository: Path
+) -> None:
+    repository, model = tiny_pair_repository, TINY_CLIP
+    if kind in KINDS:
+        (folder := tmp_path / kind).mkdir()
+        repository, model = tmp_path / "models", KINDS[kind](folder)
+        export(repository, model)
+    text = text_of(installed(repository))
     expected = open_clips_vectors(model, TEXTS)
     for count in (1, 2, 5):
-        vectors = text_vectors(tmp_path / "models", TEXTS[:count])
+        vectors = text_vectors(repository, TEXTS[:count])
         assert (vectors * expected[:count]).sum(axis=1).min() > 0.999999
     assert (expected @ expected.T - np.eye(5)).max() < 0.999, "the texts have different vectors"
     assert text.parity.min_cosine >= 0.999999
@@ -96,28 +89,25 @@ def test_the_canaries_have_open_clips_own_vectors(tiny_pair_repository: Path) ->
     assert open_clips_vectors(TINY_CLIP, [text.canary])[0] @ np.array(text.canary_vector) > 0.999999
 
 
-def test_a_second_export_does_nothing_unless_forced(tiny_pair_repository: Path, tmp_path: Path) -> None:
-    repository = shutil.copytree(tiny_pair_repository, tmp_path / "models")
-    before, said = contents(repository), list[str]()
-    model = version_directory(repository) / "model.onnx"
+def test_a_second_export_does_nothing_unless_forced(pair: Path) -> None:
+    before, said = contents(pair), list[str]()
+    model = version_directory(pair) / "model.onnx"
     inode = model.stat().st_ino
-    export(repository, report=said.append)
+    export(pair, report=said.append)
     assert model.stat().st_ino == inode
     assert "installed already" in said[-1]
-    export(repository, force=True)
+    export(pair, force=True)
     assert model.stat().st_ino != inode
-    assert contents(repository) == before
+    assert contents(pair) == before
 
 
-def test_the_same_weights_from_a_file_are_the_same_model(tiny_pair_repository: Path, tmp_path: Path) -> None:
+def test_the_same_weights_from_a_file_are_the_same_model(image_only: Path, tmp_path: Path) -> None:
     import torch
 
-    checkpoint = tmp_path / "weights.pt"
-    torch.save(exporter.load_model(str(TINY_CLIP), "random:0").state_dict(), checkpoint)
-    passport, random = export(tmp_path / "models", weights=checkpoint), installed(tiny_pair_repository)
-    assert passport.pretrained == "file:weights.pt"
-    assert (passport.fingerprint, passport.weights_sha256) == (random.fingerprint, random.weights_sha256)
-    assert export(tmp_path / "models", weights="random:1").fingerprint != random.fingerprint
+    torch.save(exporter.load_model(str(TINY_CLIP), "random:0").state_dict(), tmp_path / "weights.pt")
+    random = installed(image_only)
+    passport = export(image_only, weights=tmp_path / "weights.pt", text=False)
+    assert passport == replace(random, pretrained="file:weights.pt")
 
 
 def test_another_size_changes_the_configuration(tmp_path: Path) -> None:
@@ -136,7 +126,7 @@ def test_another_size_changes_the_configuration(tmp_path: Path) -> None:
 def test_large_weights_go_to_a_file_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exporter, "_MAX_FILE_BYTES", 1_000_000)
     directory = version_directory(tmp_path)
-    export(tmp_path, weights="random:1")
+    export(tmp_path, weights="random:1", text=False)
     old = {path.name for path in directory.iterdir()}
     passport = export(tmp_path)
     new = {path.name for path in directory.iterdir()}
@@ -147,7 +137,7 @@ def test_large_weights_go_to_a_file_of_their_own(tmp_path: Path, monkeypatch: py
 
 
 def test_a_tokenizer_with_other_ids_than_open_clips_is_not_installed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    image_only: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import open_clip
 
@@ -155,14 +145,14 @@ def test_a_tokenizer_with_other_ids_than_open_clips_is_not_installed(
     theirs = open_clip.get_tokenizer("ViT-B-32")
     monkeypatch.setattr(open_clip, "get_tokenizer", lambda _: lambda texts: theirs([*texts[:-1], "another text"]))
     with pytest.raises(ExportError, match=r"gives other token ids here than in open_clip .* for 'a crowded street"):
-        export(tmp_path)
-    assert not (tmp_path / "clip_text").exists()
+        export(image_only)
+    assert not (image_only / "clip_text").exists()
 
     def missing(_: str) -> None:
         raise ImportError("No module named 'transformers'")
 
     monkeypatch.setattr(open_clip, "get_tokenizer", missing)
-    export(tmp_path, report=said.append)
+    export(image_only, report=said.append)
     assert "the tokenizer was not compared with open_clip's, which cannot be loaded here (No module" in " ".join(said)
 
 
@@ -174,61 +164,96 @@ def test_a_transformer_that_is_not_there_is_named(tmp_path: Path) -> None:
         export(tmp_path / "models", model)
 
 
-def test_adding_a_text_tower_changes_nothing_of_the_image_tower(tmp_path: Path) -> None:
-    before = export(tmp_path, text=False)
-    files = contents(tmp_path)
+def test_adding_a_text_tower_changes_nothing_of_the_image_tower(image_only: Path) -> None:
+    before, files = installed(image_only), contents(image_only)
     assert all(path.startswith(("clip_image", "clip_preprocess", "clip_encoder")) for path in files)
-    model = version_directory(tmp_path) / "model.onnx"
+    model = version_directory(image_only) / "model.onnx"
     inode = model.stat().st_ino
-    after = export(tmp_path)
+    after = export(image_only)
     assert replace(after, text=None) == before
     assert model.stat().st_ino == inode, "it was not even written again"
-    now = contents(tmp_path)
+    now = contents(image_only)
     assert {name for name in files if now[name] != files[name]} == {"clip_encoder/1/model.json"}
-    (version_directory(tmp_path, DEFAULT_NAMES.tokenize) / "tokenizer.json").unlink()
-    assert export(tmp_path) == after, "a text tower that lost a file is written again"
-    assert contents(tmp_path) == now
+    (version_directory(image_only, DEFAULT_NAMES.tokenize) / "tokenizer.json").unlink()
+    assert export(image_only) == after, "a text tower that lost a file is written again"
+    assert contents(image_only) == now
 
 
-def test_a_text_tower_goes_with_its_image_tower(tmp_path: Path) -> None:
-    export(tmp_path)
-    assert export(tmp_path, text=False).text is not None, "it is the same model"
-    assert (tmp_path / "clip_text").exists()
-    assert export(tmp_path, weights="random:1", text=False).text is None
-    assert not list(tmp_path.glob("clip_t*"))
-    text_of(export(tmp_path, weights="random:1"))
-    assert export(tmp_path, weights="random:1", precision="int8", text=False).text is None
-    assert not list(tmp_path.glob("clip_t*"))
+def test_a_text_tower_goes_with_its_image_tower(pair: Path) -> None:
+    assert export(pair, text=False).text is not None, "it is the same model"
+    assert (pair / "clip_text").exists()
+    assert export(pair, weights="random:1", text=False).text is None
+    assert not list(pair.glob("clip_t*"))
 
 
-def test_a_model_of_the_user_with_such_a_name_is_not_removed(tmp_path: Path) -> None:
-    mine = tmp_path / "clip_tokenize" / "1" / "model.py"
+def test_a_model_of_the_user_with_such_a_name_is_not_removed(image_only: Path) -> None:
+    mine = image_only / "clip_tokenize" / "1" / "model.py"
     mine.parent.mkdir(parents=True)
     mine.write_text("my own tokenizer")
-    export(tmp_path, text=False)
+    export(image_only, text=False)
     assert mine.read_text() == "my own tokenizer"
 
 
-def test_two_models_share_a_repository(tmp_path: Path) -> None:
-    export(tmp_path)
-    files, names = contents(tmp_path), ModelNames("second")
-    export(tmp_path, weights="random:1", name="second")
+def test_two_models_share_a_repository(pair: Path) -> None:
+    files, names = contents(pair), ModelNames("second")
+    export(pair, weights="random:1", name="second")
     models = {*names.of_images, *names.of_texts}
-    assert {path.name for path in tmp_path.iterdir()} == {*DEFAULT_NAMES.of_images, *DEFAULT_NAMES.of_texts, *models}
-    assert {name: data for name, data in contents(tmp_path).items() if name.startswith("clip_")} == files
+    assert {path.name for path in pair.iterdir()} == {*DEFAULT_NAMES.of_images, *DEFAULT_NAMES.of_texts, *models}
+    assert {name: data for name, data in contents(pair).items() if name.startswith("clip_")} == files
     for name in models:
-        config = read_config(tmp_path / name / "config.pbtxt")
+        config = read_config(pair / name / "config.pbtxt")
         assert config.name == name
         assert {step.model_name for step in config.ensemble_scheduling.step} <= models
         if name in (names.preprocess, names.tokenize):
             assert config.parameters["passport"].string_value == "../second_encoder/1/model.json"
-    assert not np.allclose(text_vectors(tmp_path, TEXTS, names), text_vectors(tmp_path, TEXTS))
-    export(tmp_path, weights="random:2", name="second", text=False)
-    assert (tmp_path / "clip_text").exists()
-    assert not (tmp_path / "second_text").exists()
+    assert not np.allclose(text_vectors(pair, TEXTS, names), text_vectors(pair, TEXTS))
+    export(pair, weights="random:2", name="second", text=False)
+    assert (pair / "clip_text").exists()
+    assert not (pair / "second_text").exists()
 
 
-def test_a_name_that_triton_models_cannot_have_is_misuse(tmp_path: Path) -> None:
-    with pytest.raises(WrongChoice, match="'my_model' is no name of a model"):
-        export(tmp_path / "models", name="my_model")
-    assert not (tmp_path / "models").exists()
+SSCD = "sscd_disc_mixup.torchscript.pt"
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+async def test_vectors_are_those_of_its_authors(tmp_path: Path, photos: Path, frozen: bool) -> None:
+    import torch
+    from torchvision import transforms
+
+    file, repository = tmp_path / SSCD, tmp_path / "triton_models"
+    write_sscd(file, frozen=frozen)
+    options = ["--model", str(file), "--repository", str(repository), "--name", "copies"]
+    assert main(options) == 0
+    images = [photos / name for name in ("astronaut.jpg", "coffee.jpg")]
+    async with ClipClient(f"local:{repository}", model="copies", transfer="original") as clip:
+        vectors = (await clip.embed(images)).vectors
+        model = await clip.model()
+    assert (model.model, model.pretrained, model.text) == ("sscd_disc_mixup", f"file:{SSCD}", None)
+    # What the authors' README says: skew_320.
+    normalize = transforms.Normalize(mean=[0.485, 0.456, 0.406], std=[0.229, 0.224, 0.225])
+    skew_320 = transforms.Compose([transforms.Resize([320, 320]), transforms.ToTensor(), normalize])
+    with warnings.catch_warnings(), torch.inference_mode():
+        warnings.simplefilter("ignore")
+        script = torch.jit.load(str(file))  # type: ignore[no-untyped-call]
+        expected = script(torch.stack([skew_320(Image.open(image).convert("RGB")) for image in images])).numpy()
+    assert np.all(np.sum(vectors * expected, axis=1) > 0.9999)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "status", "says"),
+    [
+        ("mine.torchscript.pt", [], 2, "whose preprocessing is known: sscd_disc_mixup"),
+        ("sscd_disc_blur.torchscript.pt", [], 1, "cannot be used"),
+        ("nowhere/sscd_disc_blur.torchscript.pt", [], 1, "No such file"),
+        (SSCD, ["--precision", "fp16"], 2, "fp16"),
+        (SSCD, ["--pretrained", "random"], 2, "has its own"),
+    ],
+)
+def test_what_cannot_be_exported_says_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, options: list[str], status: int, says: str
+) -> None:
+    if options:
+        write_sscd(tmp_path / SSCD)
+    (tmp_path / "sscd_disc_blur.torchscript.pt").write_bytes(b"no archive")
+    assert main(["--model", str(tmp_path / name), "--repository", str(tmp_path / "repository"), *options]) == status
+    assert says in capsys.readouterr().err

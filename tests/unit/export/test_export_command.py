@@ -1,7 +1,8 @@
-"""What ``clip-export`` says to wrong choices and unusable files."""
+"""What ``clip-export`` says to wrong choices and unusable files, and the table of models that it lists."""
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,8 +10,11 @@ import pytest
 from benchmarks.fixtures.server import TINY_CLIP
 from preprocess_ensemble.export import command as export_command
 from preprocess_ensemble.export import exporter
-from preprocess_ensemble.export.model_source import ExportError, WrongChoice
-from tests.fixtures.models.exports import python
+from preprocess_ensemble.export.command import tables
+from preprocess_ensemble.export.model_source import SHIPPED, ExportError, WrongChoice, shipped_models
+from preprocess_ensemble.export.skeleton import GENERATED, find_skeleton
+from tests.fixtures.models.exports import WITHOUT_PYTORCH, python
+from tests.paths import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
         (["--pretrained", "/nowhere/weights.pt"], "no checkpoint file /nowhere/weights.pt"),
         (["--pretrained", "openai"], "use --model ViT-B-32-quickgelu"),
         (["--model", "/nowhere/model.json"], "cannot be read: No such file"),
+        (["--name", "my_model"], "'my_model' is no name of a model"),
     ],
 )
 def test_a_wrong_choice_is_misuse(
@@ -48,18 +53,21 @@ def test_a_missing_file_of_weights_is_not_sought_at_the_hub(
     assert "does not answer" not in said
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"embed_dim": 8}'])
-def test_a_file_that_is_no_model_is_misuse(text: str, tmp_path: Path) -> None:
-    model = tmp_path / "mine.json"
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("mine", "{", r"mine\.json is not"),
+        ("mine", "[]", r"mine\.json is not"),
+        ("mine", '{"embed_dim": 8}', r"mine\.json is not"),
+        ("ViT-B-32", TINY_CLIP.read_text(), "rename"),
+    ],
+)
+def test_a_file_that_is_no_model_or_has_the_name_of_another_is_misuse(
+    name: str, text: str, says: str, tmp_path: Path
+) -> None:
+    model = tmp_path / f"{name}.json"
     model.write_text(text)
-    with pytest.raises(WrongChoice, match=r"mine\.json is not"):
-        exporter.load_model(str(model), "random")
-
-
-def test_a_file_must_not_take_the_name_of_another_model(tmp_path: Path) -> None:
-    model = tmp_path / "ViT-B-32.json"
-    model.write_text(TINY_CLIP.read_text())
-    with pytest.raises(WrongChoice, match="rename"):
+    with pytest.raises(WrongChoice, match=says):
         exporter.load_model(str(model), "random")
 
 
@@ -79,7 +87,7 @@ def test_a_checkpoint_that_cannot_be_read_is_one_sentence(content: bytes | None,
 
 def test_without_a_hub_the_message_names_three_remedies(tmp_path: Path) -> None:
     closed = "http://127.0.0.1:9"
-    command = ("-m", "preprocess_ensemble.export.command", "--repository", str(tmp_path / "models"))
+    command = ("-c", WITHOUT_PYTORCH, "--repository", str(tmp_path / "models"))
     with python(*command, HF_ENDPOINT=closed, HF_HOME=str(tmp_path), HF_HUB_CACHE=str(tmp_path)) as process:
         _, said = process.communicate()
     assert process.returncode == 1
@@ -93,10 +101,64 @@ def test_without_a_hub_the_message_names_three_remedies(tmp_path: Path) -> None:
     assert not (tmp_path / "models").exists()
 
 
+def test_a_download_by_open_clip_that_fails_has_the_same_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    import open_clip
+
+    def no_route(config: dict[str, Any]) -> None:
+        raise OSError("no route to host")
+
+    monkeypatch.setattr(open_clip, "download_pretrained", no_route)
+    with pytest.raises(ExportError, match=r"tried: laion/CLIP-ViT-B-32-laion2B-s34B-b79K\n  got:   no route to host"):
+        exporter.load_model("ViT-B-32", "laion2b_s34b_b79k")
+
+
 def test_help_does_not_wait_for_pytorch() -> None:
-    program = (
-        "import sys; from preprocess_ensemble.export import command as export_command; print('torch' in sys.modules)"
-    )
-    with python("-c", program) as process:
+    with python("-c", "import preprocess_ensemble.export.command, sys; print('torch' in sys.modules)") as process:
         said, _ = process.communicate()
     assert said == "False\n"
+
+
+HEADINGS, *ROWS = tables()[0]
+MODELS = [dict(zip(HEADINGS, row, strict=True)) for row in ROWS]
+
+
+@pytest.mark.parametrize(
+    "model", [model for model in MODELS if not model["PyTorch"]], ids=lambda model: model["--model"]
+)
+def test_what_a_skeleton_knows_is_in_the_table(model: dict[str, str]) -> None:
+    skeleton = find_skeleton(model["--model"])
+    assert int(model["tokens"]) == skeleton.token_kinds[0]
+    assert int(model["dimension"]) == skeleton.text.expected[GENERATED].shape[1]
+    assert model["preprocessing"] == skeleton.tags[model["--pretrained"]].preprocess.id
+    sizes = (skeleton.image.weights_bytes, skeleton.text.weights_bytes)
+    assert model["MB, image + text"] == " + ".join(f"{size / 1e6:.0f}" for size in sizes)
+
+
+def test_every_model_is_open_clips_and_those_without_pytorch_are_shipped() -> None:
+    import open_clip
+
+    assert sorted(model["--model"] for model in MODELS if not model["PyTorch"]) == shipped_models()
+    for model in MODELS:
+        assert model["--pretrained"] in open_clip.list_pretrained_tags_by_model(model["--model"])
+
+
+def test_the_speed_is_that_of_the_newest_result() -> None:
+    newest = max((ROOT / "benchmarks" / "results").glob("towers-*.json"))
+    measured = {
+        id_.partition("/")[0].removesuffix("-stand-in"): f"{one['image']:.0f} + {one['text']:.0f}"
+        for id_, one in json.loads(newest.read_text(encoding="utf-8"))["milliseconds"].items()
+    }
+    assert {model["--model"]: model["ms, image + text"] for model in MODELS} == measured
+
+
+def test_the_page_has_the_tables() -> None:
+    page = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
+    for block in (SHIPPED.with_name("models.md")).read_text(encoding="utf-8").split("\n\n"):
+        assert not block.startswith("|") or block.strip() in page
+
+
+def test_the_list_has_every_model(capsys: pytest.CaptureFixture[str]) -> None:
+    assert export_command.main(["--list"]) == 0
+    printed = capsys.readouterr().out
+    assert all(printed.count(f"{model['--model']} ") >= 1 for model in MODELS)
+    assert "Recall in percent by language" in printed

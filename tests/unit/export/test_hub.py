@@ -1,8 +1,12 @@
-"""Downloads of weights from a server that speaks the hub's routes: resumed, verified, and refused with the remedies."""
+"""What comes from the hub: weights, resumed, verified and refused with the remedies; tokenizers, as they are written.
+
+tests/unit/text/ compares the ids that a tokenizer gives.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import subprocess
@@ -10,16 +14,24 @@ import sys
 import time
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import huggingface_hub
 import pytest
+from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
+from preprocess_ensemble.export.model_source import ExportError, WrongChoice
+from preprocess_ensemble.export.tokenizer_files import write_tokenizer
+from preprocess_ensemble.text.tokenizer import TOKENIZER_FILE, TokenizerConfig
+from tests.fixtures.texts.tokenizers import write_gemma, write_xlm_roberta
 from tests.paths import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
 
 REPOSITORY = "laion/CLIP-ViT-B-32-laion2B-s34B-b79K"
 FILE = "open_clip_model.safetensors"
@@ -142,10 +154,82 @@ def test_damaged_weights_are_deleted(hub: str, tmp_path: Path) -> None:
     assert download(hub, tmp_path).returncode == 0
 
 
-def test_a_hub_that_lacks_the_file_is_one_message_with_the_remedies(hub: str, tmp_path: Path) -> None:
+def test_a_hub_that_lacks_the_file_is_one_message(hub: str, tmp_path: Path) -> None:
     finished = download(hub, tmp_path, DOWNLOAD.replace(REPOSITORY, "nobody/nothing"))
     assert finished.returncode == 1
     assert "Traceback" not in finished.stderr
     assert "tried: nobody/nothing" in finished.stderr
-    for way in ("--pretrained FILE", "HF_ENDPOINT=", "--pretrained random"):
-        assert way in finished.stderr
+
+
+def test_the_file_of_clip_is_the_same_everywhere(tmp_path: Path) -> None:
+    # The fingerprint of each text tower depends on it: another digest means that all must be exported again.
+    config, digests = write_tokenizer(tmp_path, {"context_length": 77})
+    assert config == TokenizerConfig(kind="clip-bpe", clean="lower", context_length=77)
+    assert digests == {TOKENIZER_FILE: "af77101a709a4d2f188a1efd497c92e71f5b38b17e3575af0f7dac96770c032c"}
+
+
+@pytest.fixture
+def exported(tmp_path: Path) -> Path:
+    (folder := tmp_path / "exported").mkdir()
+    return folder
+
+
+def test_a_tokenizer_of_the_hub(tmp_path: Path, exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_gemma(tmp_path)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda repository, file: f"{tmp_path}/{file}")
+    cfg = {"hf_tokenizer_name": "timm/ViT-B-32-SigLIP2-256", "tokenizer_kwargs": {"clean": "canonicalize"}}
+    config, _ = write_tokenizer(exported, {**cfg, "context_length": 64, "vocab_size": 256000})
+    assert config == TokenizerConfig(kind="hf", clean="canonicalize", context_length=64)
+    written = json.loads((exported / TOKENIZER_FILE).read_text(encoding="utf-8"))
+    assert (written["padding"]["pad_token"], written["padding"]["strategy"]) == ("<pad>", {"Fixed": 64})
+
+
+def test_settings_that_the_hub_lacks_are_no_error_and_those_that_it_may_have_are(
+    tmp_path: Path, exported: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_xlm_roberta(tmp_path)
+    error: Exception = EntryNotFoundError.__new__(EntryNotFoundError, "404")
+
+    def download_one(_: str, file: str) -> str:
+        if file == TOKENIZER_FILE:
+            return str(tmp_path / file)
+        raise error
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download_one)
+    write_tokenizer(exported, {"hf_tokenizer_name": "xlm-roberta-base"})
+    error = LocalEntryNotFoundError("only the cache was searched")
+    with pytest.raises(ExportError, match="only the cache was searched"):
+        write_tokenizer(exported, {"hf_tokenizer_name": "xlm-roberta-base"})
+
+
+def test_a_tokenizer_that_pads_on_the_left(tmp_path: Path, exported: Path) -> None:
+    write_gemma(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text('{"padding_side": "left", "pad_token": "<pad>"}', encoding="utf-8")
+    write_tokenizer(exported, {"hf_tokenizer_name": str(tmp_path)})
+    written = json.loads((exported / TOKENIZER_FILE).read_text(encoding="utf-8"))
+    assert written["padding"]["direction"] == "Left"
+
+
+@pytest.mark.parametrize(
+    ("text_cfg", "kind", "words"),
+    [
+        ({"tokenizer_mode": "clips"}, WrongChoice, "tokenizer_mode"),
+        ({"tokenizer_kwargs": {"reduction_mask": "simple"}}, WrongChoice, "reduction_mask"),
+        ({"tokenizer_kwargs": {"clean": "upper"}}, WrongChoice, "upper"),
+        ({"vocab_size": 64}, WrongChoice, "has 64 tokens, and CLIP's tokenizer 49,408"),
+        ({"hf_tokenizer_name": "/"}, ExportError, "cannot be loaded"),
+    ],
+)
+def test_what_is_not_known_is_refused(
+    tmp_path: Path, text_cfg: dict[str, Any], kind: type[ExportError], words: str
+) -> None:
+    with pytest.raises(kind, match=words):
+        write_tokenizer(tmp_path, text_cfg)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_tokenizer_without_padding(tmp_path: Path) -> None:
+    write_xlm_roberta(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text('{"pad_token": "<none>"}', encoding="utf-8")
+    with pytest.raises(ExportError, match="has no pad_token"):
+        write_tokenizer(tmp_path, {"hf_tokenizer_name": str(tmp_path)})

@@ -1,51 +1,36 @@
-"""Exports without PyTorch: the same file as with it, from a skeleton and weights that need no PyTorch either."""
+"""Exports without PyTorch: the same file as with it, from a skeleton and weights that need no PyTorch either.
+
+Graphs compute no shapes that the batch does not change, and in the last block only the class token.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
+from onnx import TensorProto, helper
+from onnx.helper import make_node
 
 from benchmarks.fixtures.server import TINY_CLIP
 from preprocess_ensemble.export import command, exporter, parity
+from preprocess_ensemble.export.exporter import load_model
 from preprocess_ensemble.export.model_source import ExportError, WrongChoice, shipped_models
+from preprocess_ensemble.export.onnx_file import fold_shapes
 from preprocess_ensemble.export.skeleton import GENERATED, Skeleton, SkeletonModel, Tower, find_skeleton
 from preprocess_ensemble.export.state_dict import generate
 from preprocess_ensemble.runtimes.agreement import sample_tokens
-from tests.fixtures.models.exports import contents, export, installed, python, text_of
+from tests.fixtures.models import tiny_onnx
+from tests.fixtures.models.exports import WITHOUT_PYTORCH, contents, export, installed, python, text_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import torch
-
-WITHOUT_PYTORCH = """
-import sys
-sys.modules["torch"] = sys.modules["open_clip"] = None
-from preprocess_ensemble.export.command import main
-sys.exit(main(sys.argv[1:]))
-"""
-
-
-@pytest.fixture(scope="module")
-def skeleton(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("skeleton") / "tiny_clip.skeleton"
-    from preprocess_ensemble.export.pytorch.recording import record_file
-
-    record_file(str(TINY_CLIP), None, path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def trained(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A skeleton with the vectors of ``weights``."""
-    path = tmp_path_factory.mktemp("trained") / "trained.skeleton"
-    assert command.main(["--model", str(TINY_CLIP), "--pretrained", str(weights), "--skeleton", str(path)]) == 0
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -74,36 +59,51 @@ def weights(network: torch.nn.Module, tmp_path_factory: pytest.TempPathFactory) 
     return path
 
 
-def without_passport(repository: Path) -> dict[str, bytes]:
-    return {path: data for path, data in contents(repository).items() if not path.endswith("model.json")}
+@pytest.fixture(scope="module")
+def skeleton(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A skeleton of the small CLIP, with PyTorch's vectors of ``weights``."""
+    path = tmp_path_factory.mktemp("skeleton") / "tiny_clip.skeleton"
+    assert command.main(["--model", str(TINY_CLIP), "--pretrained", str(weights), "--skeleton", str(path)]) == 0
+    return path
 
 
-@pytest.mark.parametrize("precision", ["fp32", "int8"])
-def test_the_file_is_the_same_with_and_without_pytorch(
-    precision: str, skeleton: Path, weights: Path, tmp_path: Path
-) -> None:
-    with_it = export(tmp_path / "with", TINY_CLIP, weights, precision=precision)
-    arguments = (skeleton, "--pretrained", weights, "--precision", precision, "--repository", tmp_path / "without")
-    with python("-c", WITHOUT_PYTORCH, "--model", *map(str, arguments), HF_HUB_OFFLINE="1") as process:
+def same_files(with_it: Path, without: Path) -> bool:
+    def files(repository: Path) -> dict[str, bytes]:
+        return {path: data for path, data in contents(repository).items() if not path.endswith("model.json")}
+
+    assert "clip_text_encoder/1/model.onnx" in files(with_it)
+    return files(with_it) == files(without)
+
+
+def test_the_file_is_the_same_with_and_without_pytorch(skeleton: Path, weights: Path, tmp_path: Path) -> None:
+    with_it = export(tmp_path / "with", TINY_CLIP, weights)
+    arguments = ("--model", skeleton, "--pretrained", weights, "--repository", tmp_path / "without")
+    with python("-c", WITHOUT_PYTORCH, *map(str, arguments), HF_HUB_OFFLINE="1") as process:
         _, said = process.communicate()
     assert process.returncode == 0, said
-    assert "clip_text_encoder/1/model.onnx" in contents(tmp_path / "with")
-    assert without_passport(tmp_path / "with") == without_passport(tmp_path / "without")
+    assert same_files(tmp_path / "with", tmp_path / "without")
     without = installed(tmp_path / "without")
     assert (without.id, without.fingerprint, without.canary) == (with_it.id, with_it.fingerprint, with_it.canary)
     assert replace(text_of(without), parity=text_of(with_it).parity) == text_of(with_it)
+    assert "cosine to PyTorch" in said
     compared = [(one.parity.images, text_of(one).parity.images) for one in (with_it, without)]
-    assert compared == [(9, 5), (0, 0)], "only one was compared with PyTorch itself"
-    assert ("cosine to PyTorch" in said, "with other weights" in said) == (False, True)
-    assert without.parity.min_cosine >= 0.999 if precision == "int8" else 0.999999
+    assert compared == [(9, 5), (9, 4)], "the skeleton has no vector of the text canary"
 
 
-def test_random_weights_are_the_same_with_and_without_pytorch(skeleton: Path, tmp_path: Path) -> None:
-    with_it, without = (
-        export(tmp_path / name, model, "random:5") for name, model in (("0", TINY_CLIP), ("1", skeleton))
-    )
-    assert with_it.weights_sha256 == without.weights_sha256
-    assert without_passport(tmp_path / "0") == without_passport(tmp_path / "1")
+@pytest.mark.parametrize(("precision", "required"), [("fp32", 0.999999), ("int8", 0.999)])
+def test_other_weights_are_checked_with_those_of_the_skeleton(
+    precision: str, required: float, skeleton: Path, tiny_pair_repository: Path, tmp_path: Path
+) -> None:
+    said: list[str] = []
+    passport = export(tmp_path / "without", skeleton, precision=precision, report=said.append)
+    assert (passport.parity.images, text_of(passport).parity.images) == (0, 0), "nothing was compared with PyTorch's"
+    assert passport.parity.min_cosine >= required
+    assert "with other weights" in " ".join(said)
+    with_it = tiny_pair_repository
+    if precision != "fp32":
+        export(with_it := tmp_path / "with", precision=precision)
+    assert same_files(with_it, tmp_path / "without")
+    assert passport.weights_sha256 == installed(with_it).weights_sha256
 
 
 def test_generated_weights_never_change() -> None:
@@ -130,43 +130,31 @@ def test_half_precision_becomes_fp32_as_in_open_clip(
     assert found.weights_sha256 == expected.weights_sha256
 
 
-TOWERS = pytest.mark.parametrize("tower", ["image", "text"])
-
-
-def tower_of(skeleton: Path, tower: str) -> Tower:
-    found: Tower = getattr(Skeleton.from_bytes(skeleton.read_bytes()), tower)
-    return found
-
-
-def changed(skeleton: Path, path: Path, tower: str, **changes: Any) -> Path:
-    whole = Skeleton.from_bytes(skeleton.read_bytes())
-    path.write_bytes(replace(whole, **{tower: replace(getattr(whole, tower), **changes)}).to_bytes())
-    return path
-
-
-@TOWERS
-def test_a_graph_that_computes_something_else_is_found(tower: str, skeleton: Path, tmp_path: Path) -> None:
-    places = dict(tower_of(skeleton, tower).places)
+def with_two_norms_swapped(tower: Tower) -> Tower:
+    places = dict(tower.places)
     norms = [name for name, place in places.items() if place.name.endswith(".bias") and ".ln_" in place.name]
     places[norms[0]], places[norms[1]] = places[norms[1]], places[norms[0]]
-    with pytest.raises(ExportError, match="cosine of"):
-        export(tmp_path / "models", changed(skeleton, tmp_path / "other.skeleton", tower, places=places))
-    assert not any(path.endswith(".onnx") for path in contents(tmp_path / "models"))
+    return replace(tower, places=places)
 
 
-@TOWERS
-def test_trained_weights_can_have_vectors_of_their_own(
-    tower: str, trained: Path, skeleton: Path, weights: Path, tmp_path: Path
+def with_other_vectors_of_the_weights(tower: Tower) -> Tower:
+    (key,) = tower.expected.keys() - {GENERATED}
+    return replace(tower, expected={**tower.expected, key: np.roll(tower.expected[key], 1, axis=1)})
+
+
+@pytest.mark.parametrize("tower", ["image", "text"])
+@pytest.mark.parametrize("defect", [with_two_norms_swapped, with_other_vectors_of_the_weights])
+def test_a_graph_that_computes_something_else_is_found(
+    defect: Callable[[Tower], Tower], tower: str, skeleton: Path, weights: Path, tmp_path: Path
 ) -> None:
-    found = tower_of(trained, tower)
-    assert found.graph == tower_of(skeleton, tower).graph
-    passport = export(tmp_path / "models", trained, weights)
-    assert (passport.parity.images, text_of(passport).parity.images) == (9, 4)
-    (key,) = found.expected.keys() - {GENERATED}
-    wrong = {**found.expected, key: np.roll(found.expected[key], 1, axis=1)}
-    other = changed(trained, tmp_path / "wrong.skeleton", tower, expected=wrong)
+    whole = Skeleton.from_bytes(skeleton.read_bytes())
+    change: dict[str, Any] = {tower: defect(getattr(whole, tower))}
+    other = tmp_path / "other.skeleton"
+    other.write_bytes(replace(whole, **change).to_bytes())
+    known = weights if defect is with_other_vectors_of_the_weights else "random:0"
     with pytest.raises(ExportError, match="cosine of"):
-        export(tmp_path / "models", other, weights, force=True)
+        export(tmp_path / "models", other, known)
+    assert not any(path.endswith(".onnx") for path in contents(tmp_path / "models"))
 
 
 def test_a_model_whose_weights_are_combined_has_no_skeleton(tmp_path: Path) -> None:
@@ -180,7 +168,7 @@ def test_a_model_whose_weights_are_combined_has_no_skeleton(tmp_path: Path) -> N
     with pytest.raises(NoSkeleton, match="there is no skeleton"):
         record_file(str(model), None, tmp_path / "resnet.skeleton")
     assert not list(tmp_path.glob("*resnet.skeleton*"))
-    assert export(tmp_path / "models", model).parity.min_cosine >= 0.9999
+    assert export(tmp_path / "models", model, text=False).parity.min_cosine >= 0.9999
 
 
 @pytest.mark.parametrize(
@@ -206,29 +194,38 @@ def test_weights_of_another_model_are_refused(
         export(tmp_path / "models", skeleton, tmp_path / "other.safetensors")
 
 
-def test_a_file_that_is_no_checkpoint_is_refused(skeleton: Path, tmp_path: Path) -> None:
-    (tmp_path / "weights.pt").write_bytes(b"pickle")
-    (tmp_path / "weights.safetensors").write_bytes(b"nothing of the kind")
-    with pytest.raises(ExportError, match=r"Reading weights\.pt needs PyTorch: .*export"):
-        export(tmp_path / "models", skeleton, tmp_path / "weights.pt")
-    with pytest.raises(ExportError, match=r"weights\.safetensors cannot be read"):
-        export(tmp_path / "models", skeleton, tmp_path / "weights.safetensors")
+@pytest.mark.parametrize(
+    ("file", "options", "kind", "says"),
+    [
+        ("weights.pt", {}, ExportError, r"Reading weights\.pt needs PyTorch: .*export"),
+        ("weights.safetensors", {}, ExportError, r"weights\.safetensors cannot be read"),
+        ("", {"precision": "fp16"}, WrongChoice, r"fp16 needs PyTorch: pip install 'clip-triton\[export\]'"),
+    ],
+)
+def test_what_needs_pytorch_or_is_no_checkpoint_is_refused(
+    file: str, options: dict[str, str], kind: type[ExportError], says: str, skeleton: Path, tmp_path: Path
+) -> None:
+    if file:
+        (tmp_path / file).write_bytes(b"nothing of the kind")
+    with pytest.raises(kind, match=says):
+        export(tmp_path / "models", skeleton, tmp_path / file if file else "random:0", **options)
 
 
-@pytest.mark.parametrize("data", [b"", b"no archive"])
-def test_a_file_that_is_no_skeleton_is_misuse(data: bytes, tmp_path: Path) -> None:
-    (tmp_path / "mine.skeleton").write_bytes(data)
-    with pytest.raises(WrongChoice, match=r"mine\.skeleton is not a skeleton"):
-        find_skeleton(str(tmp_path / "mine.skeleton"))
-    with pytest.raises(WrongChoice, match=r"none\.skeleton cannot be read: No such file"):
-        find_skeleton(str(tmp_path / "none.skeleton"))
-
-
-def test_what_needs_pytorch_says_so(skeleton: Path, tmp_path: Path) -> None:
-    with pytest.raises(WrongChoice, match=r"fp16 needs PyTorch: pip install 'clip-triton\[export\]'"):
-        export(tmp_path / "models", skeleton, precision="fp16")
-    with pytest.raises(WrongChoice, match=r"Exporting ViT-H-14 needs PyTorch.*did you mean .*ViT-B-32"):
-        find_skeleton("ViT-H-14")
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        ("empty.skeleton", r"empty\.skeleton is not a skeleton"),
+        ("mine.skeleton", r"mine\.skeleton is not a skeleton"),
+        ("none.skeleton", r"none\.skeleton cannot be read: No such file"),
+        ("ViT-H-14", r"Exporting ViT-H-14 needs PyTorch.*did you mean .*ViT-B-32"),
+    ],
+)
+def test_what_is_no_skeleton_is_misuse(model: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty.skeleton").touch()
+    Path("mine.skeleton").write_bytes(b"no archive")
+    with pytest.raises(WrongChoice, match=says):
+        find_skeleton(model)
 
 
 def test_shipped_skeletons_are_complete_and_small() -> None:
@@ -245,3 +242,82 @@ def test_shipped_skeletons_are_complete_and_small() -> None:
             empty = {tensor.name for tensor in graph.initializer if not tensor.ByteSize() or not tensor.raw_data}
             assert tower.places.keys() <= empty
     assert find_skeleton("ViT-B-32").tags["laion2b_s34b_b79k"].repository == "laion/CLIP-ViT-B-32-laion2B-s34B-b79K"
+
+
+X = np.arange(30, dtype=np.float32).reshape(5, 6)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> onnx.ModelProto:
+    """What an exporter makes: ``y = reshape(x, [N, 2, 3]) * sqrt(6)`` and ``n = [1] * N``, all by way of shapes."""
+    nodes = [
+        make_node("Shape", ["x"], ["shape"]),
+        make_node("Gather", ["shape", "zero"], ["rows"]),
+        make_node("Concat", ["rows", "two_three"], ["target"], axis=0),
+        make_node("Reshape", ["x", "target"], ["split"]),
+        make_node("Gather", ["shape", "one"], ["width"]),
+        make_node("Cast", ["width"], ["float_width"], to=TensorProto.FLOAT),
+        make_node("Sqrt", ["float_width"], ["scale"]),
+        make_node("Mul", ["split", "scale"], ["y"]),
+        make_node("ConstantOfShape", ["rows"], ["zeros"]),
+        make_node("Add", ["zeros", "float_one"], ["n"]),
+    ]
+    numbers = {"zero": [0], "one": [1], "two_three": [2, 3]}
+    constants = {name: np.array(value) for name, value in numbers.items()} | {"float_one": np.array([1], np.float32)}
+    outputs = [
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 2, 3]),
+        helper.make_tensor_value_info("n", TensorProto.FLOAT, ["N"]),
+    ]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 6])]
+    return onnx.load(str(tiny_onnx.save(tmp_path / "model.onnx", nodes, inputs, outputs, constants)))
+
+
+def run(model: onnx.ModelProto) -> list[Any]:
+    return list(onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": X}))
+
+
+def test_the_answers_stay_and_the_arithmetic_goes(model: onnx.ModelProto) -> None:
+    before = run(model)
+    fold_shapes(model)
+    for old, new in zip(before, run(model), strict=True):
+        np.testing.assert_array_equal(new, old)
+    onnx.checker.check_model(model)
+    left = [node.op_type for node in model.graph.node]
+    assert left == ["Shape", "Gather", "Reshape", "Mul", "ConstantOfShape", "Add"], "what depends on the batch stays"
+    target = next(tensor for tensor in model.graph.initializer if tensor.name == "target/fixed")
+    assert list(onnx.numpy_helper.to_array(target)) == [-1, 2, 3]
+    assert not {"one", "two_three"} & {tensor.name for tensor in model.graph.initializer}, "nor constants without use"
+    once = model.SerializeToString()
+    fold_shapes(model)
+    assert model.SerializeToString() == once, "a second time changes nothing"
+
+
+@pytest.fixture
+def tower() -> Any:
+    return load_model(str(TINY_CLIP), "random:0").get_submodule("visual")
+
+
+def test_the_last_block_computes_the_class_token_alone_and_the_vectors_are_the_same(tower: Any) -> None:
+    import torch
+
+    from preprocess_ensemble.export.pytorch.graph import prune_to_class_token
+
+    images = torch.rand((3, 3, 224, 224), generator=torch.Generator().manual_seed(0))
+    rows: list[int] = []
+    tower.transformer.resblocks[-1].mlp.register_forward_hook(lambda _, given, __: rows.append(given[0].shape[1]))
+    with torch.inference_mode():
+        expected = tower(images)
+        assert prune_to_class_token(tower)
+        found = tower(images)
+    assert torch.allclose(found, expected, rtol=0, atol=1e-5 * float(expected.abs().max()))
+    assert rows == [50, 1]
+
+
+@pytest.mark.parametrize(("name", "value"), [("pool_type", "avg"), ("output_tokens", True)])
+def test_a_tower_that_uses_more_tokens_is_not_pruned(tower: Any, name: str, value: object) -> None:
+    from preprocess_ensemble.export.pytorch.graph import prune_to_class_token
+
+    setattr(tower, name, value)
+    last = tower.transformer.resblocks[-1]
+    assert not prune_to_class_token(tower)
+    assert tower.transformer.resblocks[-1] is last

@@ -17,9 +17,6 @@ def test_json_keeps_everything_and_is_ascii() -> None:
     assert text.isascii()
     assert Passport.from_json(text) == PASSPORT
     assert json.loads(text)["id"] == "ViT-B-32/file:épreuve.pt@1a2b3c4d"
-
-
-def test_the_id_tells_a_reduced_precision() -> None:
     assert replace(PASSPORT, precision="fp16").id == "ViT-B-32/file:épreuve.pt@1a2b3c4d+fp16"
 
 
@@ -79,27 +76,19 @@ IDENTITY: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("key", "value"),
     [
-        {"model": "ViT-B-32-quickgelu"},
-        {"weights_sha256": "01"},
-        {"preprocess": {"size": [224, 224], "interpolation": "bilinear"}},
-        {"precision": "fp16"},
+        ("model", "ViT-B-32-quickgelu"),
+        ("weights_sha256", "01"),
+        ("preprocess", {"size": [224, 224], "interpolation": "bilinear"}),
+        ("precision", "fp16"),
     ],
-    ids=lambda change: next(iter(change)),
 )
-def test_whatever_decides_a_vector_changes_the_fingerprint(change: dict[str, Any]) -> None:
-    assert compute_fingerprint(**IDENTITY) == compute_fingerprint(**IDENTITY)
-    assert compute_fingerprint(**IDENTITY) != compute_fingerprint(**(IDENTITY | change))
+def test_whatever_decides_a_vector_changes_the_fingerprint(key: str, value: Any) -> None:
+    assert compute_fingerprint(**IDENTITY) != compute_fingerprint(**{**IDENTITY, key: value})
 
 
 def test_the_fingerprint_of_a_known_model_never_changes() -> None:
     # Stores and exported models hold it: if this value changes, no client accepts a server that was set up before.
     assert compute_fingerprint(**IDENTITY) == (1568289197, 311227643)
-
-
-@given(st.text(alphabet="0123456789abcdef", min_size=64, max_size=64))
-@settings(deadline=None, max_examples=50, derandomize=True)
-def test_fingerprints_are_int32(weights_sha256: str) -> None:
-    for number in compute_fingerprint(**(IDENTITY | {"weights_sha256": weights_sha256})):
-        assert -(2**31) <= number < 2**31
+    assert compute_fingerprint(**{**IDENTITY, "weights_sha256": "04"}) == (-1109935641, -924442616)

@@ -1,24 +1,25 @@
+"""What an export writes beside the model, whose settings stay, and where the repository is if a command names none."""
+
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
+from preprocess_ensemble import contract
 from preprocess_ensemble.errors import ReportedError
-from preprocess_ensemble.model_repository.config import (
-    installed_passport,
-    pending_files,
-)
+from preprocess_ensemble.model_repository.config import installed_passport, pending_files
+from preprocess_ensemble.model_repository.location import HERE, default_repository, repository_to_fill, user_repository
 from tests.fixtures.models.configurations import DEFAULT, configs
 from tests.fixtures.models.passports import PASSPORT
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from preprocess_ensemble.model_repository.passport import Passport
+
 
 LARGER = replace(DEFAULT, preprocess={"size": [256, 320]}, dimension=1024)
 
@@ -64,10 +65,8 @@ def test_an_operators_settings_and_comment_outlive_another_model(tmp_path: Path)
     mine = parse(tmp_path, "clip_encoder")
     mine.max_batch_size = 128
     mine.parameters["intra_op_thread_count"].string_value = "6"
-    mine.dynamic_batching.max_queue_delay_microseconds = 700
-    path.write_text(f"# Tuned for the L40S.\n\n{text_format.MessageToString(mine)}")
-
-    text = path.read_text()
+    text = f"# Tuned for the L40S.\n\n{text_format.MessageToString(mine)}"
+    path.write_text(text)
     assert lay_out(tmp_path, DEFAULT) == set()
     assert path.read_text() == text
 
@@ -77,18 +76,13 @@ def test_an_operators_settings_and_comment_outlive_another_model(tmp_path: Path)
     assert list(changed.output[0].dims) == [1024]
     assert changed.max_batch_size == 128
     assert changed.parameters["intra_op_thread_count"].string_value == "6"
-    assert changed.dynamic_batching.max_queue_delay_microseconds == 700
 
 
-def test_the_graph_level_of_an_fp16_model_goes_with_it(tmp_path: Path) -> None:
+def test_the_graph_level_of_an_fp16_model_goes_with_it_and_an_operators_stays(tmp_path: Path) -> None:
     lay_out(tmp_path, replace(DEFAULT, precision="fp16"))
     assert parse(tmp_path, "clip_encoder").optimization.graph.level == 1
     lay_out(tmp_path, DEFAULT)
     assert parse(tmp_path, "clip_encoder") == configs()["clip_encoder"]
-
-
-def test_an_operators_graph_level_stays(tmp_path: Path) -> None:
-    lay_out(tmp_path, DEFAULT)
     path = tmp_path / "clip_encoder" / "config.pbtxt"
     path.write_text(path.read_text() + "optimization { graph { level: -1 } }\n")
     for precision in ("fp16", "fp32"):
@@ -114,3 +108,33 @@ def test_the_installed_passport_is_that_of_a_complete_model(tmp_path: Path) -> N
     assert installed_passport(tmp_path) == PASSPORT
     (directory / "model.json").write_text(replace(PASSPORT, contract=99).to_json())
     assert installed_passport(tmp_path) is None
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.delenv("CLIP_MODEL", raising=False)
+
+
+def export_into(repository: Path) -> None:
+    (repository / contract.ENCODER / "1").mkdir(parents=True)
+    (repository / contract.ENCODER / "1" / "model.json").write_text("{}")
+
+
+def test_a_folder_that_is_there_comes_before_the_users() -> None:
+    assert default_repository() == repository_to_fill() == user_repository()
+    HERE.mkdir()
+    assert default_repository() == repository_to_fill() == HERE
+    export_into(user_repository())
+    assert default_repository() == user_repository()
+    assert repository_to_fill() == HERE
+    export_into(HERE)
+    assert default_repository() == HERE
+
+
+def test_the_environment_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    export_into(HERE)
+    monkeypatch.setenv("CLIP_MODEL", "elsewhere")
+    assert default_repository() == repository_to_fill() == Path("elsewhere")

@@ -1,12 +1,13 @@
 """Token ids, compared with those of open_clip's own tokenizers: a slice here, and 100,000 texts with ``make fuzz``.
 
 CLIP's vocabulary is the real one. Those of SigLIP 2 and XLM-R are stand-ins of their kind, read by open_clip through
-transformers: the real ones are on a hub.
+transformers: the real ones are on a hub. What each bad text gets, and that its neighbours do not notice.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,7 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from preprocess_ensemble.contract import MAX_TEXT_BYTES, ImageStatus
 from preprocess_ensemble.export.tokenizer_files import write_tokenizer
+from preprocess_ensemble.text.text_input import tokenize_rows
 from preprocess_ensemble.text.tokenizer import TOKENIZER_FILE, Tokenizer, TokenizerConfig, TokenizerError
 from tests.fixtures.texts.fuzzed_texts import fuzzed_text
 from tests.fixtures.texts.tokenizers import write_gemma, write_xlm_roberta
@@ -76,34 +79,29 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return KINDS[request.param](tmp_path_factory.mktemp(request.param))
 
 
+KNOWN = (
+    "",
+    "İSTANBUL ığdır",
+    "<start_of_text> a dog <END_OF_TEXT>",
+    "\ud83d\ude00 \ud800",
+    "&amp;lt;b&amp;gt;",
+    "of" * 40,
+)
+
+
 @pytest.mark.timeout(60 + TEXTS // 100)
 def test_token_ids_are_those_of_open_clip(pair: Pair) -> None:
     different = []
     long = 0
     for start in range(0, TEXTS, CHUNK):
-        texts = [fuzzed_text(SEED, number) for number in range(start, min(start + CHUNK, TEXTS))]
+        texts = [*KNOWN, *(fuzzed_text(SEED, number) for number in range(start, min(start + CHUNK, TEXTS)))]
         ids, truncated = pair.ours.encode(texts)
         wrong = (ids != pair.theirs(texts).numpy()).any(axis=1)
         wrong |= truncated != (np.array(pair.token_counts(texts)) > pair.ours.config.context_length)
-        different += [start + int(row) for row in np.flatnonzero(wrong)]
+        different += [texts[row] for row in np.flatnonzero(wrong)]
         long += int(truncated.sum())
-    assert different == [], f"fuzzed_text({SEED}, number) is the text"
+    assert different == []
     assert 0.05 * TEXTS < long < 0.9 * TEXTS
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "İSTANBUL ığdır",
-        "<start_of_text> a dog <END_OF_TEXT>",
-        "\ud83d\ude00 \ud800",
-        "&amp;lt;b&amp;gt;",
-        "of" * 40,
-    ],
-)
-def test_token_ids_of_one_text_are_those_of_open_clip(pair: Pair, text: str) -> None:
-    assert np.array_equal(pair.ours.encode([text])[0], pair.theirs([text]).numpy())
 
 
 def test_no_texts_give_no_rows_and_the_configuration_survives_the_passport(pair: Pair) -> None:
@@ -112,26 +110,101 @@ def test_no_texts_give_no_rows_and_the_configuration_survives_the_passport(pair:
     assert TokenizerConfig.from_mapping(asdict(pair.ours.config)) == pair.ours.config
 
 
-def test_a_file_of_another_export_is_refused(tmp_path: Path) -> None:
-    config, digests = write_tokenizer(tmp_path, {})
-    with pytest.raises(TokenizerError, match=r"not the file that was exported with this model"):
-        Tokenizer.load(tmp_path, config, {TOKENIZER_FILE: "0" * 64})
-    with pytest.raises(TokenizerError, match=r"not the file that was exported with this model"):
-        Tokenizer.load(tmp_path, config, {})
-    with pytest.raises(TokenizerError, match=r"merges\.txt cannot be read \(No such file"):
-        Tokenizer.load(tmp_path, config, {**digests, "merges.txt": "0" * 64})
+@pytest.mark.parametrize(
+    ("length", "digests", "says"),
+    [
+        (77, {TOKENIZER_FILE: "0" * 64}, "not the file that was exported with this model"),
+        (77, {}, "not the file that was exported with this model"),
+        (77, {"merges.txt": "0" * 64}, r"merges\.txt cannot be read \(No such file"),
+        (64, None, "cannot be loaded"),
+    ],
+    ids=["another file", "an unknown file", "a missing file", "another length"],
+)
+def test_files_that_do_not_belong_to_the_model_are_refused(
+    length: int, digests: dict[str, str] | None, says: str, tmp_path: Path
+) -> None:
+    config, exported = write_tokenizer(tmp_path, {})
+    with pytest.raises(TokenizerError, match=says):
+        Tokenizer.load(tmp_path, replace(config, context_length=length), exported if digests is None else digests)
 
 
-def test_a_tokenizer_of_a_later_version_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"kind": "bytes"}, "knows no tokenizer of the kind"),
+        ({"clean": "upper"}, "knows no tokenizer of the kind"),
+        ({"language": "de"}, "cannot be read"),
+    ],
+)
+def test_a_tokenizer_of_a_later_version_is_refused(change: dict[str, str], says: str) -> None:
     mapping = asdict(TokenizerConfig(kind="clip-bpe", clean="lower", context_length=77))
-    for changed in ({"kind": "bytes"}, {"clean": "upper"}):
-        with pytest.raises(TokenizerError, match="knows no tokenizer of the kind"):
-            TokenizerConfig.from_mapping({**mapping, **changed})
-    with pytest.raises(TokenizerError, match="cannot be read"):
-        TokenizerConfig.from_mapping({**mapping, "language": "de"})
+    with pytest.raises(TokenizerError, match=says):
+        TokenizerConfig.from_mapping({**mapping, **change})
 
 
-def test_a_file_that_contradicts_the_configuration_is_refused(tmp_path: Path) -> None:
-    config, digests = write_tokenizer(tmp_path, {})
-    with pytest.raises(TokenizerError, match="cannot be loaded"):
-        Tokenizer.load(tmp_path, replace(config, context_length=64), digests)
+GOOD = (b"a dog on the beach", "ein Hund am Strand \U0001f436".encode(), b"word " * 200)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    folder = tmp_path_factory.mktemp("clip")
+    return Tokenizer.load(folder, *write_tokenizer(folder, {}))
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"", ImageStatus.EMPTY),
+        (" \t\n\u3000\u2028".encode(), ImageStatus.EMPTY),
+        (b"caf\xe9", ImageStatus.NOT_UTF8),
+        ("\ud83d dog".encode("utf-8", "surrogatepass"), ImageStatus.NOT_UTF8),
+        (b"\xff\xfea\x00", ImageStatus.NOT_UTF8),
+        (b"x" * (MAX_TEXT_BYTES + 1), ImageStatus.TOO_LARGE),
+        (b"x" * MAX_TEXT_BYTES, ImageStatus.OK),
+        (b"\x00", ImageStatus.OK),
+        ("\ufeff".encode(), ImageStatus.OK),
+        (b"&nbsp;", ImageStatus.OK),
+    ],
+)
+def test_statuses(tokenizer: Tokenizer, data: bytes, status: ImageStatus) -> None:
+    (found,) = tokenize_rows(tokenizer, [data])[1]
+    assert found.status is status
+    assert bool(found.message) == (status is not ImageStatus.OK)
+
+
+def test_bad_rows_do_not_change_their_neighbours(tokenizer: Tokenizer) -> None:
+    alone, outcomes = tokenize_rows(tokenizer, GOOD)
+    assert [row.truncated for row in outcomes] == [False, False, True]
+    assert alone[2, -1] == alone.max()
+    tokens, outcomes = tokenize_rows(tokenizer, [GOOD[0], b"", GOOD[1], b"\xff", GOOD[2], b"x" * 70_000])
+    assert np.array_equal(tokens[::2], alone)
+    assert np.array_equal(tokens[1::2], np.tile(tokenizer.empty, (3, 1)))
+    assert [row.status.name for row in outcomes[1::2]] == ["EMPTY", "NOT_UTF8", "TOO_LARGE"]
+    assert tokenize_rows(tokenizer, [])[0].shape == (0, 77)
+
+
+def test_a_defect_fails_its_row_only(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    good = tokenize_rows(tokenizer, GOOD[:1])[0]
+    encode = Tokenizer.encode
+
+    def fails_on_a_cat(self: Tokenizer, texts: list[str]) -> object:
+        if "a cat" in texts:
+            raise RuntimeError("secret path")
+        return encode(self, texts)
+
+    monkeypatch.setattr(Tokenizer, "encode", fails_on_a_cat)
+    tokens, (failed, fine) = tokenize_rows(tokenizer, [b"a cat", GOOD[0]])
+    assert failed.status is ImageStatus.INTERNAL
+    assert "secret path" in failed.log
+    assert "secret path" not in failed.message
+    assert fine.status is ImageStatus.OK
+    assert np.array_equal(tokens[1:], good)
+
+
+def test_a_request_that_spent_its_time_gets_no_more_long_texts(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spent_s = iter(range(0, 100, 4))
+    monkeypatch.setattr(time, "thread_time", lambda: next(spent_s))
+    _, outcomes = tokenize_rows(tokenizer, [b"x" * 5000, b"x" * 5000, b"x" * 4000])
+    assert [row.status.name for row in outcomes] == ["OK", "LIMIT", "OK"]
