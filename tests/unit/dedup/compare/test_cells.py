@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from clip_client.dedup.compare.cells import LEAST_RECALL, RecallSample, fit_cells, sample_size
-from tests.fixtures.vectors import clusters
+from tests.fixtures.vectors import clusters, unit
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -19,11 +19,6 @@ if TYPE_CHECKING:
 ROWS = 4000
 COPIES = 400
 THRESHOLD = 0.99
-
-
-def unit(vectors: NDArray[np.float64]) -> NDArray[np.float32]:
-    scaled: NDArray[np.float32] = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
-    return scaled
 
 
 @pytest.fixture(scope="module")

@@ -85,18 +85,21 @@ def test_the_group_has_the_tier_of_its_least_sure_member() -> None:
     assert group.min_similarity == pytest.approx(0.8, abs=1e-6)
 
 
-def test_the_smallest_similarity_is_that_of_any_two_photos_whose_vectors_say_something() -> None:
-    """Two members that are each 0.96 from the kept photo are 0.8432 from each other."""
-    (group,) = groups(photos(3, 2, 1), [A, AT_96, (0.96, -0.28)])
-    assert group.min_similarity == pytest.approx(0.96**2 - 0.28**2, abs=1e-6)
-    (group,) = groups(photos(3, 2, 1), [AT_96, NOTHING, A], pixels=[0, 0, 2])
-    assert group.min_similarity == pytest.approx(0.96, abs=1e-6)
-    assert [(member.path, member.similarity) for member in group.members[1:]] == [
-        ("c.jpg", pytest.approx(0.96, abs=1e-6)),
-        ("b.jpg", 1.0),
-    ]
-    (group,) = groups(photos(2, 1), [NOTHING, NOTHING], pixels=[0, 0])
-    assert (group.min_similarity, group.members[1].similarity) == (1.0, 1.0)
+@pytest.mark.parametrize(
+    ("vectors", "pixels", "least", "similarities"),
+    [
+        # Two members that are each 0.96 from the kept photo are 0.8432 from each other.
+        ([A, AT_96, (0.96, -0.28)], [0, 1, 2], 0.96**2 - 0.28**2, [("b.jpg", 0.96), ("c.jpg", 0.96)]),
+        ([AT_96, NOTHING, A], [0, 0, 2], 0.96, [("c.jpg", 0.96), ("b.jpg", 1)]),
+        ([NOTHING, NOTHING], [0, 0], 1, [("b.jpg", 1)]),
+    ],
+)
+def test_the_smallest_similarity_is_that_of_any_two_photos_whose_vectors_say_something(
+    vectors: Any, pixels: list[int], least: float, similarities: list[tuple[str, float]]
+) -> None:
+    (group,) = groups(photos(3, 2, 1)[: len(vectors)], vectors, pixels=pixels)
+    assert group.min_similarity == pytest.approx(least, abs=1e-6)
+    assert [(member.path, round(member.similarity, 6)) for member in group.members[1:]] == similarities
 
 
 def test_the_best_photo_is_kept_and_the_others_follow_by_similarity() -> None:

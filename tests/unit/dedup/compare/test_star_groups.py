@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clip_client.dedup.compare.star_groups import CannotLink, Evidence, minimum_similarity, star_groups
-from tests.fixtures.vectors import at_degrees, clusters
-from tests.unit.dedup.compare.comparisons import evidence_of
+from tests.fixtures.vectors import at_degrees, clusters, unit
+from tests.unit.dedup.compare.comparisons import evidence_of, with_peak_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -109,7 +108,7 @@ def test_rows_of_many_blocks_are_grouped_by_the_definition() -> None:
     """300 frames of a night, of which few are alike to the first: many are kept."""
     random = np.random.default_rng(0)
     vectors = np.ones((300, 16)) + 0.15 * random.standard_normal((300, 16))
-    evidence = evidence_of((vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32))
+    evidence = evidence_of(unit(vectors))
     found = stars(evidence, 0.985)
     assert len(found) > 10
     assert found == by_definition(evidence, range(300), 0.985, -1, set())
@@ -130,32 +129,7 @@ def test_the_minimum_is_over_all_pairs_of_all_blocks() -> None:
     assert minimum_similarity(at_degrees(0)) == 1.0
 
 
-def test_a_member_goes_to_the_closest_kept_row_and_to_equal_pixels_first() -> None:
-    near = float(np.cos(np.radians(6)))
-    vectors = at_degrees(0, 10, 6)
-    assert stars(vectors, near) == {1: [2]}
-    assert stars(evidence_of(vectors, pixels=[7, 8, 7]), near) == {0: [2]}
-    assert stars(at_degrees(0, 10, 5), near) == {0: [2]}, "of two that are as close, the better one"
-    assert stars(vectors, float(np.cos(np.radians(6.5))), cannot_link=[[1, 2]]) == {0: [2]}
-
-
-def test_a_chain_is_not_one_group() -> None:
-    # Ten steps of 6 degrees, 7 allowed: 54 degrees lie between the ends, which share no group.
-    chain = stars(at_degrees(*range(0, 60, 6)), float(np.cos(np.radians(7))))
-    assert chain == {0: [1], 2: [3], 4: [5], 6: [7], 8: [9]}
-
-
-def test_rejected_rows_are_grouped_with_each_other_under_the_same_constraints() -> None:
-    """The kept row takes the best; the others, which must not be with that one, form a group, but not all of them."""
-    vectors = at_degrees(*[0] * 5)
-    among = [[1, 2], [1, 3], [1, 4]]
-    assert stars(vectors, 0.9, cannot_link=among) == {0: [1], 2: [3, 4]}
-    assert stars(vectors, 0.9, cannot_link=[*among, [2, 4]]) == {0: [1], 2: [3]}
-    assert stars(vectors, 0.9, cannot_link=[[1, 2, 3, 4]]) == {0: [1]}
-    assert stars(evidence_of(at_degrees(0, 0), pixels=[1, 1]), 0.9, cannot_link=[[0, 1]]) == {}
-
-
-def test_rejected_rows_are_compared_by_all_evidence() -> None:
+def test_rejected_rows_are_grouped_with_each_other_by_all_evidence() -> None:
     """Rows 2 and 3 are alike to the kept one, and must not be with row 1; their vectors are 12 degrees apart."""
     vectors, near = at_degrees(0, 0, 6, -6), float(np.cos(np.radians(6.5)))
     hashes = [0, 0xFF00, 0b1111, 0b0111]
@@ -166,8 +140,7 @@ def test_rejected_rows_are_compared_by_all_evidence() -> None:
     assert found() == {0: [1]}
     assert found(pixels=[0, 1, 2, 2]) == {0: [1], 2: [3]}
     assert found(1, hashes=hashes) == {0: [1], 2: [3]}
-    assert found(0, hashes=hashes) == {0: [1]}
-    assert found(1, hashes=[*hashes[:3], None]) == {0: [1]}
+    assert found(0, hashes=hashes) == found(1, hashes=[*hashes[:3], None]) == {0: [1]}
 
 
 def test_sets_are_looked_up_by_row_and_reduced_to_positions() -> None:
@@ -185,11 +158,6 @@ def test_sets_are_looked_up_by_row_and_reduced_to_positions() -> None:
 def test_photos_that_are_all_kept_take_no_memory_for_their_pairs() -> None:
     """Two decisions about 2,000 photos of one scene: as pairs, 32 MB."""
     evidence, everything = evidence_of(np.tile(np.array([1, 0], dtype=np.float32), (2000, 1))), range(2000)
-    tracemalloc.start()
-    try:
-        found = stars(evidence, 0.9, cannot_link=[everything, everything])
-        _, peak_bytes = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
+    found, peak_bytes = with_peak_bytes(lambda: stars(evidence, 0.9, cannot_link=[everything, everything]))
     assert found == {}
     assert peak_bytes < 10e6
