@@ -6,7 +6,7 @@ import io
 import os
 import sys
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -94,60 +94,56 @@ def test_one_process_at_a_time_writes_into_a_folder(tmp_path: Path) -> None:
         save_vectors(tmp_path, batch(*PHOTOS))
 
 
-def test_parquet_has_lists_of_a_fixed_size(tmp_path: Path) -> None:
-    save_vectors(tmp_path / "v.parquet", batch(*PHOTOS))
-    table = pq.read_table(tmp_path / "v.parquet")
-    assert table.schema.field("vector").type == pa.list_(pa.float32(), 4)
-    assert table.column("vector").null_count == 0
-    assert np.isnan(table.column("vector")[1].as_py()).all()
-
-
 @pytest.mark.parametrize("name", ["old.parquet", "part-00000.parquet"])
 def test_files_of_earlier_versions_are_loaded(tmp_path: Path, name: str) -> None:
-    # Lists of any length, null for a failed photo.
+    """They have lists of any length, and null for a failed photo."""
     columns = {
-        "path": ["/a", "/b", "/c"],
-        "path_bytes": [b"/a", b"/b", b"/c"],
-        "vector": pa.array([[1.0, 2.0], None, [3.0, 4.0]], pa.list_(pa.float32())),
-        "size_bytes": [1, 2, 3],
-        "mtime_ns": [1, 2, 3],
-        "error_code": [None, "EMPTY", None],
-        "error": [None, "There are no bytes.", None],
+        "path": ["/a", "/b"],
+        "path_bytes": [b"/a", b"/b"],
+        "vector": pa.array([[1.0, 2.0], None], pa.list_(pa.float32())),
+        "size_bytes": [1, 2],
+        "mtime_ns": [1, 2],
+        "error_code": [None, "EMPTY"],
+        "error": [None, "There are no bytes."],
     }
     about = {"model": "m", "vector_id": "m|p|original", "dimension": "2"}
     pq.write_table(pa.table(columns).replace_schema_metadata(about), tmp_path / name)
     loaded = load_vectors(tmp_path if name.startswith("part") else tmp_path / name)
-    np.testing.assert_array_equal(loaded.vectors, np.array([[1, 2], [np.nan, np.nan], [3, 4]]))
+    np.testing.assert_array_equal(loaded.vectors, np.array([[1, 2], [np.nan, np.nan]]))
     assert [error.code for error in loaded.errors.values()] == ["EMPTY"]
+
+
+def archive(**arrays: Any) -> bytes:
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    return file.getvalue()
+
+
+def table(**columns: Any) -> bytes:
+    file = io.BytesIO()
+    pq.write_table(pa.table(columns), file)
+    return file.getvalue()
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
         ("v.parquet", b"no Parquet at all", "is no file of vectors, or damaged"),
+        ("v.parquet", table(x=[1]), "does not name the model"),
         ("v.npz", b"no archive", "is no file of vectors, or damaged"),
         ("v.npz", b"PK\3\4 no archive", "is no file of vectors, or damaged"),
+        ("v.npz", archive(x=np.zeros(2)), "is no file of vectors"),
         ("part-00000.parquet", b"no Parquet at all", "cannot be read .*move it away"),
+        ("part-00000.parquet", table(x=[1]), "does not name the model"),
+        ("part-of-none.txt", b"", "there are no vectors in"),
     ],
 )
-def test_a_damaged_file_is_one_sentence(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+def test_a_damaged_or_other_file_is_one_sentence(tmp_path: Path, name: str, content: bytes, message: str) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(VectorsError, match=message):
         load_vectors(tmp_path if name.startswith("part") else tmp_path / name)
-
-
-def test_other_files_are_refused(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"x": [1]}), tmp_path / "v.parquet")
-    with pytest.raises(VectorsError, match="does not name the model"):
-        load_vectors(tmp_path / "v.parquet")
-    np.savez(tmp_path / "v.npz", x=np.zeros(2))
-    with pytest.raises(VectorsError, match="is no file of vectors"):
-        load_vectors(tmp_path / "v.npz")
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(VectorsError, match="there are no vectors in"):
-        load_vectors(tmp_path / "empty")
     with pytest.raises(FileNotFoundError):
-        load_vectors(tmp_path / "absent.parquet")
+        load_vectors(tmp_path / f"absent {name}")
 
 
 def test_a_disk_that_refuses_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from clip_client import VectorsError
 from clip_client._vectors.vector_file import FileVersion, VectorFolder, is_vector_folder, vector_row
 from clip_client.cli.errors import CommandFailed
 from clip_client.cli.output.output_file import locked
@@ -73,19 +72,15 @@ def test_a_hundred_thousand_files_stay_in_order(tmp_path: Path) -> None:
     assert vectors_in(tmp_path) == {"/a": [0, 0, 1, 0]}
 
 
-def test_nothing_to_write_makes_no_file(tmp_path: Path) -> None:
+def test_a_slow_run_writes_files_by_the_clock_and_one_without_rows_none(tmp_path: Path) -> None:
     write(tmp_path)
-    assert names(tmp_path) == []
     assert not is_vector_folder(tmp_path)
     assert not is_vector_folder(tmp_path / "absent")
     assert vectors_in(tmp_path) == {}
-
-
-def test_a_slow_run_writes_files_by_the_clock(tmp_path: Path) -> None:
     out = opened(tmp_path, rows_per_file=1000)
     out.seconds_per_file = 0.0
     out.add(good("/a"))
-    assert [path.name for path in out.written] == ["part-00000.parquet"]
+    assert [path.name for path in out.written] == names(tmp_path) == ["part-00000.parquet"]
     assert is_vector_folder(tmp_path)
 
 
@@ -97,14 +92,17 @@ def test_what_is_finished_is_known_by_path_size_and_time(tmp_path: Path) -> None
     assert opened(tmp_path).finished_keys(with_failed=True) == keys | {version("/b").key}
 
 
-def test_a_file_has_one_key_on_the_disk_and_in_a_shard(tmp_path: Path) -> None:
-    photo = tmp_path / os.fsdecode(b"caf\xe9.jpg")
+def test_a_file_has_one_key_whatever_its_folder_is_called(tmp_path: Path) -> None:
+    folder, photo = tmp_path / os.fsdecode(b"caf\xe9"), tmp_path / os.fsdecode(b"caf\xe9.jpg")
     photo.write_bytes(b"x")
     file = FileVersion.of(str(photo))
-    write(tmp_path, vector_row(file, np.zeros(DIMENSION, dtype=np.float32)))
-    assert opened(tmp_path).finished_keys(with_failed=False) == {FileVersion.of(str(photo)).key}
+    write(folder, vector_row(file, np.zeros(DIMENSION, dtype=np.float32)))
+    assert opened(folder).finished_keys(with_failed=False) == {FileVersion.of(str(photo)).key}
+    assert list(vectors_in(folder)) == [str(photo)]
     photo.write_bytes(b"longer")
     assert FileVersion.of(str(photo)).key != file.key
+    photo.unlink()
+    assert FileVersion.of(str(photo)) == FileVersion(path=str(photo))
 
 
 def test_the_last_row_of_a_path_counts(tmp_path: Path) -> None:
@@ -113,44 +111,32 @@ def test_the_last_row_of_a_path_counts(tmp_path: Path) -> None:
     assert vectors_in(tmp_path) == {"/a": [0, 1, 0, 0], "/c": [0, 0, 1, 0]}
 
 
-def test_a_file_without_vectors_is_one_sentence(tmp_path: Path) -> None:
+def test_damaged_and_strange_files_are_one_sentence(tmp_path: Path) -> None:
+    write(tmp_path, good("/a"), good("/b"), good("/c"))
     file = tmp_path / "part-00000.parquet"
-    file.write_bytes(b"PAR1 and no more")
-    with pytest.raises(StoreError, match=r"part-00000.parquet cannot be read .*move it away"):
-        opened(tmp_path)
-    pq.write_table(pa.table({"x": [1]}), file)
-    with pytest.raises(VectorsError, match="does not name the model"):
-        opened(tmp_path)
+    file.write_bytes(file.read_bytes()[:4] + bytes(196) + file.read_bytes()[200:])  # in a row group
+    with pytest.raises(StoreError, match="move it away"):
+        vectors_in(tmp_path)
     pq.write_table(pa.table({"x": [1]}, metadata={"model": "m", "vector_id": "m|p|original", "dimension": "4"}), file)
     with pytest.raises(StoreError, match="does not belong there"):
         vectors_in(tmp_path)
 
 
-def test_a_damaged_row_group_is_an_error(tmp_path: Path) -> None:
-    write(tmp_path, good("/a"), good("/b"), good("/c"))
-    file = tmp_path / "part-00000.parquet"
-    whole = bytearray(file.read_bytes())
-    whole[4:200] = bytes(196)
-    file.write_bytes(whole)
-    with pytest.raises(StoreError, match="move it away"):
-        vectors_in(tmp_path)
-
-
 def test_a_killed_run_leaves_no_litter_for_long(tmp_path: Path) -> None:
-    litter, other = tmp_path / "part-00000.part", tmp_path / ".mine.part"
-    for path in (litter, other):
-        path.touch()
+    for name in ("part-00000.part", ".mine.part"):
+        (tmp_path / name).touch()
     opened(tmp_path).remove_abandoned()
-    assert not litter.exists()
-    assert other.exists()
+    assert names(tmp_path) == [".mine.part"]
 
 
-def test_one_run_at_a_time(tmp_path: Path) -> None:
+def test_one_run_at_a_time_writes_into_a_folder_that_can_be_made(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "folder"
     with locked(folder):
         with pytest.raises(CommandFailed, match="another clip-client is writing"), locked(folder):
             pass
     with locked(folder):
+        (folder / "file").touch()
+    with pytest.raises(CommandFailed, match="cannot write into"), locked(folder / "file"):
         pass
 
 
@@ -161,15 +147,3 @@ def test_a_folder_that_cannot_be_read_is_one_sentence(tmp_path: Path, monkeypatc
     monkeypatch.setattr("pathlib.Path.iterdir", refuse)
     with pytest.raises(StoreError, match="cannot be read: Permission denied"):
         opened(tmp_path)
-
-
-def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(CommandFailed, match="cannot write into"), locked(tmp_path / "file"):
-        pass
-
-
-def test_the_folder_may_have_a_name_that_is_not_utf8(tmp_path: Path) -> None:
-    folder = tmp_path / os.fsdecode(b"caf\xe9")
-    write(folder, good("a.jpg"))
-    assert list(vectors_in(folder)) == ["a.jpg"]
