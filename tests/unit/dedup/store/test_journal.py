@@ -24,14 +24,7 @@ NOT_UTF8 = os.fsdecode(b"/photos/caf\xe9.jpg")
 
 
 def moved_file(original: str, number: int = 1) -> MovedFile:
-    return MovedFile(
-        original=original,
-        quarantined=f"{original}.{number}",
-        sha256=f"{number}",
-        size_bytes=number,
-        atime_ns=10**18 + number,
-        mtime_ns=10**18 - number,
-    )
+    return MovedFile(original, f"{original}.{number}", f"{number}", number, 10**18 + number, 10**18 - number)
 
 
 def planned(journal: Journal, *originals: str, run: str = "run", **more: Any) -> JournalEntry:
@@ -67,12 +60,8 @@ def test_entries_are_selected_by_state_run_and_old_path(journal: Journal) -> Non
         assert journal.entries(STATES, run="one", original=f"/{state}.xmp") == both[:1]
     assert journal.entries(STATES, original="/1.jpg") == list(entries.values())
     assert journal.entries(STATES, original="/2.jpg") == journal.entries(STATES, run="a third") == []
-    assert {entry.state for entry in journal.entries(IN_QUARANTINE)} == {
-        State.PLANNED,
-        State.MOVED,
-        State.RESTORING,
-        State.PURGING,
-    }
+    in_quarantine = {State.PLANNED, State.MOVED, State.RESTORING, State.PURGING}
+    assert {entry.state for entry in journal.entries(IN_QUARANTINE)} == in_quarantine
 
 
 def test_a_sidecar_is_needed_by_each_entry_that_is_not_back(journal: Journal) -> None:
