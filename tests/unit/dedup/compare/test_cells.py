@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pickle
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
-from clip_client.dedup.compare.cells import LEAST_RECALL, RecallSample, fit_cells, sample_size
+from clip_client.dedup.compare.cells import LEAST_RECALL, RecallSample, fit_cells
 from tests.fixtures.vectors import clusters, unit
 
 if TYPE_CHECKING:
@@ -72,15 +71,6 @@ def test_a_scene_stays_in_one_cell() -> None:
     cells = fit_cells(vectors, len(vectors), 0.95)
     assert len(cells.directions) == 44
     assert all(share_a_cell(cells, np.repeat(middle, 1000, axis=0), vectors[1:1001], 4))
-
-
-def test_cells_are_learnt_from_a_sample_and_work_in_other_processes(dense: NDArray[np.float32]) -> None:
-    size = sample_size(ROWS)
-    assert size < ROWS
-    cells = fit_cells(dense[:size], ROWS, THRESHOLD)
-    sent = pickle.loads(pickle.dumps(cells))
-    for ours, theirs in zip(cells.assign(dense, 2), sent.assign(dense, 2), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
 
 
 def test_the_recall_of_a_sample_is_the_share_of_its_pairs_in_a_common_cell(

@@ -59,14 +59,6 @@ def test_rules_choose_as_a_search_would(rules: KeepRules) -> None:
     assert facts(reranked) == facts(searched)
 
 
-def test_the_photo_that_was_kept_may_be_the_second_best() -> None:
-    group = search(SEARCHED)
-    two = replace(group, members=tuple(one for one in group.members if one.path in ("a.jpg", "c.jpg")))
-    reranked = rerank(two, WANTED)
-    assert [(one.path, one.tier) for one in reranked.members] == [("c.jpg", EXACT), ("a.jpg", SAME_PIXELS)]
-    assert reranked.reason == "smallest file: 10 B, next 90 B"
-
-
 def test_no_member_seems_more_alike_than_it_is() -> None:
     group = search(SEARCHED)
     angle = {"a": 0.0, "b": 0.0, "c": 0.0, "x": 0.2, "e": 0.2, "f": 0.1}

@@ -114,16 +114,13 @@ def test_rows_of_many_blocks_are_grouped_by_the_definition() -> None:
     assert found == by_definition(evidence, range(300), 0.985, -1, set())
 
 
-def test_similarities_have_six_decimals_and_stay_between_their_bounds() -> None:
+def test_similarities_have_six_decimals_and_the_least_is_over_all_pairs_of_all_blocks() -> None:
     vectors = np.array([[1, 0], [0.6, 0.8]], dtype=np.float32)
     assert stars(vectors, 0.6) == {0: [1]}
     assert stars(vectors, 0.600001) == {}
     assert stars(np.repeat(clusters(seed=4, count=1, size=1, spread=0), 3, axis=0), 1.0) == {0: [1, 2]}
     assert minimum_similarity(np.array([[1.000001, 0], [-1.000001, 0]], dtype=np.float32)) == -1.0
     assert minimum_similarity(np.array([[1, 0], [0.9999984, 0.0017]], dtype=np.float32)) == 0.999998
-
-
-def test_the_minimum_is_over_all_pairs_of_all_blocks() -> None:
     assert minimum_similarity(at_degrees(0, 6, -6)) == pytest.approx(np.cos(np.radians(12)), abs=1e-6)
     assert minimum_similarity(at_degrees(*[0] * 1100, 40, *[5] * 1000, -30)) == pytest.approx(np.cos(np.radians(70)))
     assert minimum_similarity(at_degrees(0)) == 1.0

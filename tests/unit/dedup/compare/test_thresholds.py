@@ -11,7 +11,7 @@ import pytest
 
 from clip_client.dedup import Store, thresholds_for
 from clip_client.dedup.compare.cells import wilson_interval
-from clip_client.dedup.compare.thresholds import NEEDED_LABELS, SIMILAR_PRECISION, Label, Precision, labels_for, tune
+from clip_client.dedup.compare.thresholds import NEEDED_LABELS, Label, Precision, labels_for, tune
 from clip_client.dedup.store.choices import KEEP, SKIP, ChosenPhoto
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.store.journal import MovedFile, State
@@ -75,11 +75,6 @@ def test_the_interval_is_wilsons(successes: int, trials: int) -> None:
         assert 0 <= end <= 1
         assert (share - end) ** 2 == pytest.approx(1.959964**2 * end * (1 - end) / trials, abs=1e-12)
     assert wilson_interval(0, 0) == (0.0, 1.0), "without trials nothing is known"
-
-
-def test_so_many_labels_are_needed_and_no_fewer() -> None:
-    enough, too_few = (wilson_interval(count, count)[0] for count in (NEEDED_LABELS, NEEDED_LABELS - 1))
-    assert enough >= SIMILAR_PRECISION > too_few
 
 
 def same(similarity: float, number: int = 1, shown_from: float = 0.5) -> list[Label]:
