@@ -56,24 +56,30 @@ def proved(
     return proofs, pictures
 
 
+def steps(count: int, *steps: int) -> list[tuple[int, int]]:
+    """Return the pairs of each row with those that come so many steps after it."""
+    return [(row, row + step) for row in range(count) for step in steps if row + step < count]
+
+
 def test_a_large_cluster_of_copies_is_aligned_with_the_best_photo_only() -> None:
-    count = 2000
-    pictures = Pictures({(0, row): RE_ENCODED for row in range(1, count)})
-    proofs = Proofs(pictures.align)
-    ring = [(row, (row + step) % count) for row in range(count) for step in (1, 2, 3, 4)]  # 8 neighbours each
-    pairs = paired(ring)
-    proofs.prove(pairs, range(count))
+    count, pairs = 2000, steps(2000, 1, 2, 3, 4)  # 8 neighbours each
+    proofs, pictures = proved({(0, row): RE_ENCODED for row in range(1, count)}, pairs, count)
     assert len(pictures.asked) == count - 1
     assert {proofs.best(row) for row in range(1, count)} == {0}
-    assert proofs.pair_sources(pairs)[0] == PairSource(
-        name="vectors", pairs=4 * count, aligned=count - 1, proved=count - 1
+    assert proofs.pair_sources(paired(pairs))[0] == PairSource(
+        name="vectors", pairs=len(pairs), aligned=count - 1, proved=count - 1
     )
 
 
 def test_photos_that_are_no_copies_are_aligned_once_with_each_neighbour() -> None:
-    pairs = [(row, row + step) for row in range(100) for step in (1, 2)]
-    _, pictures = proved({}, pairs, 102)
-    assert sorted(pictures.asked) == pairs
+    _, pictures = proved({}, steps(100, 1, 2), 100)
+    assert sorted(pictures.asked) == steps(100, 1, 2)
+
+
+def test_rows_that_can_move_for_none_are_aligned_a_limited_number_of_times() -> None:
+    count = 200
+    _, pictures = proved(dict.fromkeys(steps(count, *range(1, count)), DOUBTFUL + EDITED), steps(count, 1), count)
+    assert len(pictures.asked) < 20 * count
 
 
 def test_a_copy_of_a_copy_is_found_through_it_and_a_stranger_is_not() -> None:
@@ -108,7 +114,7 @@ def test_the_row_that_others_are_made_from_is_aligned_with_all_and_replaces_the_
         | {(1, 0): EDITED}
     )
     proofs = Proofs(pictures.align)
-    chain = paired([(row, row + 1) for row in range(count - 1)])
+    chain = paired(steps(count, 1))
     proofs.prove(chain, range(count))
     assert set(map(proofs.best, range(2, count))) == {1}
     assert proofs.doubted() == {0: "it is enlarged"}
@@ -128,13 +134,6 @@ def test_the_row_that_others_are_made_from_is_aligned_with_all_and_replaces_the_
 def test_a_row_is_doubted_only_if_it_could_move_for_another(tiers: dict[tuple[int, int], str]) -> None:
     proofs, _ = proved(tiers, [(0, 1), (1, 2)], 3)
     assert proofs.doubted() == {}
-
-
-def test_rows_that_can_move_for_none_are_aligned_a_limited_number_of_times() -> None:
-    count = 200
-    tiers = {(one, row): DOUBTFUL + EDITED for one in range(count) for row in range(one + 1, count)}
-    _, pictures = proved(tiers, [(row, row + 1) for row in range(count - 1)], count)
-    assert len(pictures.asked) < 20 * count
 
 
 def test_rows_that_may_not_be_copies_are_never_aligned() -> None:
