@@ -63,6 +63,7 @@ def test_the_original_is_kept_rather_than_what_is_named_a_copy(name: str, is_cop
          "same date, older file"),
         (["bytes"], {}, {"path": "a (1).jpg"}, "name without a copy mark"),
         (["newest"], {}, {"path": "a (1).jpg"}, "name without a copy mark"),
+        ([], {"path": "a (1).jpg"}, {"path": "a copy.jpg"}, "shortest name"),
         ([], {"path": "a/1.jpg"}, {"path": "b/1.jpg"}, "first in order of the paths"),
     ],
 )  # fmt: skip
