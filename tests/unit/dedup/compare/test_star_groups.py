@@ -126,6 +126,16 @@ def test_similarities_have_six_decimals_and_the_least_is_over_all_pairs_of_all_b
     assert minimum_similarity(at_degrees(0)) == 1.0
 
 
+def test_a_member_goes_to_the_row_of_equal_pixels_before_the_closest_vector() -> None:
+    assert stars(evidence_of(at_degrees(10, 0, 10), pixels=[7, 8, 8]), float(np.cos(np.radians(6)))) == {1: [2]}
+
+
+def test_rejected_rows_are_grouped_with_each_other_under_the_same_constraints() -> None:
+    among = [[1, 2], [1, 3], [1, 4]]
+    assert stars(at_degrees(*[0] * 5), 0.9, cannot_link=among) == {0: [1], 2: [3, 4]}
+    assert stars(at_degrees(*[0] * 5), 0.9, cannot_link=[*among, [2, 4]]) == {0: [1], 2: [3]}
+
+
 def test_rejected_rows_are_grouped_with_each_other_by_all_evidence() -> None:
     """Rows 2 and 3 are alike to the kept one, and must not be with row 1; their vectors are 12 degrees apart."""
     vectors, near = at_degrees(0, 0, 6, -6), float(np.cos(np.radians(6.5)))
