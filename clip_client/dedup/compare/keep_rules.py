@@ -74,8 +74,9 @@ class KeepRules:
         ``converted`` has those that were converted from a lossy file; see :func:`converted_from_lossy`.
         """
         self.names = tuple(names)
+        self.doubts = doubts or {}
         self._converted = converted
-        known = {"undoubted": _undoubted(doubts or {}), "lossy": _lossy(converted)}
+        known = {"undoubted": _undoubted(self.doubts), "lossy": _lossy(converted)}
         self._rules = [known.get(name) or _rule(name) for name in dict.fromkeys((*self.names, *_TIE_BREAKS))]
 
     def with_doubts(self, doubts: Mapping[str, str]) -> KeepRules:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-import skimage.data
 from PIL import ExifTags, Image
 
+from benchmarks.fixtures.sample_photos import data_folder
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES
 from clip_client.dedup.types import BURST, EXACT, RE_ENCODED, SAME_PIXELS
 from tests.fixtures.albums import planned
@@ -17,17 +17,21 @@ from tests.fixtures.images.embedded_files import MP4
 from tests.fixtures.images.raw_files import dng
 from tests.unit.dedup.searches import DUPLICATES, UNLIKE, by_name, search
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
 HEIC = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(100)
 """No decoder reads it."""
 
 
 def sample(name: str) -> Image.Image:
     """Open a photo that scikit-image ships."""
-    return Image.open(Path(skimage.data.__file__).parent / name)
+    return Image.open(data_folder() / name)
 
 
-def names(paths: object) -> list[str]:
-    return [os.path.basename(path) for path in paths]  # type: ignore[attr-defined]
+def names(paths: Iterable[str]) -> list[str]:
+    return [os.path.basename(path) for path in paths]
 
 
 def test_a_jpeg_and_its_png_are_the_same_pixels_although_their_hashes_differ(tmp_path: Path) -> None:

@@ -138,6 +138,14 @@ def test_a_projection_changes_no_component(family_size: int) -> None:
     assert components(vectors, 0.95, projected=projection(vectors)) == all_pairs(vectors, 0.95)
 
 
+def test_what_a_projection_leaves_is_multiplied_in_full() -> None:
+    vectors = clusters(seed=2, count=250, size=2, spread=0.1, dimension=64)
+    rotation = np.linalg.qr(np.random.default_rng(0).standard_normal((64, 64)))[0].astype(np.float32)
+    projected = Projection(rotation=rotation, width=24)(vectors)
+    assert len(np.argwhere(projected @ projected.T >= 0.9)) > len(np.argwhere(vectors @ vectors.T >= 0.9))
+    assert components(vectors, 0.9, projected=projected) == all_pairs(vectors, 0.9)
+
+
 def test_no_projection_if_it_would_leave_most_pairs() -> None:
     random = np.random.default_rng(0)
     vectors = unit(1 + 0.5 * random.standard_normal((4096, 64)))  # any two are alike by some 0.8
