@@ -33,15 +33,15 @@ def photo(path: Path) -> Photo:
 @pytest.mark.parametrize("is_replaced", [False, True])
 def test_a_file_that_is_away_for_one_search_is_not_doubted_in_the_next(is_replaced: bool, tmp_path: Path) -> None:
     kept, copy, away = (tmp_path / name for name in ("kept.png", "copy.jpg", "away"))
-    scene(0, (1200, 900)).save(kept)
-    scene(0, (1200, 900)).save(copy, quality=90)
+    scene(0).save(kept)
+    scene(0).save(copy, quality=90)
     contents = [hashlib.sha256(path.read_bytes()).hexdigest() for path in (kept, copy)]
     photos = {sha256: photo(path) for sha256, path in zip(contents, (kept, copy), strict=True)}
     with Store(tmp_path / "store") as store, Aligner(photos, store) as aligner:
         aligner.prepare([(contents[0], contents[1])], lambda done, total: None)
         copy.rename(away)
         if is_replaced:
-            scene(0, (1200, 900)).save(copy, quality=91)
+            scene(0).save(copy, quality=91)
         (absent,) = aligner.align(contents[0], contents[1:])
         away.replace(copy)
         (present,) = aligner.align(contents[0], contents[1:])
