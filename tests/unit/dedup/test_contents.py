@@ -1,4 +1,4 @@
-"""What a search makes of what files hold: pixels, times, previews, films, and bytes that no decoder reads."""
+"""What a search makes of what files hold: pixels, previews, films, and bytes that no decoder reads."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
-from PIL import ExifTags, Image
+from PIL import Image
 
 from benchmarks.fixtures.sample_photos import data_folder
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES
-from clip_client.dedup.types import BURST, EXACT, RE_ENCODED, SAME_PIXELS
+from clip_client.dedup.types import EXACT, RE_ENCODED, SAME_PIXELS
 from tests.fixtures.albums import planned
 from tests.fixtures.images import phone_files
 from tests.fixtures.images.embedded_files import MP4
@@ -43,19 +43,6 @@ def test_a_jpeg_and_its_png_are_the_same_pixels_although_their_hashes_differ(tmp
     copy = group.members[1]
     assert (group.tier, copy.tier) == (SAME_PIXELS, SAME_PIXELS)
     assert [match.test for match in copy.matches] == ["pixels"]  # and not the perceptual hash
-
-
-def test_a_copy_of_another_size_or_format_is_no_frame_of_a_burst(tmp_path: Path) -> None:
-    exif = Image.Exif()
-    exif.get_ifd(ExifTags.IFD.Exif)[ExifTags.Base.DateTimeOriginal] = "2020:05:17 12:00:00"
-    exif[ExifTags.Base.Make] = "Camera"
-    photo = sample("astronaut.png")
-    photo.save(tmp_path / "original.jpg", quality=95, exif=exif)
-    photo.save(tmp_path / "again.jpg", quality=60, exif=exif)
-    photo.resize((256, 256)).save(tmp_path / "small.jpg", exif=exif)
-    photo.save(tmp_path / "other.webp", quality=90, exif=exif)
-    shots = {name: member.other_shot for name, member in by_name(search(tmp_path, alike=DUPLICATES)).items()}
-    assert shots == {"original.jpg": "", "again.jpg": BURST, "small.jpg": "", "other.webp": ""}
 
 
 def test_equal_bytes_are_found_without_a_decoder(tmp_path: Path) -> None:
