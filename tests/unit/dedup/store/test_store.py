@@ -76,19 +76,19 @@ def test_files_are_known_by_path_size_and_time(tmp_path: Path) -> None:
         assert not any(paths.values())
 
 
-def test_decisions_are_kept_and_forgotten_by_content(tmp_path: Path) -> None:
+def test_what_nobody_can_decide_or_name_is_refused(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
-        store.decisions.add(DIFFERENT, ["a", "b"])
-        store.decisions.add(KEEP_ALL, ["c", "d", "e"])
-        with pytest.raises(ValueError, match="two photos with different bytes"):
-            store.decisions.add(DIFFERENT, ["a", "a"])
-    with Store(tmp_path) as store:
-        assert [(decision.what, decision.contents) for decision in store.decisions.all()] == [
-            ("different", frozenset("ab")),
-            ("keep-all", frozenset("cde")),
-        ]
-        assert store.decisions.forget(["d"]) == 1
-        assert [decision.contents for decision in store.decisions.all()] == [frozenset("ab")]
+        for what, contents, why in (
+            ("alike", "ab", "a decision is 'different' or 'keep-all'"),
+            (KEEP_ALL, "a", "a decision needs two photos"),
+            (DIFFERENT, "aa", "two photos with different bytes"),
+        ):
+            with pytest.raises(ValueError, match=why):
+                store.decisions.add(what, contents)
+        for name in ("", "x" * 65, "a/b", "a\nb"):
+            with pytest.raises(ValueError, match="a name of rules is 1 to 64"):
+                store.settings.save_keep_rules(name, ["newest"])
+        assert (store.decisions.all(), store.settings.keep_rules()) == ([], {})
 
 
 def test_databases_of_a_newer_version_and_other_files_are_refused(tmp_path: Path) -> None:
@@ -203,29 +203,17 @@ def test_a_store_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert store.decisions.all() == []
 
 
-def test_settings_are_kept_by_name_and_by_vectors(tmp_path: Path) -> None:
+def test_thresholds_are_kept_for_each_kind_of_vectors_and_searches_if_they_differ(tmp_path: Path) -> None:
     tuned = thresholds_for("ViT-B-32/openai@1a2b3c4d", 0.95)
     with Store(tmp_path) as store:
-        store.settings.save_keep_rules("b", ["newest"])
-        store.settings.save_keep_rules("a", ["bytes", "path=*/x, y/*"])
-        store.settings.save_keep_rules("b", ["oldest"])
         store.settings.set_tuned("vectors", tuned)
         for threshold in (0.9, 0.9, 0.8, 0.9):
             store.settings.note_search("vectors", threshold)
     with Store(tmp_path) as store:
-        settings = store.settings
-        assert settings.keep_rules() == {"a": ("bytes", "path=*/x, y/*"), "b": ("oldest",)}
-        assert (settings.delete_keep_rules("b"), settings.delete_keep_rules("b")) == (True, False)
-        for name in ("", "x" * 65, "a/b", "a\nb"):
-            with pytest.raises(ValueError, match="a name of rules is 1 to 64"):
-                settings.save_keep_rules(name, ["newest"])
-        assert list(settings.keep_rules()) == ["a"]
-        assert (settings.tuned("vectors"), settings.tuned("others")) == (tuned, None)
-        settings.set_tuned("vectors", None)
-        assert settings.tuned("vectors") is None
-        times, noted = zip(*settings.searches("vectors"), strict=True)
+        assert (store.settings.tuned("vectors"), store.settings.tuned("others")) == (tuned, None)
+        times, noted = zip(*store.settings.searches("vectors"), strict=True)
         assert (noted, list(times)) == ((0.9, 0.8, 0.9), sorted(times))
-        assert settings.searches("others") == []
+        assert store.settings.searches("others") == []
 
 
 class FullDisk(io.BytesIO):
