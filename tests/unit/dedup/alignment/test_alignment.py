@@ -167,6 +167,13 @@ def test_a_changed_region_is_altered_and_found_in_the_kept_photo(change: Change,
     assert 0 < found.region_share < 0.1
 
 
+def test_a_spot_in_another_colour_of_the_same_brightness_is_altered() -> None:
+    muted = Image.eval(scene(0), lambda level: 64 + level // 2)  # else a channel would be cut off
+    planes = np.array(muted.convert("YCbCr"))
+    planes[190:240, 290:340, 1] += 20
+    assert aligned(Image.fromarray(planes, "YCbCr").convert("RGB"), muted).tier == ALTERED
+
+
 @pytest.mark.parametrize("factor", [1, 0.75])
 def test_a_coloured_date_on_a_grey_photo_is_altered(factor: float, sample_photos: dict[str, Image.Image]) -> None:
     grey = sample_photos["cell"]

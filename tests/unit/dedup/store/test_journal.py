@@ -64,15 +64,6 @@ def test_entries_are_selected_by_state_run_and_old_path(journal: Journal) -> Non
     assert {entry.state for entry in journal.entries(IN_QUARANTINE)} == in_quarantine
 
 
-def test_a_sidecar_is_needed_by_each_entry_that_is_not_back(journal: Journal) -> None:
-    """What is in the trash needs it for good."""
-    ours = Sidecar(path=NOT_UTF8, sha256="cd", is_ours=True)
-    entries = {state: journal.set_state(planned(journal, "/1.jpg", sidecars=[ours]), state) for state in STATES}
-    planned(journal, "/2.jpg", sidecars=[Sidecar(path="/other.xmp", sha256="cd", is_ours=True)])
-    needed_by = [state for state in STATES if state not in (State.RESTORED, State.ABANDONED)]
-    assert journal.sidecars(NOT_UTF8) == [(entries[state].id, ours) for state in needed_by]
-
-
 def test_a_commit_is_on_the_disk_when_it_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a power failure, a file in the quarantine that the journal does not know could not come back."""
     connections: list[sqlite3.Connection] = []
