@@ -46,20 +46,11 @@ def test_an_entry_is_read_as_it_was_planned(tmp_path: Path) -> None:
         assert journal.entries((State.PLANNED,)) == [first, second]
 
 
-def test_entries_are_selected_by_state_run_and_old_path(journal: Journal) -> None:
-    entries = {}
-    for state in STATES:
-        for run in ("one", "other"):
-            entries[state, run] = journal.set_state(planned(journal, "/1.jpg", f"/{state}.xmp", run=run), state)
-            assert entries[state, run].state == state
-    for state in STATES:
-        both = [entries[state, "one"], entries[state, "other"]]
-        assert journal.entries((state,)) == both
-        assert journal.entries((state,), run="other") == both[1:]
-        assert journal.entries(STATES, original=f"/{state}.xmp") == both
-        assert journal.entries(STATES, run="one", original=f"/{state}.xmp") == both[:1]
-    assert journal.entries(STATES, original="/1.jpg") == list(entries.values())
-    assert journal.entries(STATES, original="/2.jpg") == journal.entries(STATES, run="a third") == []
+def test_entries_are_selected_by_state(journal: Journal) -> None:
+    entries = {state: journal.set_state(planned(journal, f"/{state}.jpg"), state) for state in STATES}
+    for state, entry in entries.items():
+        assert entry.state == state
+        assert journal.entries((state,)) == [entry]
     in_quarantine = {State.PLANNED, State.MOVED, State.RESTORING, State.PURGING}
     assert {entry.state for entry in journal.entries(IN_QUARANTINE)} == in_quarantine
 
