@@ -107,13 +107,16 @@ ENCODED: dict[str, Callable[[Image.Image], bytes]] = {
     "half": lambda picture: jpeg(resized(picture, 0.5), 80),
     "three quarters": lambda picture: jpeg(picture.resize((360, 270), Image.Resampling.LANCZOS), 85),
     "WebP": lambda picture: written(picture, "WEBP", quality=70),
+    "a little smaller": lambda picture: jpeg(resized(picture, 0.96), 70),
 }
 SOFT = jpeg(scene(0, SIZE).filter(ImageFilter.GaussianBlur(1.5)), 92)
 """A photo that has no finer detail than a smaller copy of it."""
 
 
 @pytest.mark.parametrize(
-    ("source", "way"), [*((camera_file(), way) for way in ENCODED), (SOFT, "three quarters")], ids=[*ENCODED, "soft"]
+    ("source", "way"),
+    [*((camera_file(), way) for way in ENCODED), (SOFT, "three quarters"), (SOFT, "a little smaller")],
+    ids=[*ENCODED, "soft, three quarters", "soft, a little smaller"],
 )
 def test_a_copy_moves_for_the_file_that_it_was_made_from(source: bytes, way: str) -> None:
     found = checked(source, ENCODED[way](read(source)))
