@@ -14,9 +14,8 @@ import numpy as np
 from anyio import from_thread, to_thread
 
 from clip_client.dedup.actions.verdicts import judged
-from clip_client.dedup.compare.candidate_pairs import SOURCES, THRESHOLDS, candidate_pairs
+from clip_client.dedup.compare.candidate_pairs import SOURCES, THRESHOLDS, candidate_pairs, number_by_pixels
 from clip_client.dedup.compare.cells import join_vectors
-from clip_client.dedup.compare.equal_pixels import number_by_pixels
 from clip_client.dedup.compare.groups import Compared, make_groups, proved, stars
 from clip_client.dedup.compare.hamming import join_hashes
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, KeepRules, best_copies_first, converted_from_lossy

@@ -12,9 +12,8 @@ from PIL import ExifTags, Image, ImageCms
 
 from clip_client.dedup.aligned import ENLARGED, MADE_LATER, UNTOLD
 from clip_client.dedup.alignment.differences import Differences
-from clip_client.dedup.alignment.fine_detail import has_finer_detail, holds_all_detail
-from clip_client.dedup.alignment.jpeg_steps import BLOCK, Steps, fit
 from clip_client.dedup.alignment.overlay import Overlay
+from clip_client.dedup.alignment.source_signs import BLOCK, Steps, fit, has_finer_detail, holds_all_detail
 from clip_client.dedup.types import ALTERED, RE_ENCODED
 
 if TYPE_CHECKING:

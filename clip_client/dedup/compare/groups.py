@@ -51,8 +51,6 @@ class Compared:
     """What is worth aligning."""
     proofs: Proofs = field(default_factory=Proofs)
     """Which rows an alignment proved to be copies."""
-    doubts: Mapping[str, str] = field(default_factory=dict)
-    """Content (SHA-256) -> why it is probably made from another one."""
 
     def may_be_copies(self, kept: int, row: int) -> bool:
         """Tell whether rows may be one picture: no person declared them to be different, and they are no two shots."""
@@ -81,7 +79,7 @@ class Compared:
             for row, files in self.candidates.items()
             if (why := by_pixels.get(int(self.evidence.pixels[row])))
         }
-        return replace(self, doubts=doubted, rules=self.rules.with_doubts(doubted))
+        return replace(self, rules=self.rules.with_doubts(doubted))
 
 
 def proved(compared: Compared, contents: Sequence[str], aligner: Aligner, on_progress: OnProgress) -> Compared:
@@ -245,7 +243,7 @@ def _member(compared: Compared, keep: int, row: int, photo: Photo, similarity: f
         copy_tier=copy_tier,
         copy_alignment=copy_alignment,
         cannot_verify=proofs.cannot_verify.get(photo.sha256, ""),
-        doubt=compared.doubts.get(photo.sha256, ""),
+        doubt=compared.rules.doubts.get(photo.sha256, ""),
     )
 
 

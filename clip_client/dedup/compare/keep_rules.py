@@ -74,8 +74,9 @@ class KeepRules:
         ``converted`` has those that were converted from a lossy file; see :func:`converted_from_lossy`.
         """
         self.names = tuple(names)
+        self.doubts = doubts or {}
         self._converted = converted
-        known = {"undoubted": _undoubted(doubts or {}), "lossy": _lossy(converted)}
+        known = {"undoubted": _undoubted(self.doubts), "lossy": _lossy(converted)}
         self._rules = [known.get(name) or _rule(name) for name in dict.fromkeys((*self.names, *_TIE_BREAKS))]
 
     def with_doubts(self, doubts: Mapping[str, str]) -> KeepRules:
@@ -178,6 +179,10 @@ def _suffix(path: str) -> str:
     return os.path.splitext(path)[1][1:].lower()
 
 
+def _exif_fields(photo: Photo) -> int:
+    return photo.features.capture_time.fields
+
+
 def _is_named_as_copy(photo: Photo) -> bool:
     return _COPY_MARK.search(os.path.splitext(photo.name)[0]) is not None
 
@@ -191,22 +196,12 @@ def _by_age(date: str, file: str, sign: int) -> Rule:
     return Rule(rank=lambda one: (sign * one.taken_ns, sign * one.mtime_ns), reason=reason)
 
 
-def _why_original(kept: Photo, other: Photo) -> str:
-    date = kept.features.metadata.taken.partition("T")[0]
-    return f"camera original: {kept.features.capture_time.camera}, taken {date}"
-
-
 def _why_companions(kept: Photo, other: Photo) -> str:
     kinds = sorted({companion.kind for companion in kept.companions})
     kinds = [f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}" for kind in kinds]
     beside = f"has {' and '.join(kinds)} beside it" if kinds else ""
     inside = f"holds more than its picture: {kept.features.embedded}" if kept.features.embedded else ""
     return "; ".join(filter(None, (beside, inside)))
-
-
-def _why_pixels(kept: Photo, other: Photo) -> str:
-    sizes = [f"{one.features.width}x{one.features.height}" for one in (kept, other)]
-    return f"most pixels: {sizes[0]}, next {sizes[1]}"
 
 
 def _by_bytes(which: str, sign: int) -> Rule:
@@ -216,31 +211,36 @@ def _by_bytes(which: str, sign: int) -> Rule:
     )
 
 
-def _why_metadata(kept: Photo, other: Photo) -> str:
-    most, next_most = (one.features.capture_time.fields for one in (kept, other))
-    return f"most metadata: {counted(most, 'field')}, next {next_most}"
-
-
-def _why_name(kept: Photo, other: Photo) -> str:
-    return "name without a copy mark" if _is_named_as_copy(other) != _is_named_as_copy(kept) else "shortest name"
-
-
 _PLAIN: Final = {
     "reference": Rule(lambda one: not one.is_reference, lambda kept, other: "in a reference folder"),
-    "original": Rule(lambda one: not one.is_original, _why_original),
+    "original": Rule(
+        lambda one: not one.is_original,
+        lambda kept, other: f"camera original: {kept.camera}, taken {kept.metadata.taken.partition('T')[0]}",
+    ),
     "companions": Rule(
         lambda one: -len({*(each.kind for each in one.companions), *filter(None, one.features.embedded.split(", "))}),
         _why_companions,
     ),
     "undoubted": _undoubted({}),
-    "pixels": Rule(lambda one: -one.features.width * one.features.height, _why_pixels),
+    "pixels": Rule(
+        lambda one: -one.width * one.height,
+        lambda kept, other: f"most pixels: {kept.width}x{kept.height}, next {other.width}x{other.height}",
+    ),
     "lossy": _lossy(()),
     "siblings": Rule(lambda one: -one.files, lambda kept, other: f"{counted(kept.files, 'file')} with its bytes"),
     "bytes": _by_bytes("largest", -1),
     "smallest": _by_bytes("smallest", 1),
-    "metadata": Rule(lambda one: -one.features.capture_time.fields, _why_metadata),
+    "metadata": Rule(
+        lambda one: -_exif_fields(one),
+        lambda kept, other: f"most metadata: {counted(_exif_fields(kept), 'field')}, next {_exif_fields(other)}",
+    ),
     "oldest": _by_age("oldest", "older", 1),
     "newest": _by_age("newest", "newer", -1),
-    "name": Rule(lambda one: (_is_named_as_copy(one), len(one.name)), _why_name),
+    "name": Rule(
+        lambda one: (_is_named_as_copy(one), len(one.name)),
+        lambda kept, other: (
+            "name without a copy mark" if _is_named_as_copy(other) != _is_named_as_copy(kept) else "shortest name"
+        ),
+    ),
 }
 _WITH_ARGUMENT: Final = ("folder=DIR", "format=A,B", "path=PATTERN", "not-path=PATTERN")

@@ -1,4 +1,4 @@
-"""The search for duplicates through a real server.
+"""The search for duplicates through a real server, and the way of copies into the trash and back.
 
 The small CLIP's weights are random. On the sample photos it keeps copies, crops by 2 % included, above 0.9987 and
 different photos below 0.9975, so the default for random weights must find exactly the families.
@@ -9,205 +9,74 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import re
 import shutil
-import struct
-import threading
-import zlib
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from PIL import Image
+from PIL import Image, ImageEnhance
 
 from benchmarks.fixtures.sample_photos import write_with_copies
 from clip_client import ClipClient, SyncClipClient
-from clip_client.dedup import find_duplicates
-from tests.fixtures.images.raw_files import dng
+from clip_client.cli.main import main
+from clip_client.dedup import Store, find_duplicates
+from clip_client.dedup.files.metadata import read_sidecar
+from clip_client.dedup.types import SearchStats
+from tests.fixtures.albums import snapshot, without_access
+from tests.fixtures.images.camera_files import exif, packet
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator
-
     from benchmarks.fixtures.server import Server
-    from clip_client import EmbeddedItem
     from clip_client.dedup import DuplicateReport
 
 
-@pytest.fixture(scope="module")
-def families(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
-    """Original's stem -> all files that show the same picture."""
-    return write_with_copies(tmp_path_factory.mktemp("photos with copies"))
-
-
-@pytest.fixture(scope="module")
-def found(server: Server, families: dict[str, list[Path]]) -> DuplicateReport:
-    """The report of a search in the folder of all families."""
-    with SyncClipClient(server.grpc_url) as clip:
-        return clip.find_duplicates([families["coffee"][0].parent])
-
-
-async def find(server: Server, *paths: Path, threshold: float | None = None) -> DuplicateReport:
+async def find(server: Server, *paths: Path, **options: Any) -> DuplicateReport:
     async with ClipClient(server.grpc_url) as clip:
-        return await find_duplicates(clip, paths, threshold=threshold)
+        return await find_duplicates(clip, paths, **options)
 
 
-def as_sets(report: DuplicateReport) -> set[frozenset[str]]:
-    return {frozenset(member.path for member in group.members) for group in report.groups}
-
-
-def expected(families: dict[str, list[Path]]) -> set[frozenset[str]]:
-    return {frozenset(map(str, files)) for files in families.values() if len(files) > 1}
-
-
-def png_that_says(width: int, height: int) -> bytes:
-    """A PNG of a few bytes whose header announces a picture that fits no memory."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0))
-    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(b"\0" * 1000)) + chunk(b"IEND", b"")
-
-
-def test_finds_the_families_and_nothing_else(found: DuplicateReport, families: dict[str, list[Path]]) -> None:
-    assert as_sets(found) == expected(families)
-    assert found.failed == ()
-    assert found.compared == sum(map(len, families.values()))
-    by_keeper = {Path(group.keep).stem: group for group in found.groups}
-    assert by_keeper["coins"].tier == "exact"
-    assert by_keeper["coffee"].tier == "re-encoded"
-    assert by_keeper["motorcycle_left"].tier == "edited"
-    for group in found.groups:
-        kept = group.members[0]
-        pixels = [member.photo.width * member.photo.height for member in group.members]
-        assert pixels[0] == max(pixels)
-        assert kept.similarity == 1.0
-        assert 0.998 <= group.min_similarity <= min(member.similarity for member in group.members)
-
-
-async def test_groups_do_not_depend_on_the_order_of_paths(
-    found: DuplicateReport, server: Server, families: dict[str, list[Path]]
-) -> None:
+async def test_a_search_finds_the_families_and_nothing_else(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    families = write_with_copies(tmp_path / "photos")
     files = [path for family in families.values() for path in family]
     random.Random(0).shuffle(files)
-    assert (await find(server, *files)).to_json() == found.to_json()
+    with Store(tmp_path / "store") as store:
+        found = await find(server, tmp_path / "photos", store=store)
+        again = await find(server, *files, store=store)
+    assert {frozenset(member.path for member in group.members) for group in found.groups} == {
+        frozenset(map(str, family)) for family in families.values() if len(family) > 1
+    }
+    assert (found.failed, found.compared) == ((), len(files))
+    tiers = {Path(group.keep).stem: group.tier for group in found.groups}
+    assert [tiers[stem] for stem in ("coins", "coffee", "motorcycle_left")] == ["exact", "re-encoded", "edited"]
+    for group in found.groups:
+        pixels = [member.photo.width * member.photo.height for member in group.members]
+        assert pixels[0] == max(pixels)
+        assert group.members[0].similarity == 1.0
+        assert 0.998 <= group.min_similarity <= min(member.similarity for member in group.members)
+    assert again.work == SearchStats()
+    assert again.to_json() == found.to_json()
 
 
-async def test_bad_files_are_listed_and_hurt_no_other(
-    server: Server, families: dict[str, list[Path]], tmp_path: Path
-) -> None:
-    folder = tmp_path / "album"
-    folder.mkdir()
-    families = {stem: families[stem] for stem in ("chelsea", "coffee", "coins", "retina", "rocket")}
-    for path in (path for family in families.values() for path in family):
-        shutil.copyfile(path, folder / path.name)
-    (folder / "text.jpg").write_text("This is no image.")
-    (folder / "text again.jpg").write_text("This is no image.")
-    (folder / "truncated.jpg").write_bytes(families["rocket"][0].read_bytes()[:20_000])
-    (folder / "empty.jpg").touch()
-    (folder / "bomb.png").write_bytes(png_that_says(30_000, 30_000))
-    (folder / "dangling.jpg").symlink_to("nowhere.jpg")
-    (folder / "loop").symlink_to(folder)
-    os.mkfifo(folder / "pipe.jpg")
-    odd_names = ("two words.jpg", "\U0001f431.jpg", os.fsdecode(b"caf\xe9.jpg"))
-    for name in odd_names:
-        shutil.copyfile(families["coffee"][0], folder / name)
-
-    report = await find(server, folder)
-
+def test_odd_names_and_bad_files_hurt_no_other(server: Server, album: Path) -> None:
+    names = ("two words.jpg", "\U0001f431.jpg")
+    for name in names:
+        shutil.copyfile(album / "coffee.jpg", album / name)
+    (album / "truncated.jpg").write_bytes((album / "coffee.jpg").read_bytes()[:20_000])
+    (album / "empty.jpg").touch()
+    (album / "dangling.jpg").symlink_to("nowhere.jpg")
+    with SyncClipClient(server.grpc_url) as clip:
+        report = clip.find_duplicates([album])
     assert {os.path.basename(failure.path): failure.code for failure in report.failed} == {
-        "text.jpg": "NOT_AN_IMAGE",
-        "text again.jpg": "NOT_AN_IMAGE",
-        "truncated.jpg": "TRUNCATED",
-        "empty.jpg": "EMPTY",
-        "bomb.png": "TOO_LARGE",
-        "dangling.jpg": "UNREADABLE",
-        "loop": "UNREADABLE",
-        "pipe.jpg": "UNREADABLE",
-    }
-    assert all(failure.message for failure in report.failed)
-    copied = {
-        stem: [folder / path.name for path in family] + [folder / name for name in odd_names if stem == "coffee"]
-        for stem, family in families.items()
-    }
-    assert as_sets(report) == expected(copied)
-
-
-async def test_flat_pictures_are_grouped_by_their_bytes_only(server: Server, tmp_path: Path) -> None:
-    for name, level in (("black.png", 0), ("copy of black.png", 0), ("nearly black.png", 3), ("lens cap.png", 6)):
-        Image.new("RGB", (320, 240), (level, level, level)).save(tmp_path / name)
-    report = await find(server, tmp_path, threshold=0.5)
-    assert report.thresholds.similar == 0.5
+        "text.jpg": "NOT_AN_IMAGE", "truncated.jpg": "TRUNCATED", "empty.jpg": "EMPTY", "dangling.jpg": "UNREADABLE",
+    }  # fmt: skip
     (group,) = report.groups
-    assert group.tier == "exact"
-    assert {os.path.basename(member.path) for member in group.members} == {"black.png", "copy of black.png"}
-
-
-async def test_raw_files_alone_are_compared_by_their_previews_or_their_bytes(
-    server: Server, photos: Path, tmp_path: Path
-) -> None:
-    coffee = Image.open(photos / "coffee.jpg")
-    with_preview, without = dng(coffee), dng(None)
-    for name, data in (("1.dng", with_preview), ("2.dng", with_preview), ("3.nef", without), ("4.nef", without)):
-        (tmp_path / name).write_bytes(data)
-    shutil.copyfile(photos / "coffee.jpg", tmp_path / "5.jpg")
-    shutil.copyfile(photos / "rocket.jpg", tmp_path / "6.jpg")
-    (tmp_path / "6.dng").write_bytes(with_preview)  # belongs to the photo of its name
-    report = await find(server, tmp_path)
-    assert as_sets(report) == {
-        frozenset(str(tmp_path / name) for name in ("1.dng", "2.dng", "5.jpg")),
-        frozenset(str(tmp_path / name) for name in ("3.nef", "4.nef")),
-    }
-    assert {group.tier for group in report.groups} == {"re-encoded", "exact"}
-    assert [os.path.basename(path) for path in report.bytes_only] == ["3.nef", "4.nef"]
-    assert (report.compared, report.failed) == (6, ())
-
-
-async def test_a_file_that_goes_away_does_not_take_its_copies_along(
-    server: Server, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    paths = [Path(shutil.copyfile(photos / "coffee.jpg", tmp_path / name)) for name in ("1.jpg", "2.jpg", "3.jpg")]
-    last_is_read, os_open = threading.Event(), os.open
-
-    def read_the_first_last(path: str, *args: Any, **named: Any) -> int:
-        # Which of the copies is embedded must not depend on which thread was quicker.
-        if path == str(paths[-1]):
-            last_is_read.set()
-        elif path == str(paths[0]):
-            last_is_read.wait(1)
-        return os_open(path, *args, **named)
-
-    monkeypatch.setattr(os, "open", read_the_first_last)
-    async with ClipClient(server.grpc_url) as clip:
-
-        class RemovesTheFirst:
-            """The client, in a world where the first file goes away before it is embedded."""
-
-            model = clip.model
-
-            def embed_stream(self, source: Any, *, ordered: bool = True) -> AsyncGenerator[EmbeddedItem, None]:
-                async def removing() -> AsyncIterator[str]:
-                    async for path in source:
-                        paths[0].unlink(missing_ok=True)
-                        yield path
-
-                return clip.embed_stream(removing(), ordered=ordered)
-
-        report = await find_duplicates(RemovesTheFirst(), [tmp_path])
-    assert [(failure.path, failure.code) for failure in report.failed] == [(str(paths[0]), "UNREADABLE")]
-    assert as_sets(report) == {frozenset(map(str, paths[1:]))}
-    assert report.compared == 2
-
-
-async def test_reports_progress_to_the_end(server: Server, families: dict[str, list[Path]]) -> None:
-    calls: list[tuple[str, int, int | None]] = []
-    async with ClipClient(server.grpc_url) as clip:
-        await find_duplicates(clip, families["astronaut"], on_progress=lambda *call: calls.append(call))
-    assert ("embedding", 3, 3) in calls
-
-
-async def test_an_empty_folder_is_an_empty_report(server: Server, tmp_path: Path) -> None:
-    report = await find(server, tmp_path)
-    assert (report.compared, report.groups, report.failed) == (0, (), ())
+    copies = {os.path.basename(member.path) for member in group.members}
+    assert copies == {"coffee.jpg", os.fsdecode(b"caf\xe9.jpg"), *names}
 
 
 async def test_a_search_can_be_cancelled(server: Server, photos: Path) -> None:
@@ -218,3 +87,94 @@ async def test_a_search_can_be_cancelled(server: Server, photos: Path) -> None:
         with pytest.raises(asyncio.CancelledError):
             await searching
         assert (await clip.embed([photos / "coffee.jpg"])).errors == {}
+
+
+KILLED_SEARCH = """
+import asyncio, os, signal, sys
+from clip_client import ClipClient
+from clip_client.dedup import Store, scan
+from clip_client.dedup.features import collect
+collect._SAVE_EVERY_S = 0.0
+writes, replace = 0, os.replace
+def counted(*paths):
+    global writes
+    replace(*paths)
+    writes += 1
+    writes < 6 or os.kill(os.getpid(), signal.SIGKILL)
+os.replace = counted
+async def main(album, url, folder):
+    async with ClipClient(url) as clip:
+        with Store(folder) as store:
+            await collect.collect_features(clip, scan(album).files, store, lambda *_: None)
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+def test_a_killed_search_goes_on_where_it_was(server: Server, photos: Path, tmp_path: Path) -> None:
+    """Kill it at a write to the store; what was written before is not done again."""
+    album = tmp_path / "album"
+    album.mkdir()
+    for number in range(5):  # 100 files of different bytes
+        for path in photos.iterdir():
+            (album / f"{number} {path.name}").write_bytes(path.read_bytes() + bytes(number + 1))
+    arguments = [str(album), server.grpc_url, str(tmp_path / "store")]
+    killed = subprocess.run([sys.executable, "-c", KILLED_SEARCH, *arguments], check=False, capture_output=True)
+    assert killed.returncode == -signal.SIGKILL
+    with Store(tmp_path / "store") as store:
+        report = asyncio.run(find(server, album, store=store, verify="off"))
+    assert 0 < report.work.decoded < 100
+    assert (report.compared, report.failed) == (100, ())
+
+
+@pytest.fixture
+def exports(photos: Path, tmp_path: Path) -> Path:
+    """A photo as a camera writes it among its exports: two without loss, two edited ones, and one with a rating."""
+    folder = tmp_path / "exports"
+    folder.mkdir()
+    with Image.open(photos / "astronaut.jpg") as photo:
+        photo.convert("RGB").save(folder / "original.jpg", quality=85, exif=exif(gps=True, size=photo.size))
+    with Image.open(folder / "original.jpg") as photo:
+        photo.save(folder / "a.tif", exif=Image.Exif())
+        photo.save(folder / "a.png", exif=Image.Exif())
+        photo.resize((photo.width * 2, photo.height * 2)).save(folder / "upscaled.jpg", quality=95)
+        ImageEnhance.Brightness(photo).enhance(1.1).save(folder / "brightened.jpg", quality=97)
+        photo.save(folder / "rated.webp", lossless=True, exif=exif(gps=True), xmp=packet('xmp:Rating="5">'))
+    return folder
+
+
+def test_exports_move_for_the_original_come_back_and_are_purged(
+    server: Server,
+    exports: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = snapshot(exports)
+    store = ["--store", str(tmp_path / "store")]
+    search = ["dedup", str(exports), "--url", server.grpc_url, *store]
+
+    def moved() -> set[str]:
+        return before.keys() - {path.name for path in exports.iterdir()}
+
+    assert main([*search, "--dry-run"]) == 0
+    assert re.search(r"--apply would move 2 photos", capsys.readouterr().err)
+    assert without_access(snapshot(exports)) == without_access(before)
+
+    assert main([*search, "--apply"]) == 0
+    assert moved() == {"a.tif", "a.png"}
+    stays = "It has metadata that the kept photo lacks, which --merge-metadata can save: rating."
+    assert f"stays: {exports / 'rated.webp'}: {stays}" in capsys.readouterr().err
+    assert main([*search, "--apply", "--merge-metadata"]) == 0  # what lies in the quarantine is not found again
+    assert moved() == {"a.tif", "a.png", "rated.webp"}
+    assert read_sidecar((exports / "original.jpg.xmp").read_bytes()).rating == 5
+    assert main(["undo", *store]) == 0
+    assert without_access(snapshot(exports)) == without_access(before)
+
+    assert main([*search, "--apply"]) == 0
+    capsys.readouterr()
+    assert main(["purge", *store]) == 1  # standard input is closed
+    assert "use --yes" in capsys.readouterr().err
+    monkeypatch.setattr("send2trash.send2trash", os.unlink)
+    assert main(["purge", "--yes", *store]) == 0
+    assert moved() == {"a.tif", "a.png"}
+    assert not [*exports.glob(".clip-quarantine/**/*.png")]

@@ -6,7 +6,8 @@ import io
 import os
 import sys
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from clip_client import EmbeddingBatch, ImageError, VectorsError, load_vectors, save_vectors
+from clip_client._vectors.vector_file import FileVersion, VectorFolder, is_vector_folder, vector_row
+from clip_client.cli.errors import CommandFailed
+from clip_client.cli.output import locked
+from clip_client.dedup import FailedFile, StoreError
 from clip_client.dedup.store.lock import exclusive_lock
+from tests.fixtures.models.model_info import model_info
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -94,60 +100,56 @@ def test_one_process_at_a_time_writes_into_a_folder(tmp_path: Path) -> None:
         save_vectors(tmp_path, batch(*PHOTOS))
 
 
-def test_parquet_has_lists_of_a_fixed_size(tmp_path: Path) -> None:
-    save_vectors(tmp_path / "v.parquet", batch(*PHOTOS))
-    table = pq.read_table(tmp_path / "v.parquet")
-    assert table.schema.field("vector").type == pa.list_(pa.float32(), 4)
-    assert table.column("vector").null_count == 0
-    assert np.isnan(table.column("vector")[1].as_py()).all()
-
-
 @pytest.mark.parametrize("name", ["old.parquet", "part-00000.parquet"])
 def test_files_of_earlier_versions_are_loaded(tmp_path: Path, name: str) -> None:
-    # Lists of any length, null for a failed photo.
+    """They have lists of any length, and null for a failed photo."""
     columns = {
-        "path": ["/a", "/b", "/c"],
-        "path_bytes": [b"/a", b"/b", b"/c"],
-        "vector": pa.array([[1.0, 2.0], None, [3.0, 4.0]], pa.list_(pa.float32())),
-        "size_bytes": [1, 2, 3],
-        "mtime_ns": [1, 2, 3],
-        "error_code": [None, "EMPTY", None],
-        "error": [None, "There are no bytes.", None],
+        "path": ["/a", "/b"],
+        "path_bytes": [b"/a", b"/b"],
+        "vector": pa.array([[1.0, 2.0], None], pa.list_(pa.float32())),
+        "size_bytes": [1, 2],
+        "mtime_ns": [1, 2],
+        "error_code": [None, "EMPTY"],
+        "error": [None, "There are no bytes."],
     }
     about = {"model": "m", "vector_id": "m|p|original", "dimension": "2"}
     pq.write_table(pa.table(columns).replace_schema_metadata(about), tmp_path / name)
     loaded = load_vectors(tmp_path if name.startswith("part") else tmp_path / name)
-    np.testing.assert_array_equal(loaded.vectors, np.array([[1, 2], [np.nan, np.nan], [3, 4]]))
+    np.testing.assert_array_equal(loaded.vectors, np.array([[1, 2], [np.nan, np.nan]]))
     assert [error.code for error in loaded.errors.values()] == ["EMPTY"]
+
+
+def archive(**arrays: Any) -> bytes:
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    return file.getvalue()
+
+
+def table(**columns: Any) -> bytes:
+    file = io.BytesIO()
+    pq.write_table(pa.table(columns), file)
+    return file.getvalue()
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
         ("v.parquet", b"no Parquet at all", "is no file of vectors, or damaged"),
+        ("v.parquet", table(x=[1]), "does not name the model"),
         ("v.npz", b"no archive", "is no file of vectors, or damaged"),
         ("v.npz", b"PK\3\4 no archive", "is no file of vectors, or damaged"),
+        ("v.npz", archive(x=np.zeros(2)), "is no file of vectors"),
         ("part-00000.parquet", b"no Parquet at all", "cannot be read .*move it away"),
+        ("part-00000.parquet", table(x=[1]), "does not name the model"),
+        ("part-of-none.txt", b"", "there are no vectors in"),
     ],
 )
-def test_a_damaged_file_is_one_sentence(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+def test_a_damaged_or_other_file_is_one_sentence(tmp_path: Path, name: str, content: bytes, message: str) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(VectorsError, match=message):
         load_vectors(tmp_path if name.startswith("part") else tmp_path / name)
-
-
-def test_other_files_are_refused(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"x": [1]}), tmp_path / "v.parquet")
-    with pytest.raises(VectorsError, match="does not name the model"):
-        load_vectors(tmp_path / "v.parquet")
-    np.savez(tmp_path / "v.npz", x=np.zeros(2))
-    with pytest.raises(VectorsError, match="is no file of vectors"):
-        load_vectors(tmp_path / "v.npz")
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(VectorsError, match="there are no vectors in"):
-        load_vectors(tmp_path / "empty")
     with pytest.raises(FileNotFoundError):
-        load_vectors(tmp_path / "absent.parquet")
+        load_vectors(tmp_path / f"absent {name}")
 
 
 def test_a_disk_that_refuses_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,3 +171,134 @@ def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for use in (lambda: load_vectors(tmp_path / "v.parquet"), lambda: save_vectors(tmp_path, batch(*PHOTOS))):
         with pytest.raises(ImportError, match=r"needs pyarrow .*pip install 'clip-triton\[cli\]'"):
             use()
+
+
+DIMENSION = 4
+
+
+def opened(folder: Path, *, rows_per_file: int = 3) -> VectorFolder:
+    return VectorFolder(folder, model_info(id="m", dimension=DIMENSION), rows_per_file=rows_per_file)
+
+
+def version(path: str, *, mtime_ns: int = 1) -> FileVersion:
+    return FileVersion(path=path, size_bytes=10, mtime_ns=mtime_ns)
+
+
+def good(path: str, *, mtime_ns: int = 1, element: int = 0) -> Mapping[str, Any]:
+    return vector_row(version(path, mtime_ns=mtime_ns), np.eye(DIMENSION, dtype=np.float32)[element])
+
+
+def bad(path: str, *, mtime_ns: int = 1) -> Mapping[str, Any]:
+    reason = FailedFile(path=path, code="TRUNCATED", message="The file ends early.")
+    return vector_row(version(path, mtime_ns=mtime_ns), failure=reason)
+
+
+def write(folder: Path, *rows: Mapping[str, Any]) -> None:
+    out = opened(folder)
+    for row in rows:
+        out.add(row)
+    out.flush()
+
+
+def vectors_in(folder: Path) -> dict[str | None, list[float]]:
+    found: dict[str | None, list[float]] = {}
+    for batch in opened(folder).batches():
+        assert set(batch.errors) == {row for row, vector in enumerate(batch.vectors) if np.isnan(vector).all()}
+        found.update((source, batch.vectors[row].tolist()) for row, source in enumerate(batch.sources))
+    return {path: vector for path, vector in found.items() if not np.isnan(vector).any()}
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_files_are_numbered_on_from_what_is_there(tmp_path: Path) -> None:
+    write(tmp_path, *(good(f"/{number}") for number in range(7)))
+    write(tmp_path, good("/7"))
+    assert names(tmp_path) == [f"part-0000{number}.parquet" for number in range(4)]
+    assert [pq.ParquetFile(tmp_path / name).metadata.num_rows for name in names(tmp_path)] == [3, 3, 1, 1]
+
+
+def test_a_hundred_thousand_files_stay_in_order(tmp_path: Path) -> None:
+    write(tmp_path, good("/a", element=1))
+    (tmp_path / "part-00000.parquet").rename(tmp_path / "part-99999.parquet")
+    write(tmp_path, good("/a", element=2))
+    assert names(tmp_path) == ["part-100000.parquet", "part-99999.parquet"]
+    assert vectors_in(tmp_path) == {"/a": [0, 0, 1, 0]}
+
+
+def test_a_slow_run_writes_files_by_the_clock_and_one_without_rows_none(tmp_path: Path) -> None:
+    write(tmp_path)
+    assert not is_vector_folder(tmp_path)
+    assert not is_vector_folder(tmp_path / "absent")
+    assert vectors_in(tmp_path) == {}
+    out = opened(tmp_path, rows_per_file=1000)
+    out.seconds_per_file = 0.0
+    out.add(good("/a"))
+    assert [path.name for path in out.written] == names(tmp_path) == ["part-00000.parquet"]
+    assert is_vector_folder(tmp_path)
+
+
+def test_what_is_finished_is_known_by_path_size_and_time(tmp_path: Path) -> None:
+    write(tmp_path, good("/a"), bad("/b"), good("/caf\udce9"))
+    keys = opened(tmp_path).finished_keys(with_failed=False)
+    assert keys == {version("/a").key, version("/caf\udce9").key}
+    assert version("/a", mtime_ns=2).key not in keys
+    assert opened(tmp_path).finished_keys(with_failed=True) == keys | {version("/b").key}
+
+
+def test_a_file_has_one_key_whatever_its_folder_is_called(tmp_path: Path) -> None:
+    folder, photo = tmp_path / os.fsdecode(b"caf\xe9"), tmp_path / os.fsdecode(b"caf\xe9.jpg")
+    photo.write_bytes(b"x")
+    file = FileVersion.of(str(photo))
+    write(folder, vector_row(file, np.zeros(DIMENSION, dtype=np.float32)))
+    assert opened(folder).finished_keys(with_failed=False) == {FileVersion.of(str(photo)).key}
+    assert list(vectors_in(folder)) == [str(photo)]
+    photo.write_bytes(b"longer")
+    assert FileVersion.of(str(photo)).key != file.key
+    photo.unlink()
+    assert FileVersion.of(str(photo)) == FileVersion(path=str(photo))
+
+
+def test_the_last_row_of_a_path_counts(tmp_path: Path) -> None:
+    write(tmp_path, good("/a"), good("/b"), bad("/c"))
+    write(tmp_path, good("/a", mtime_ns=2, element=1), bad("/b", mtime_ns=2), good("/c", element=2))
+    assert vectors_in(tmp_path) == {"/a": [0, 1, 0, 0], "/c": [0, 0, 1, 0]}
+
+
+def test_damaged_and_strange_files_are_one_sentence(tmp_path: Path) -> None:
+    write(tmp_path, good("/a"), good("/b"), good("/c"))
+    file = tmp_path / "part-00000.parquet"
+    file.write_bytes(file.read_bytes()[:4] + bytes(196) + file.read_bytes()[200:])  # in a row group
+    with pytest.raises(StoreError, match="move it away"):
+        vectors_in(tmp_path)
+    pq.write_table(pa.table({"x": [1]}, metadata={"model": "m", "vector_id": "m|p|original", "dimension": "4"}), file)
+    with pytest.raises(StoreError, match="does not belong there"):
+        vectors_in(tmp_path)
+
+
+def test_a_killed_run_leaves_no_litter_for_long(tmp_path: Path) -> None:
+    for name in ("part-00000.part", ".mine.part"):
+        (tmp_path / name).touch()
+    opened(tmp_path).remove_abandoned()
+    assert names(tmp_path) == [".mine.part"]
+
+
+def test_one_run_at_a_time_writes_into_a_folder_that_can_be_made(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "folder"
+    with locked(folder):
+        with pytest.raises(CommandFailed, match="another clip-client is writing"), locked(folder):
+            pass
+    with locked(folder):
+        (folder / "file").touch()
+    with pytest.raises(CommandFailed, match="cannot write into"), locked(folder / "file"):
+        pass
+
+
+def test_a_folder_that_cannot_be_read_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("pathlib.Path.iterdir", refuse)
+    with pytest.raises(StoreError, match="cannot be read: Permission denied"):
+        opened(tmp_path)

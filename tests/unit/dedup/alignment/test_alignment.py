@@ -64,10 +64,8 @@ def is_copy(found: Alignment | None) -> bool:
     ("change", "words"),
     [
         (lambda picture: picture, ()),
-        (lambda picture: encoded(picture, "JPEG", quality=90), ()),
         (lambda picture: encoded(picture, "JPEG", quality=30), ()),
         (lambda picture: encoded(picture, "WEBP", quality=60), ()),
-        (lambda picture: resized(picture, 0.5), ("half the size",)),
         (lambda picture: encoded(resized(picture, 0.7), "JPEG", quality=60), ("70% of the size",)),
         (lambda picture: resized(picture, 2), ("twice the size",)),
     ],
@@ -90,6 +88,13 @@ EDITS: dict[str, tuple[Change, str, str]] = {
     "half": (lambda picture: picture.rotate(180), "rotated by 180 degrees", ""),
     "mirror": (ImageOps.mirror, "mirrored", ""),
     "flip": (ImageOps.flip, "mirrored top to bottom", ""),
+    "mirrored and smaller": (
+        lambda picture: resized(ImageOps.mirror(picture), 0.7), "mirrored, 70% of the size", "1.4 times the resolution",
+    ),
+    "left and smaller": (
+        lambda picture: resized(picture.rotate(90, expand=True), 0.7),
+        "rotated by 90 degrees to the left, 70% of the size", "1.4 times the resolution",
+    ),
     "mirrored crop": (
         lambda picture: ImageOps.mirror(cropped(picture, 0.1, 0, 0, 0)), "mirrored", "10% of the picture",
     ),
@@ -120,15 +125,6 @@ def test_a_photo_is_no_copy_of_a_crop_by_a_few_pixels() -> None:
     assert there is not None
     assert (there.tier, there.changes) == (EDITED, ("cropped to 97%",))
     assert align(photo(0), crop) is None
-
-
-@pytest.mark.parametrize("factor", [0.7, 1.3])
-@pytest.mark.parametrize("edit", ["right", "left", "half", "mirror", "flip"])
-def test_a_turned_copy_in_another_size_is_an_edit(edit: str, factor: float) -> None:
-    change, words, _ = EDITS[edit]
-    found = aligned(resized(change(scene(0)), factor))
-    assert (found.tier, found.changes) == (EDITED, (words, f"{factor:.0%} of the size"))
-    assert found.residual < 0.1
 
 
 def removed(picture: Image.Image) -> Image.Image:
@@ -171,6 +167,13 @@ def test_a_changed_region_is_altered_and_found_in_the_kept_photo(change: Change,
     assert 0 < found.region_share < 0.1
 
 
+def test_a_spot_in_another_colour_of_the_same_brightness_is_altered() -> None:
+    muted = Image.eval(scene(0), lambda level: 64 + level // 2)  # else a channel would be cut off
+    planes = np.array(muted.convert("YCbCr"))
+    planes[190:240, 290:340, 1] += 20
+    assert aligned(Image.fromarray(planes, "YCbCr").convert("RGB"), muted).tier == ALTERED
+
+
 @pytest.mark.parametrize("factor", [1, 0.75])
 def test_a_coloured_date_on_a_grey_photo_is_altered(factor: float, sample_photos: dict[str, Image.Image]) -> None:
     grey = sample_photos["cell"]
@@ -204,19 +207,24 @@ def test_a_bar_along_a_common_edge_is_seen(change: Change, sample_photos: dict[s
     assert not is_copy(align(keypoints(change(clock)), keypoints(with_bar(clock))))
 
 
-def test_a_part_that_moved_by_a_third_of_a_pixel_is_another_moment() -> None:
-    still = scene(0)
-    shifted = still.transform(SIZE, Image.Transform.AFFINE, (1, 0, 0.34, 0, 1, 0), Image.Resampling.BICUBIC)
-    moved = still.copy()
+def with_a_part_moved_by_a_third_of_a_pixel(picture: Image.Image) -> Image.Image:
+    shifted = picture.transform(SIZE, Image.Transform.AFFINE, (1, 0, 0.34, 0, 1, 0), Image.Resampling.BICUBIC)
+    moved = picture.copy()
     moved.paste(shifted.crop((200, 80, 330, 230)), (200, 80))
-    assert not is_copy(align(keypoints(moved), keypoints(still)))
+    return moved
 
 
-def test_two_exposures_of_a_still_scene_are_no_copies() -> None:
-    still = scene(0)
-    first, second = noisy(still, 6, 1), noisy(still, 6, 2)
-    assert not is_copy(align(keypoints(first), keypoints(second)))
-    assert is_copy(align(keypoints(encoded(first, "JPEG", quality=80)), keypoints(first)))
+def exposed(seed: int) -> Image.Image:
+    return noisy(scene(0), 6, seed)
+
+
+def test_two_moments_of_a_still_scene_are_no_copies() -> None:
+    soft = scene(0).filter(ImageFilter.GaussianBlur(1.5))
+    moved = encoded(with_a_part_moved_by_a_third_of_a_pixel(soft), "JPEG", quality=60)
+    assert not is_copy(align(keypoints(moved), keypoints(soft)))
+    assert is_copy(align(keypoints(encoded(soft, "JPEG", quality=60)), keypoints(soft)))
+    assert not is_copy(align(keypoints(exposed(1)), keypoints(exposed(2))))
+    assert is_copy(align(keypoints(encoded(exposed(1), "JPEG", quality=80)), keypoints(exposed(1))))
 
 
 def test_two_views_that_overlap_are_no_copies_however_plain_what_they_do_not_share_is() -> None:
@@ -333,24 +341,41 @@ def test_an_edit_of_a_photo_is_recognised(edit: str, sample_photos: dict[str, Im
     assert aligned(change(sample_photos[name]), sample_photos[name]).tier == EDITED
 
 
-@pytest.mark.parametrize(
-    ("weaken", "lost"),
-    [
-        (lambda picture: ImageEnhance.Color(picture).enhance(0.05), "colour"),
-        (lambda picture: ImageEnhance.Brightness(picture).enhance(0.25), "tonal range"),
-    ],
-    ids=["colour", "brightness"],
-)
-def test_what_is_weakened_is_lost(weaken: Change, lost: str) -> None:
-    found, back = both_ways(weaken(scene(0)))
-    assert (lost in back.lost, found.lost) == (True, ())
+def test_what_is_weakened_is_lost() -> None:
+    for weaken, lost in ((ImageEnhance.Color, "colour"), (ImageEnhance.Brightness, "tonal range")):
+        found, back = both_ways(weaken(scene(0)).enhance(0.05 if lost == "colour" else 0.25))
+        assert (lost in back.lost, found.lost) == (True, ())
 
 
-def test_a_blurred_scene_beyond_the_kept_photo_is_lost() -> None:
+def blurred_around_the_scene() -> Image.Image:
     wide = Image.fromarray(np.random.default_rng(1).integers(40, 220, (3, 4, 3), dtype=np.uint8))
     wide = wide.resize((600, 450), Image.Resampling.BICUBIC)
     wide.paste(scene(0), (100, 75))
-    assert [lost.endswith("of the picture") for lost in aligned(wide).lost] == [True]
+    return wide
+
+
+def tinted_in_a_small_part(grey: Image.Image) -> Image.Image:
+    planes = np.array(grey.convert("YCbCr"))
+    height, width = planes.shape[:2]
+    planes[height // 3 : height * 19 // 30, width // 3 : width * 19 // 30, 2] += 5
+    return Image.fromarray(planes, "YCbCr").convert("RGB")
+
+
+def grey_with_a_little_colour(picture: Image.Image) -> Image.Image:
+    grey, faint = (ImageEnhance.Color(picture).enhance(strength) for strength in (0, 0.1))
+    left, top = picture.width // 3, picture.height // 3
+    grey.paste(faint.crop((left, top, left + picture.width // 4, top + picture.height // 4)), (left, top))
+    return grey
+
+
+def test_what_only_the_duplicate_has_is_lost(sample_photos: dict[str, Image.Image]) -> None:
+    assert [lost.endswith("of the picture") for lost in aligned(blurred_around_the_scene()).lost] == [True]
+    astronaut, coffee = (ImageOps.grayscale(sample_photos[name]).convert("RGB") for name in ("astronaut", "coffee"))
+    assert aligned(astronaut, ImageEnhance.Brightness(astronaut).enhance(2)).lost == (BRIGHT,)
+    assert aligned(tinted_in_a_small_part(coffee), coffee).lost == ("colour",)
+    cat = sample_photos["chelsea"]
+    found = aligned(cat, grey_with_a_little_colour(cat))
+    assert (found.changes, found.lost) == (("in colour",), ("colour",))
 
 
 @pytest.mark.parametrize(
@@ -364,28 +389,3 @@ def test_sizes_that_differ_by_rounding_lose_nothing(factor: float, lost: tuple[s
 def test_a_bar_on_one_side_shows_that_the_picture_was_put_into_something(side: int) -> None:
     border = tuple(24 if number == side else 0 for number in range(4))
     assert both_ways(ImageOps.expand(scene(0), border, "white"))[1].doubts == (PUT_INTO,)
-
-
-def test_what_a_brighter_grey_copy_has_cut_off_is_lost(sample_photos: dict[str, Image.Image]) -> None:
-    grey = ImageOps.grayscale(sample_photos["astronaut"]).convert("RGB")
-    found = aligned(grey, ImageEnhance.Brightness(grey).enhance(2))
-    assert (found.tier, found.lost) == (EDITED, (BRIGHT,))
-
-
-def test_a_faint_colour_in_a_small_part_is_lost(sample_photos: dict[str, Image.Image]) -> None:
-    grey = ImageOps.grayscale(sample_photos["coffee"]).convert("RGB")
-    tinted = np.array(grey.convert("YCbCr"))
-    height, width = tinted.shape[:2]
-    tinted[height // 3 : height * 19 // 30, width // 3 : width * 19 // 30, 2] += 5
-    assert aligned(Image.fromarray(tinted, "YCbCr").convert("RGB"), grey).lost == ("colour",)
-
-
-def test_the_colours_of_a_photo_are_lost_in_a_grey_copy_with_a_little_colour(
-    sample_photos: dict[str, Image.Image],
-) -> None:
-    photo = sample_photos["chelsea"]
-    grey, faint = (ImageEnhance.Color(photo).enhance(strength) for strength in (0, 0.1))
-    left, top = photo.width // 3, photo.height // 3
-    grey.paste(faint.crop((left, top, left + photo.width // 4, top + photo.height // 4)), (left, top))
-    found = aligned(photo, grey)
-    assert (found.changes, found.lost) == (("in colour",), ("colour",))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import tracemalloc
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from clip_client.dedup import Alignment, DuplicateGroup, Photo
     from clip_client.dedup.compare.keep_rules import KeepRules
 
+T = TypeVar("T")
+
 
 def evidence_of(
     vectors: Any, *, pixels: Sequence[int] | None = None, hashes: Sequence[int | None] | None = None
@@ -30,6 +33,15 @@ def evidence_of(
         np.array([one or 0 for one in bits], dtype=np.uint64),
         np.array([one is not None for one in bits]),
     )
+
+
+def with_peak_bytes(work: Callable[[], T]) -> tuple[T, int]:
+    """Return what ``work`` returns, and the most bytes that it had allocated at once."""
+    tracemalloc.start()
+    try:
+        return work(), tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 def grouped(

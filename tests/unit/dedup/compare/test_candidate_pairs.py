@@ -1,4 +1,4 @@
-"""Which pairs are worth aligning: turned hashes against turned pictures, neighbours, times, and the caps."""
+"""Which pairs are worth aligning, and which are worth a comparison of pixels: by hashes, neighbours and times."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import ImageOps
 from PIL.Image import Transpose
 
@@ -16,6 +18,7 @@ from clip_client.dedup.compare.candidate_pairs import (
     candidate_pairs,
     near_by_hashes,
     orientations,
+    pixel_candidates,
 )
 from clip_client.dedup.features.perceptual_hash import inner_hash, perceptual_hash
 from tests.fixtures.images.scenes import scene
@@ -105,3 +108,36 @@ def test_rows_of_one_picture_are_paired_once_and_never_with_each_other() -> None
     found = pairs(4, vectors=vectors, representatives=np.array([0, 0, 2, 2]))
     assert found == [(0, 2, "vectors")]
     assert pairs(0) == pairs(1) == []
+
+
+def check_pixel_candidates(sizes: Any, hashes: Any, scaled: Any, flat: Any) -> list[int]:
+    """Return the rows that are decoded to compare their pixels, after a comparison with their definition."""
+    sizes, hashes = np.array([(size, 3) for size in sizes]), np.array(hashes, dtype=np.uint64)
+    scaled, flat = np.array(scaled, dtype=bool), np.array(flat, dtype=bool)
+    bits = np.unpackbits((hashes[:, None] ^ hashes).view(np.uint8), axis=1).reshape(*[len(hashes)] * 2, 64).sum(axis=2)
+    is_pair = (bits == 0) | ((scaled[:, None] != scaled) & ((bits <= 8) | (flat[:, None] & flat)))
+    is_pair &= (sizes[:, None] == sizes).all(axis=2) & ~np.eye(len(hashes), dtype=bool)
+    found: list[int] = pixel_candidates(sizes, hashes, scaled, flat).tolist()
+    assert found == np.flatnonzero(is_pair.any(axis=0)).tolist()
+    return found
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(
+    rows=st.lists(
+        st.tuples(st.integers(4, 5), st.sets(st.integers(0, 63), max_size=9), st.booleans(), st.booleans()), min_size=1
+    )
+)
+def test_pixels_are_compared_of_equal_hashes_and_of_near_ones_where_only_one_is_scaled(
+    rows: list[tuple[int, set[int], bool, bool]],
+) -> None:
+    """A burst, whose frames are all scaled, is not decoded; nearly blank pictures have hashes that say nothing."""
+    sizes, flips, scaled, flat = zip(*rows, strict=True)
+    check_pixel_candidates(sizes, [sum(1 << bit for bit in bits) for bits in flips], scaled, flat)
+
+
+def test_many_photos_in_one_band_are_compared_in_blocks() -> None:
+    hashes = np.random.default_rng(0).integers(0, 2**40, size=2200, dtype=np.uint64)  # the upper bands are equal
+    hashes[2199] = hashes[0] ^ np.uint64(0b1011)
+    found = check_pixel_candidates([4] * 2200, hashes, np.arange(2200) % 2 == 0, [False] * 2200)
+    assert {0, 2199} <= set(found)

@@ -41,36 +41,37 @@ def kept(rules: KeepRules, *candidates: Photo) -> tuple[str, str]:
 
 COPIES = """Copy of a|Copy (2) of a|Kopie von a|a copy|a copy 2|a_copy|a-copy1|a - Copy|a - Copy (2)|a - Kopie
 a (1)|a(1)|a 2|a~2"""
-NO_COPIES = ["copyright.jpg", "IMG_1234.jpg", "photocopy.jpg", "2.jpg", "trip 2019.jpg", "a(b).jpg"]
+NO_COPIES = ["copyright", "IMG_1234", "photocopy", "2", "trip 2019", "a(b)"]
 
 
-@pytest.mark.parametrize("copy", COPIES.replace("\n", "|").split("|"))
-def test_the_original_is_kept_rather_than_what_is_named_a_copy(copy: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "is_copy"),
+    [*((name, True) for name in COPIES.replace("\n", "|").split("|")), *((name, False) for name in NO_COPIES)],
+)
+def test_the_original_is_kept_rather_than_what_is_named_a_copy(name: str, is_copy: bool) -> None:
     # A longer name in a later folder: nothing but the mark speaks for it.
     original = "z/" + "a" * 30 + ".jpg"
-    assert kept(KeepRules(), photo(f"{copy}.jpg"), photo(original)) == (original, "name without a copy mark")
+    expected = (original, "name without a copy mark") if is_copy else (f"{name}.jpg", "shortest name")
+    assert kept(KeepRules(), photo(f"{name}.jpg"), photo(original)) == expected
 
 
-@pytest.mark.parametrize("name", NO_COPIES)
-def test_a_name_that_only_looks_like_a_copy_is_none(name: str) -> None:
-    assert kept(KeepRules(), photo(name), photo(name + "-long.jpg"))[1] == "shortest name"
-
-
-@pytest.mark.parametrize("taken_ms", [None, 5])
-def test_an_older_file_is_kept_before_a_better_name(taken_ms: int | None) -> None:
-    copy, original = (
-        photo(name, mtime_ns=at, taken_ms=taken_ms) for name, at in (("a.jpg", 20), ("Copy of a.jpg", 10))
-    )
-    reason = "older file" if taken_ms is None else "same date, older file"
-    assert kept(KeepRules(), copy, original) == ("Copy of a.jpg", reason)
-
-
-def test_ties_are_broken_by_age_and_name_and_at_last_by_the_path() -> None:
-    copy, original = photo("a (1).jpg"), photo("a.jpg")
-    for rules in (["bytes"], ["newest"]):
-        assert kept(KeepRules(rules), copy, original) == ("a.jpg", "name without a copy mark")
-    assert kept(KeepRules(["newest"]), copy, photo("a.jpg", mtime_ns=-1)) == ("a (1).jpg", "newer file")
-    assert kept(KeepRules(), photo("b/1.jpg"), photo("a/1.jpg")) == ("a/1.jpg", "first in order of the paths")
+@pytest.mark.parametrize(
+    ("rules", "kept_one", "other", "reason"),
+    [
+        ([], {"path": "Copy of a.jpg", "mtime_ns": 10}, {"mtime_ns": 20}, "older file"),
+        ([], {"path": "Copy of a.jpg", "mtime_ns": 10, "taken_ms": 5}, {"mtime_ns": 20, "taken_ms": 5},
+         "same date, older file"),
+        (["bytes"], {}, {"path": "a (1).jpg"}, "name without a copy mark"),
+        (["newest"], {}, {"path": "a (1).jpg"}, "name without a copy mark"),
+        ([], {"path": "a (1).jpg"}, {"path": "a copy.jpg"}, "shortest name"),
+        ([], {"path": "a/1.jpg"}, {"path": "b/1.jpg"}, "first in order of the paths"),
+    ],
+)  # fmt: skip
+def test_ties_are_broken_by_age_and_name_and_at_last_by_the_path(
+    rules: list[str], kept_one: dict[str, Any], other: dict[str, Any], reason: str
+) -> None:
+    one = photo(**kept_one)
+    assert kept(KeepRules(rules), photo(**other), one) == (one.path, reason)
 
 
 def test_photos_knows_name_and_date_better() -> None:
@@ -93,9 +94,7 @@ def opened(data: bytes = ORIGINAL) -> Image.Image:
 
 EXPORTS = {
     "a PNG without EXIF": as_lossless(ORIGINAL, "PNG"),
-    "a TIFF without EXIF": as_lossless(ORIGINAL, "TIFF"),
     "a PNG with all EXIF": as_lossless(ORIGINAL, "PNG", exif=exif()),
-    "upscaled": encoded(opened().resize((256, 192)), "JPEG", quality=98),
     "brightened": encoded(ImageEnhance.Brightness(opened()).enhance(1.3), "JPEG", quality=100),
     "an export of Lightroom": camera_jpeg(quality=100, Software="Adobe Photoshop Lightroom Classic 9.2 (Windows)"),
     "upscaled, EXIF of the original": encoded(opened().resize((256, 192)), "JPEG", quality=98, exif=exif()),
@@ -109,31 +108,12 @@ def test_a_camera_original_is_kept_before_every_larger_export(kind: str) -> None
     assert kept(KeepRules(), of_file("a", export), of_file("original.jpg", ORIGINAL)) == ("original.jpg", REASON)
 
 
-def test_of_two_originals_pixels_decide_and_bytes_do_not() -> None:
-    large = of_file("z", camera_jpeg((128, 96)))
-    assert kept(KeepRules(), of_file("a", ORIGINAL), large) == ("z", "most pixels: 128x96, next 64x48")
-    larger = of_file("z", camera_jpeg(quality=99))
-    assert kept(KeepRules(), of_file("a", ORIGINAL), larger) == ("a", "first in order of the paths")
-    assert kept(KeepRules(["bytes"]), of_file("a", ORIGINAL), larger)[1].startswith("largest file")
-
-
-def test_a_smaller_copy_with_all_metadata_is_not_kept_before_the_whole_photo() -> None:
-    """A thumbnail by a program that copies EXIF as it is, beside the whole photo that a messenger has emptied."""
-    small = of_file("a", camera_jpeg((32, 24), size_in_exif=(128, 96)))
-    whole = of_file("z", encoded(picture(size=(128, 96)), "JPEG"))
-    assert kept(KeepRules(), small, whole) == ("z", "most pixels: 128x96, next 32x24")
-    original = of_file("z", camera_jpeg((128, 96)))
-    assert kept(KeepRules(), small, original) == ("z", REASON)
-
-
 @pytest.mark.parametrize(
     ("is_original", "changes"),
     [
         (False, {"Make": None, "Model": None}),
         (False, {"DateTimeOriginal": None}),
         (False, {"Software": "GIMP 2.10.34"}),
-        (False, {"Software": "Adobe Photoshop CC"}),
-        (False, {"Software": "Picasa"}),
         (False, {"Software": "paint.net 5.0"}),
         (False, {"ProcessingSoftware": "darktable 4.2"}),
         (False, {"LensModel": None, "FNumber": None, "MakerNote": None}),  # as a scanner does
@@ -141,14 +121,11 @@ def test_a_smaller_copy_with_all_metadata_is_not_kept_before_the_whole_photo() -
         (True, {}),
         (True, {"Software": None}),
         (True, {"Software": "12.4.1"}),
-        (True, {"Software": "G973FXXU3ASG8"}),
-        (True, {"Software": "HDR+ 1.0.345618096zd"}),
         (True, {"Software": "Windows Phone 8.1"}),
         (True, {"MakerNote": None, "LensModel": None}),
         (True, {"MakerNote": None, "FNumber": None}),
         (True, {"LensModel": None, "FNumber": None}),
         (True, {"LensModel": None, "FNumber": None, "MakerNote": None, "gps": True}),
-        (True, {"ExifImageWidth": None, "ExifImageHeight": None}),
         (True, {"Make": None}),
     ],
 )
@@ -198,12 +175,6 @@ def test_the_default_rules_decide_in_their_order_and_others_in_that_which_is_giv
             assert min([first, second], key=KeepRules(rules, **KNOWN).rank) is second, f"{later} decides"
 
 
-def test_oldest_and_newest_fall_back_to_the_time_of_the_file() -> None:
-    taken_later, no_date = photo("z (1).jpg", taken_ms=2, mtime_ns=1), photo("b.jpg", mtime_ns=1_000_000)
-    assert kept(KeepRules(["oldest"]), taken_later, no_date) == ("b.jpg", "oldest date")
-    assert kept(KeepRules(["newest"]), taken_later, no_date) == ("z (1).jpg", "newest date")
-
-
 @pytest.mark.parametrize(
     ("rule", "kept", "other", "reason"),
     [
@@ -211,21 +182,15 @@ def test_oldest_and_newest_fall_back_to_the_time_of_the_file() -> None:
         ("original", {"features": CAMERA}, {}, "camera original: Canon EOS 5D, taken 2019-05-03"),
         ("companions", {"companions": beside("RAW file")}, {}, "has a RAW file beside it"),
         ("companions", {"features": ImageFeatures(embedded="film")}, {}, "holds more than its picture: film"),
-        (
-            "companions",
-            {
-                "companions": beside("edited version", "RAW file", "RAW file"),
-                "features": ImageFeatures(embedded="film"),
-            },
-            {"companions": beside("sidecar")},
-            "has a RAW file and an edited version beside it; holds more than its picture: film",
-        ),
+        ("companions", {"companions": beside("edited version", "RAW file", "RAW file")}, {"companions": beside("film")},
+         "has a RAW file and an edited version beside it"),
         ("pixels", {"width": 40}, {}, "most pixels: 40x8, next 8x8"),
         ("siblings", {"files": 3}, {}, "3 files with its bytes"),
         ("bytes", {"size_bytes": 2000}, {}, "largest file: 2.0 kB, next 9 B"),
         ("smallest", {}, {"size_bytes": 2000}, "smallest file: 9 B, next 2.0 kB"),
         ("metadata", PREFERRED["metadata"], {}, "most metadata: 1 field, next 0"),
-        ("oldest", {"taken_ms": 1}, {"mtime_ns": 10**9}, "oldest date"),
+        ("oldest", {"mtime_ns": 10**6}, {"taken_ms": 2}, "oldest date"),
+        ("newest", {"taken_ms": 2}, {"mtime_ns": 10**6}, "newest date"),
         ("newest", {"mtime_ns": 10**9}, {}, "newer file"),
         ("newest", {"taken_ms": 1, "mtime_ns": 1}, {"taken_ms": 1}, "same date, newer file"),
         ("format=heic,jpg", {"path": "z.HEIC"}, {}, "format heic rather than jpg"),
@@ -234,7 +199,7 @@ def test_oldest_and_newest_fall_back_to_the_time_of_the_file() -> None:
         ("path=*/originals/*", {"path": "x/originals/z.jpg"}, {}, "path matches */originals/*"),
         ("not-path=*WhatsApp*", {"path": "z.jpg"}, {"path": "WhatsApp/a.jpg"}, "path does not match *WhatsApp*"),
     ],
-)
+)  # fmt: skip
 def test_each_rule_prefers_and_says_why(rule: str, kept: dict[str, Any], other: dict[str, Any], reason: str) -> None:
     rules = KeepRules([rule])
     best, second = photo(**{"path": "z.jpg", **kept}), photo(**other)
@@ -255,9 +220,13 @@ def test_a_reason_says_what_excluded_a_file_that_the_deciding_rule_prefers() -> 
 
 def test_doubts_count_where_the_rule_has_its_place() -> None:
     doubted, other = photo("a.jpg", sha256="11"), photo("b.jpg")
-    assert kept(KeepRules().with_doubts({"11": MADE_LATER}), doubted, other)[0] == "b.jpg"
-    assert kept(KeepRules(["name"]).with_doubts({"11": MADE_LATER}), doubted, other)[0] == "a.jpg"
-    assert kept(KeepRules(doubts={"11": MADE_LATER}).with_doubts({}), doubted, other)[0] == "a.jpg"
+    doubts = {"11": MADE_LATER}
+    for rules, best in (
+        (KeepRules().with_doubts(doubts), other),
+        (KeepRules(["name"]).with_doubts(doubts), doubted),
+        (KeepRules(doubts=doubts).with_doubts({}), doubted),
+    ):
+        assert kept(rules, doubted, other)[0] == best.path
 
 
 @pytest.mark.parametrize("lossless", ["PNG", "TIFF"])
@@ -294,4 +263,4 @@ def test_an_unknown_rule_is_refused_with_the_known_ones(name: str) -> None:
     known = "reference, original, companions, undoubted, pixels, lossy, siblings, bytes, smallest"
     known += ", metadata, oldest, newest, name"
     forms = "folder=DIR, format=A,B, path=PATTERN, not-path=PATTERN"
-    assert str(caught.value) == f"there is no keep rule {name!r}; the rules are {known}, {forms}"
+    assert str(caught.value).endswith(f"{name!r}; the rules are {known}, {forms}")

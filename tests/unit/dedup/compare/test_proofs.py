@@ -5,32 +5,26 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clip_client.dedup.aligned import Alignment, PairSource
+from clip_client.dedup.aligned import PairSource
 from clip_client.dedup.compare.proofs import Proofs
 from clip_client.dedup.types import ALTERED, EDITED, RE_ENCODED
+from tests.fixtures.members import alignment
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from clip_client.dedup.aligned import Alignment
 
 DOUBTFUL = "doubtful "
 """Before a tier: the kept row may have been made from the other."""
 
 
-def alignment(tier: str) -> Alignment:
-    return Alignment(
-        tier=tier.removeprefix(DOUBTFUL),
-        changes=(),
-        lost=(),
-        doubts=("it is enlarged",) if tier.startswith(DOUBTFUL) else (),
-        transform=(1, 0, 0, 0, 1, 0),
-        residual=0,
-        region=None,
-        region_share=0,
-    )
+def aligned(tier: str) -> Alignment:
+    return alignment(tier.removeprefix(DOUBTFUL), doubts=("it is enlarged",) if tier.startswith(DOUBTFUL) else ())
 
 
 class Pictures:
@@ -42,7 +36,7 @@ class Pictures:
 
     def align(self, kept: int, rows: Sequence[int]) -> list[Alignment | None]:
         self.asked += [(kept, row) for row in rows]
-        return [alignment(self.tiers[kept, row]) if (kept, row) in self.tiers else None for row in rows]
+        return [aligned(self.tiers[kept, row]) if (kept, row) in self.tiers else None for row in rows]
 
 
 def paired(pairs: Sequence[tuple[int, int]]) -> dict[int, dict[int, str]]:
@@ -52,32 +46,45 @@ def paired(pairs: Sequence[tuple[int, int]]) -> dict[int, dict[int, str]]:
     return found
 
 
-def test_a_large_cluster_of_copies_is_aligned_with_the_best_photo_only() -> None:
-    count = 2000
-    pictures = Pictures({(0, row): RE_ENCODED for row in range(1, count)})
+def proved(
+    tiers: Mapping[tuple[int, int], str], pairs: Iterable[tuple[int, int]], count: int
+) -> tuple[Proofs, Pictures]:
+    """Prove what ``pairs`` of ``count`` rows, the best first, are by a table of what is true."""
+    pictures = Pictures(tiers)
     proofs = Proofs(pictures.align)
-    ring = [(row, (row + step) % count) for row in range(count) for step in (1, 2, 3, 4)]  # 8 neighbours each
-    pairs = paired(ring)
-    proofs.prove(pairs, range(count))
+    proofs.prove(paired([*pairs]), range(count))
+    return proofs, pictures
+
+
+def steps(count: int, *steps: int) -> list[tuple[int, int]]:
+    """Return the pairs of each row with those that come so many steps after it."""
+    return [(row, row + step) for row in range(count) for step in steps if row + step < count]
+
+
+def test_a_large_cluster_of_copies_is_aligned_with_the_best_photo_only() -> None:
+    count, pairs = 2000, steps(2000, 1, 2, 3, 4)  # 8 neighbours each
+    proofs, pictures = proved({(0, row): RE_ENCODED for row in range(1, count)}, pairs, count)
     assert len(pictures.asked) == count - 1
     assert {proofs.best(row) for row in range(1, count)} == {0}
-    assert proofs.pair_sources(pairs)[0] == PairSource(
-        name="vectors", pairs=4 * count, aligned=count - 1, proved=count - 1
+    assert proofs.pair_sources(paired(pairs))[0] == PairSource(
+        name="vectors", pairs=len(pairs), aligned=count - 1, proved=count - 1
     )
 
 
 def test_photos_that_are_no_copies_are_aligned_once_with_each_neighbour() -> None:
-    pictures = Pictures({})
-    proofs = Proofs(pictures.align)
-    pairs = [(row, row + step) for row in range(100) for step in (1, 2)]
-    proofs.prove(paired(pairs), range(102))
-    assert sorted(pictures.asked) == pairs
+    _, pictures = proved({}, steps(100, 1, 2), 100)
+    assert sorted(pictures.asked) == steps(100, 1, 2)
+
+
+def test_rows_that_can_move_for_none_are_aligned_a_limited_number_of_times() -> None:
+    count = 200
+    _, pictures = proved(dict.fromkeys(steps(count, *range(1, count)), DOUBTFUL + EDITED), steps(count, 1), count)
+    assert len(pictures.asked) < 20 * count
 
 
 def test_a_copy_of_a_copy_is_found_through_it_and_a_stranger_is_not() -> None:
-    pictures = Pictures({(0, 1): EDITED, (0, 2): EDITED, (1, 2): RE_ENCODED, (2, 3): EDITED})
-    proofs = Proofs(pictures.align)
-    proofs.prove(paired([(0, 1), (1, 2), (2, 3)]), range(4))
+    tiers = {(0, 1): EDITED, (0, 2): EDITED, (1, 2): RE_ENCODED, (2, 3): EDITED}
+    proofs, pictures = proved(tiers, [(0, 1), (1, 2), (2, 3)], 4)
     closer = proofs.between(2, 1)
     assert closer is not None
     assert (proofs.best(2), closer.tier) == (1, RE_ENCODED)
@@ -88,17 +95,14 @@ def test_a_copy_of_a_copy_is_found_through_it_and_a_stranger_is_not() -> None:
 
 
 def test_an_altered_picture_has_copies_of_its_own() -> None:
-    pictures = Pictures({(0, 1): ALTERED, (0, 2): ALTERED, (1, 2): RE_ENCODED})
-    proofs = Proofs(pictures.align)
-    proofs.prove(paired([(0, 1), (1, 2)]), range(3))
+    proofs, _ = proved({(0, 1): ALTERED, (0, 2): ALTERED, (1, 2): RE_ENCODED}, [(0, 1), (1, 2)], 3)
     assert proofs.best(2) == 1
 
 
 def test_a_better_row_without_a_doubt_comes_first() -> None:
     for tier in (RE_ENCODED, EDITED):
-        pictures = Pictures({(0, 1): DOUBTFUL + tier, (0, 2): DOUBTFUL + EDITED, (1, 2): EDITED})
-        proofs = Proofs(pictures.align)
-        proofs.prove(paired([(0, 1), (0, 2), (1, 2)]), range(3))
+        tiers = {(0, 1): DOUBTFUL + tier, (0, 2): DOUBTFUL + EDITED, (1, 2): EDITED}
+        proofs, _ = proved(tiers, tiers, 3)
         assert [proofs.best(row) for row in (1, 2)] == [0, 1]
 
 
@@ -110,7 +114,7 @@ def test_the_row_that_others_are_made_from_is_aligned_with_all_and_replaces_the_
         | {(1, 0): EDITED}
     )
     proofs = Proofs(pictures.align)
-    chain = paired([(row, row + 1) for row in range(count - 1)])
+    chain = paired(steps(count, 1))
     proofs.prove(chain, range(count))
     assert set(map(proofs.best, range(2, count))) == {1}
     assert proofs.doubted() == {0: "it is enlarged"}
@@ -120,27 +124,16 @@ def test_the_row_that_others_are_made_from_is_aligned_with_all_and_replaces_the_
     assert [proofs.best(row) for row in range(3)] == [1, None, 1]
 
 
-def test_a_doubt_alone_does_not_replace_a_row() -> None:
-    """Which of the two was made from the other one cannot be told."""
-    pictures = Pictures({(0, 1): DOUBTFUL + RE_ENCODED, (1, 0): DOUBTFUL + RE_ENCODED})
-    proofs = Proofs(pictures.align)
-    proofs.prove(paired([(0, 1)]), range(2))
+@pytest.mark.parametrize(
+    "tiers",
+    [
+        {(0, 1): DOUBTFUL + RE_ENCODED, (1, 0): DOUBTFUL + RE_ENCODED},  # which is the source cannot be told
+        {(0, 1): EDITED, (1, 2): DOUBTFUL + EDITED, (2, 1): EDITED},  # the doubted row moves itself
+    ],
+)
+def test_a_row_is_doubted_only_if_it_could_move_for_another(tiers: dict[tuple[int, int], str]) -> None:
+    proofs, _ = proved(tiers, [(0, 1), (1, 2)], 3)
     assert proofs.doubted() == {}
-
-
-def test_a_row_that_moves_itself_is_not_in_doubt() -> None:
-    pictures = Pictures({(0, 1): EDITED, (1, 2): DOUBTFUL + EDITED, (2, 1): EDITED})
-    proofs = Proofs(pictures.align)
-    proofs.prove(paired([(0, 1), (1, 2)]), range(3))
-    assert (proofs.between(2, 1) is not None, proofs.doubted()) == (True, {})
-
-
-def test_rows_that_can_move_for_none_are_aligned_a_limited_number_of_times() -> None:
-    count = 200
-    pictures = Pictures({(one, row): DOUBTFUL + EDITED for one in range(count) for row in range(one + 1, count)})
-    proofs = Proofs(pictures.align)
-    proofs.prove(paired([(row, row + 1) for row in range(count - 1)]), range(count))
-    assert len(pictures.asked) < 20 * count
 
 
 def test_rows_that_may_not_be_copies_are_never_aligned() -> None:

@@ -1,8 +1,7 @@
-"""Components of alike rows: found exactly, by hashes, and in cells."""
+"""Components of alike rows: found exactly, by hashes, and in cells, whose recall a sample gives."""
 
 from __future__ import annotations
 
-import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,18 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clip_client.dedup.compare.cells import LEAST_RECALL, join_vectors
-from clip_client.dedup.compare.hamming import bits_that_differ, join_hashes
+from clip_client.dedup.compare.cells import LEAST_RECALL, RecallSample, fit_cells, join_vectors
+from clip_client.dedup.compare.hamming import join_hashes
 from clip_client.dedup.compare.similarity_join import Projection, UnionFind, alike_links, fit_projection, usable_rows
-from tests.fixtures.vectors import at_degrees, clusters
+from tests.fixtures.vectors import at_degrees, clusters, unit
+from tests.unit.dedup.compare.comparisons import with_peak_bytes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-
-def unit(vectors: NDArray[Any]) -> NDArray[np.float32]:
-    scaled: NDArray[np.float32] = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
-    return scaled
+    from clip_client.dedup.compare.cells import Cells
 
 
 def families(rows: int, copies: int, *, seed: int = 0) -> tuple[NDArray[np.float32], NDArray[np.intp]]:
@@ -104,25 +101,14 @@ def test_hashes_are_joined_exactly(seeds: list[int], flips: list[tuple[int, set[
 
 
 def test_pairs_of_hashes_are_not_stored() -> None:
-    """6,000 hashes of one scene: their 18 million pairs would be 290 MB, and as much again while they are joined."""
+    """4,000 hashes of one scene: their 8 million pairs would be 128 MB, and as much again while they are joined."""
     random = np.random.default_rng(0)
-    flipped = np.uint64(1) << random.integers(0, 64, (6000, 3)).astype(np.uint64)
+    flipped = np.uint64(1) << random.integers(0, 64, (4000, 3)).astype(np.uint64)
     hashes = flipped[:, 0] | flipped[:, 1] | flipped[:, 2]
-    joined = UnionFind(6000)
-    tracemalloc.start()
-    try:
-        join_hashes(joined, np.arange(6000), hashes, 8)
-        _, peak_bytes = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert [len(rows) for rows in joined.components()] == [6000]
-    assert peak_bytes < 150e6
-
-
-def test_bits_are_counted_as_python_counts_them() -> None:
-    numbers = [0, 1, 2**64 - 1, 2**63, 0x5555555555555555, 123456789012345678]
-    counted = bits_that_differ(np.array(numbers, dtype=np.uint64), np.array([0], dtype=np.uint64))
-    assert counted.tolist() == [number.bit_count() for number in numbers]
+    joined = UnionFind(4000)
+    _, peak_bytes = with_peak_bytes(lambda: join_hashes(joined, np.arange(4000), hashes, 8))
+    assert [len(rows) for rows in joined.components()] == [4000]
+    assert peak_bytes < 100e6
 
 
 @settings(max_examples=12, deadline=None, derandomize=True)
@@ -152,6 +138,14 @@ def test_a_projection_changes_no_component(family_size: int) -> None:
     assert components(vectors, 0.95, projected=projection(vectors)) == all_pairs(vectors, 0.95)
 
 
+def test_what_a_projection_leaves_is_multiplied_in_full() -> None:
+    vectors = clusters(seed=2, count=250, size=2, spread=0.1, dimension=64)
+    rotation = np.linalg.qr(np.random.default_rng(0).standard_normal((64, 64)))[0].astype(np.float32)
+    projected = Projection(rotation=rotation, width=24)(vectors)
+    assert len(np.argwhere(projected @ projected.T >= 0.9)) > len(np.argwhere(vectors @ vectors.T >= 0.9))
+    assert components(vectors, 0.9, projected=projected) == all_pairs(vectors, 0.9)
+
+
 def test_no_projection_if_it_would_leave_most_pairs() -> None:
     random = np.random.default_rng(0)
     vectors = unit(1 + 0.5 * random.standard_normal((4096, 64)))  # any two are alike by some 0.8
@@ -167,12 +161,6 @@ def test_the_width_of_a_projection_suits_rows_that_it_was_not_learnt_from() -> N
     assert projection.width == 64
 
 
-@pytest.mark.parametrize("spread", [0.02, 0.15, 0.4])
-def test_components_equal_an_exhaustive_search(spread: float) -> None:
-    vectors = clusters(seed=1, count=500, size=5, spread=spread)  # in three blocks
-    assert components(vectors, 0.9) == all_pairs(vectors, 0.9)
-
-
 def test_a_chain_is_one_component_however_its_rows_are_ordered() -> None:
     chain = at_degrees(*np.arange(0, 300, 0.2))
     shuffled = chain[np.random.default_rng(5).permutation(len(chain))]
@@ -186,3 +174,94 @@ def test_equal_vectors_meet_a_threshold_of_one_and_failed_ones_none() -> None:
     assert components(vectors, 1.0) == components(vectors, -1.0) == {frozenset({0, 3})}
     assert components(np.full((3, 2), np.nan, dtype=np.float32), 0.0) == set()
     assert components(np.empty((0, 2), dtype=np.float32), 0.5) == set()
+
+
+ROWS = 4000
+COPIES = 400
+THRESHOLD = 0.99
+
+
+@pytest.fixture(scope="module")
+def dense() -> NDArray[np.float32]:
+    """Topics of very uneven size: two vectors have a cosine of 0.45, or of 0.7 in one topic. The last are copies."""
+    random = np.random.default_rng(0)
+    middles = 1.5**0.5 * random.standard_normal(128) + 0.8**0.5 * random.standard_normal((60, 128))
+    shares = 1 / np.arange(1, 61)
+    vectors = middles[random.choice(60, ROWS - COPIES, p=shares / shares.sum())]
+    vectors = unit(vectors + random.standard_normal(vectors.shape))
+    copies = vectors[:COPIES] + 0.135 * unit(random.standard_normal((COPIES, 128)))
+    return np.concatenate([vectors, unit(copies)])
+
+
+@pytest.fixture(scope="module")
+def cells(dense: NDArray[np.float32]) -> Cells:
+    return fit_cells(dense, ROWS, THRESHOLD)
+
+
+def share_a_cell(cells: Cells, left: NDArray[np.float32], right: NDArray[np.float32], count: int) -> list[bool]:
+    """Whether row i of both has a cell in common."""
+    of_left, of_right = cells.assign(left, count), cells.assign(right, count)
+    return [
+        bool(np.intersect1d(of_left[1][of_left[0] == row], of_right[1][of_right[0] == row]).size)
+        for row in range(len(left))
+    ]
+
+
+def test_a_topic_does_not_gather_in_a_few_cells(dense: NDArray[np.float32], cells: Cells) -> None:
+    rows, numbers = cells.assign(dense, 4)
+    np.testing.assert_array_equal(np.bincount(rows), 4)
+    sizes = np.bincount(numbers)
+    # Seen from elsewhere than the mean of all, the largest has 7 times the mean.
+    assert sizes.max() <= 3 * sizes.mean()
+    assert np.mean(share_a_cell(cells, dense[:COPIES], dense[-COPIES:], 4)) >= 0.99
+
+
+def test_a_topic_is_no_scene(dense: NDArray[np.float32]) -> None:
+    """The middles of its parts are alike, and its vectors are not."""
+    cells = fit_cells(dense, ROWS, 0.9)
+    assert len(np.unique(cells.numbers)) == len(cells.directions) == 63
+
+
+def test_a_scene_stays_in_one_cell() -> None:
+    """The photo in the middle is the only one that is alike to all others."""
+    middle = clusters(seed=0, count=1, size=1, spread=0, dimension=64)
+    away = np.random.default_rng(0).standard_normal((1000, 64)).astype(np.float32)
+    scene = 0.955 * middle + (1 - 0.955**2) ** 0.5 * unit(away - (away @ middle.T) * middle)
+    others = clusters(seed=1, count=1000, size=1, spread=0, dimension=64)
+    vectors = np.concatenate([middle, scene, others])
+    cells = fit_cells(vectors, len(vectors), 0.95)
+    assert len(cells.directions) == 44
+    assert all(share_a_cell(cells, np.repeat(middle, 1000, axis=0), vectors[1:1001], 4))
+
+
+def test_the_recall_of_a_sample_is_the_share_of_its_pairs_in_a_common_cell(
+    dense: NDArray[np.float32], cells: Cells
+) -> None:
+    threshold = 0.78
+    sample = RecallSample.find(dense, np.arange(ROWS), np.arange(COPIES), threshold)
+    left, right = np.nonzero(dense[:COPIES] @ dense.T >= threshold)
+    left, right = left[left != right], right[left != right]
+    found = share_a_cell(cells, dense[left], dense[right], 1)
+    shares = np.bincount(left, weights=found, minlength=COPIES) / np.bincount(left, minlength=COPIES)
+    assert sample.estimate(cells, 1).pairs == len(found)
+    # A few rows have more pairs than the 16 that are looked up.
+    assert sample.estimate(cells, 1).recall == pytest.approx(min(np.mean(found), np.mean(shares)), abs=0.005)
+
+
+def test_more_cells_per_vector_are_used_if_too_few_pairs_are_found(dense: NDArray[np.float32], cells: Cells) -> None:
+    sample = RecallSample.find(dense, np.arange(ROWS), np.arange(COPIES), 0.75)
+    assert sample.estimate(cells, 4).recall < LEAST_RECALL
+    estimate, count = sample.choose_count(cells)
+    assert (estimate, count) == (sample.estimate(cells, 6), 6)
+    assert estimate.recall >= LEAST_RECALL
+
+
+def test_parts_of_the_vectors_give_the_sample_of_the_whole(dense: NDArray[np.float32]) -> None:
+    threshold = 0.7
+    sampled, everything = np.arange(30), np.arange(ROWS)
+    whole = RecallSample.find(dense, everything, sampled, threshold)
+    assert whole.counts.max() > 16, "more pairs than are kept, or nothing is shown"
+    parts = [RecallSample.find(dense, some, sampled, threshold) for some in np.array_split(everything, 3)]
+    combined = RecallSample.combine(parts)
+    for name, array in vars(whole).items():
+        np.testing.assert_array_equal(array, vars(combined)[name], err_msg=name)

@@ -24,14 +24,7 @@ NOT_UTF8 = os.fsdecode(b"/photos/caf\xe9.jpg")
 
 
 def moved_file(original: str, number: int = 1) -> MovedFile:
-    return MovedFile(
-        original=original,
-        quarantined=f"{original}.{number}",
-        sha256=f"{number}",
-        size_bytes=number,
-        atime_ns=10**18 + number,
-        mtime_ns=10**18 - number,
-    )
+    return MovedFile(original, f"{original}.{number}", f"{number}", number, 10**18 + number, 10**18 - number)
 
 
 def planned(journal: Journal, *originals: str, run: str = "run", **more: Any) -> JournalEntry:
@@ -53,35 +46,13 @@ def test_an_entry_is_read_as_it_was_planned(tmp_path: Path) -> None:
         assert journal.entries((State.PLANNED,)) == [first, second]
 
 
-def test_entries_are_selected_by_state_run_and_old_path(journal: Journal) -> None:
-    entries = {}
-    for state in STATES:
-        for run in ("one", "other"):
-            entries[state, run] = journal.set_state(planned(journal, "/1.jpg", f"/{state}.xmp", run=run), state)
-            assert entries[state, run].state == state
-    for state in STATES:
-        both = [entries[state, "one"], entries[state, "other"]]
-        assert journal.entries((state,)) == both
-        assert journal.entries((state,), run="other") == both[1:]
-        assert journal.entries(STATES, original=f"/{state}.xmp") == both
-        assert journal.entries(STATES, run="one", original=f"/{state}.xmp") == both[:1]
-    assert journal.entries(STATES, original="/1.jpg") == list(entries.values())
-    assert journal.entries(STATES, original="/2.jpg") == journal.entries(STATES, run="a third") == []
-    assert {entry.state for entry in journal.entries(IN_QUARANTINE)} == {
-        State.PLANNED,
-        State.MOVED,
-        State.RESTORING,
-        State.PURGING,
-    }
-
-
-def test_a_sidecar_is_needed_by_each_entry_that_is_not_back(journal: Journal) -> None:
-    """What is in the trash needs it for good."""
-    ours = Sidecar(path=NOT_UTF8, sha256="cd", is_ours=True)
-    entries = {state: journal.set_state(planned(journal, "/1.jpg", sidecars=[ours]), state) for state in STATES}
-    planned(journal, "/2.jpg", sidecars=[Sidecar(path="/other.xmp", sha256="cd", is_ours=True)])
-    needed_by = [state for state in STATES if state not in (State.RESTORED, State.ABANDONED)]
-    assert journal.sidecars(NOT_UTF8) == [(entries[state].id, ours) for state in needed_by]
+def test_entries_are_selected_by_state(journal: Journal) -> None:
+    entries = {state: journal.set_state(planned(journal, f"/{state}.jpg"), state) for state in STATES}
+    for state, entry in entries.items():
+        assert entry.state == state
+        assert journal.entries((state,)) == [entry]
+    in_quarantine = {State.PLANNED, State.MOVED, State.RESTORING, State.PURGING}
+    assert {entry.state for entry in journal.entries(IN_QUARANTINE)} == in_quarantine
 
 
 def test_a_commit_is_on_the_disk_when_it_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,6 @@ from clip_client.dedup.store.parquet_store import ParquetStore
 from tests.fixtures.vectors import read
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 _DIMENSION = 128
@@ -62,14 +61,8 @@ def write_as_before(vectors_in: Path, count: int) -> None:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store(tmp_path) as opened:
-        yield opened
-
-
-@pytest.fixture
-def vectors(store: Store) -> ParquetStore:
-    return store.vectors("model", _DIMENSION)
+def vectors(tmp_path: Path) -> ParquetStore:
+    return Store(tmp_path).vectors("model", _DIMENSION)
 
 
 def compact(vectors: ParquetStore, **options: int) -> None:
@@ -102,24 +95,6 @@ def test_few_rows_are_read_without_the_others(vectors: ParquetStore, monkeypatch
     assert hashes < bytes_read < 1.5 * (hashes + row_groups) < file.stat().st_size / 3
 
 
-def test_vectors_are_lists_of_one_length(vectors: ParquetStore) -> None:
-    """Lists of any length have offsets of 32 bits, which 4.19 million vectors of 512 numbers overflow."""
-    add(vectors, 1)
-    (file,) = files_of(vectors)
-    schema = pq.read_schema(file)
-    assert (schema.field("vector").type.list_size, schema.metadata[b"vector_id"]) == (_DIMENSION, b"model")
-    assert read(vectors).column("vector").type.list_size == _DIMENSION
-
-
-def test_a_refusal_has_no_vector_and_comes_back(vectors: ParquetStore) -> None:
-    vectors.add(row(1, vector=None, code="EMPTY", message="The file is empty."))
-    add(vectors, 2)
-    refused, accepted = read(vectors).to_pylist()
-    assert np.isnan(refused["vector"]).all()
-    assert (refused["code"], refused["message"]) == ("EMPTY", "The file is empty.")
-    assert accepted["vector"] == [2.0] * _DIMENSION
-
-
 def test_files_of_older_versions_are_read(vectors: ParquetStore) -> None:
     write_as_before(vectors.folder, 5000)
     add(vectors, 6000)
@@ -129,6 +104,19 @@ def test_files_of_older_versions_are_read(vectors: ParquetStore) -> None:
     assert refused.column("code").to_pylist() == ["EMPTY"]
     assert np.isnan(refused.column("vector")[0].as_py()).all()
     assert len(read(vectors)) == 5001
+
+
+def test_vectors_are_lists_of_one_length_and_a_refusal_comes_back(vectors: ParquetStore) -> None:
+    """Lists of any length have offsets of 32 bits, which 4.19 million vectors of 512 numbers overflow."""
+    vectors.add(row(1, vector=None, code="EMPTY", message="The file is empty."))
+    add(vectors, 2)
+    (file,) = files_of(vectors)
+    schema = pq.read_schema(file)
+    assert (schema.field("vector").type.list_size, schema.metadata[b"vector_id"]) == (_DIMENSION, b"model")
+    refused, accepted = read(vectors).to_pylist()
+    assert np.isnan(refused["vector"]).all()
+    assert (refused["code"], refused["message"]) == ("EMPTY", "The file is empty.")
+    assert accepted["vector"] == [2.0] * _DIMENSION
 
 
 @pytest.mark.parametrize("is_compacted", [False, True])

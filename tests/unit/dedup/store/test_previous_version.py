@@ -82,11 +82,14 @@ def search(previous: Path) -> Any:
         return asyncio.run(find_duplicates(clip, scan([previous / "photos"]), store=store))
 
 
-def test_a_search_computes_nothing_again(previous: Path) -> None:
+def test_a_search_computes_nothing_again_and_decisions_hold(previous: Path) -> None:
     report = search(previous)
     assert (report.work.files_read, report.work.decoded, report.work.embedded) == (0, 0, 0)
     assert report.compared == 3
     assert [os.path.basename(failure.path) for failure in report.failed] == ["broken.jpg"]
+    with Store(previous / "store") as store:
+        (decision,) = store.decisions.all()
+    assert (decision.what, len(decision.contents)) == (DIFFERENT, 2)
 
 
 def test_undo_restores_every_photo(previous: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,12 +131,6 @@ def test_what_it_moved_is_proved_again_before_it_is_purged(
     assert (previous / "photos" / "street-rated.jpg").exists()
 
 
-def test_decisions_hold(previous: Path) -> None:
-    with Store(previous / "store") as store:
-        (decision,) = store.decisions.all()
-        assert (decision.what, len(decision.contents)) == (DIFFERENT, 2)
-
-
 def test_an_embed_folder_is_continued(previous: Path) -> None:
     folder = previous / "vectors"
     opened = VectorFolder(folder, MODEL)
@@ -144,10 +141,8 @@ def test_an_embed_folder_is_continued(previous: Path) -> None:
     assert opened.finished_keys(with_failed=True) == set(keys.values())
     assert opened.finished_keys(with_failed=False) == set(keys.values()) - {keys["broken.jpg"]}
 
-    changed = np.zeros(MODEL.dimension, dtype=np.float32)
-    opened.remove_abandoned()
     file = FileVersion(path="/photos/garden.jpg", size_bytes=1, mtime_ns=2)
-    opened.add(vector_row(file, changed))
+    opened.add(vector_row(file, np.zeros(MODEL.dimension, dtype=np.float32)))
     opened.flush()
     assert [path.name for path in opened.written] == ["part-00001.parquet"]
     loaded = load_vectors(folder)

@@ -1,0 +1,298 @@
+"""Which photos a search proves to be copies, which one it keeps, and what never moves for it; on generated pictures."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from PIL import Image, ImageDraw, ImageEnhance, ImageOps
+
+from clip_client.cli.main import main
+from clip_client.dedup import Store
+from clip_client.dedup.aligned import ENLARGED, LACKS_DETAIL, PUT_INTO
+from clip_client.dedup.types import ALTERED, BURST, EDITED, EXACT, RE_ENCODED, SAFE_TIERS, SAME_PIXELS, SearchStats
+from tests.fixtures.albums import planned
+from tests.fixtures.images.camera_files import exif
+from tests.fixtures.images.scenes import cropped, noisy, resized, scene
+from tests.fixtures.report_schema import check
+from tests.unit.dedup.searches import DUPLICATES, UNLIKE, by_name, search
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from clip_client.dedup import DuplicateReport
+
+    Change = Callable[[Image.Image], Image.Image]
+
+
+@pytest.fixture(scope="module")
+def album(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three pictures; one has copies of each kind."""
+    folder = tmp_path_factory.mktemp("album")
+    original = scene(0)
+    original.save(folder / "original.png")
+    resized(original, 0.6).save(folder / "small.jpg", quality=85)
+    ImageOps.mirror(original).save(folder / "mirrored.jpg", quality=90)
+    marked = original.copy()
+    ImageDraw.Draw(marked).rectangle((300, 20, 380, 60), fill=(250, 250, 250))
+    marked.save(folder / "marked.png", compress_level=1)
+    resized(marked, 0.6).save(folder / "marked small.jpg", quality=85)
+    scene(1).save(folder / "another.png")
+    return folder
+
+
+def moved(report: DuplicateReport, folder: Path, *tiers: str) -> dict[str, str]:
+    """Return name of a file that moves -> name of the one that stays for it."""
+    moves = planned(report, [folder], tiers=[*SAFE_TIERS, *tiers]).moves
+    return {Path(move.duplicate.path).stem: Path(move.kept.path).stem for move in moves}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    with Store(tmp_path_factory.mktemp("store")) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def found(album: Path, store: Store) -> DuplicateReport:
+    """What the first search in the album finds."""
+    return search(album, store=store)
+
+
+def test_copies_are_proved_and_named_although_no_threshold_links_them(found: DuplicateReport, album: Path) -> None:
+    (group,) = found.groups
+    members = by_name(found)
+    assert "another.png" not in members
+    pictures = [("original.png", "small.jpg"), ("marked.png", "marked small.jpg")]
+    if group.keep.endswith("marked.png"):
+        pictures.reverse()
+    (large, small), (other_large, other_small) = pictures
+    assert (members[large].tier, members[small].tier) == (EXACT, RE_ENCODED)
+    other = members[other_large]
+    assert other.tier == ALTERED
+    assert not other.verdict.is_copy
+    assert other.alignment is not None
+    left, top, width, height = other.alignment.region or (0, 0, 0, 0)
+    assert (left, top, left + width, top + height) == pytest.approx((0.75, 0.067, 0.95, 0.2), abs=0.08)
+    assert (members[other_small].copy_of, members[other_small].copy_tier) == (other.path, RE_ENCODED)
+    check(json.loads(found.to_json()))
+    assert sum(source.proved for source in found.pair_sources) == len(group.members) - 1
+    moving = moved(found, album, EDITED)
+    assert moving.keys() >= {"small", "marked small"}
+    assert Path(other_large).stem not in moving
+
+
+def test_a_search_does_only_what_the_store_does_not_know(
+    found: DuplicateReport, store: Store, album: Path, tmp_path: Path
+) -> None:
+    assert (found.work.embedded, found.work.keypoints) == (6, 6)
+    assert found.work.aligned > len(found.groups[0].members)
+    again = search(album, store=store)
+    assert again.to_json() == found.to_json()
+    assert again.work == SearchStats()
+    with Image.open(album / "another.png") as another:
+        another.save(tmp_path / "new.jpg", quality=70)
+    work = search([album, tmp_path], store=store).work
+    assert (work.files_read, work.decoded, work.embedded, work.keypoints) == (1, 1, 1, 1)
+    assert 0 < work.aligned < found.work.aligned
+
+
+def test_perceptual_hashes_find_a_mirrored_copy_and_times_a_crop(album: Path, tmp_path: Path) -> None:
+    report = search([album / "original.png", album / "mirrored.jpg"], alike=UNLIKE)
+    assert by_name(report)["mirrored.jpg"].tier == EDITED
+    assert [source.proved for source in report.pair_sources] == [0, 1, 0, 0]
+    taken = exif(size=(400, 300))
+    scene(0).save(tmp_path / "whole.jpg", exif=taken)
+    cropped(scene(0), 0.3, 0, 0, 0.2).save(tmp_path / "crop.jpg", exif=taken)
+    report = search(tmp_path, alike=UNLIKE)
+    assert by_name(report)["crop.jpg"].tier == EDITED
+    assert [source.proved for source in report.pair_sources] == [0, 0, 1, 0]
+
+
+def test_the_order_of_the_paths_changes_nothing(found: DuplicateReport, album: Path) -> None:
+    paths = sorted(album.iterdir())
+    random.Random(1).shuffle(paths)
+    assert search(paths).to_json() == found.to_json()
+
+
+def test_without_verification_only_thresholds_link_photos(album: Path) -> None:
+    report = search(album, verify="off")
+    assert (report.groups, report.pair_sources, report.note, report.work.keypoints) == ((), (), "", 0)
+    with pytest.raises(ValueError, match="verify is one of off, candidates"):
+        search(album, verify="all")
+
+
+def test_without_opencv_a_search_says_so_and_goes_on(album: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "clip_client.dedup.alignment.aligner", None)
+    report = search(album, alike=DUPLICATES)
+    assert "OpenCV cannot be imported" in report.note
+    assert len(report.groups) == 1
+    assert all(member.alignment is None for member in report.groups[0].members)
+
+
+def test_photos_that_a_person_told_apart_are_not_aligned(album: Path, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    pair = [str(album / name) for name in ("original.png", "small.jpg")]
+    assert main(["decide", "different", *pair, "--store", str(store)]) == 0
+    with Store(store) as opened:
+        report = search(map(Path, pair), store=opened)
+    assert (report.groups, sum(source.aligned for source in report.pair_sources)) == ((), 0)
+
+
+def test_what_has_no_texture_is_said_to_be_unverified(tmp_path: Path) -> None:
+    for name, size in (("a.png", (300, 300)), ("b.png", (400, 400))):
+        Image.linear_gradient("L").resize(size).save(tmp_path / name)
+    (group,) = search(tmp_path, alike=DUPLICATES).groups
+    assert all(member.cannot_verify and member.alignment is None for member in group.members)
+
+
+def test_frames_of_a_burst_stay_frames_and_have_copies_of_their_own(tmp_path: Path) -> None:
+    """Two shots of one still scene, of which a person sent one to a friend."""
+    for number, name in enumerate(("first.jpg", "second.jpg")):
+        taken = exif(size=(400, 300), DateTimeOriginal=f"2019:05:03 10:11:1{number}")
+        noisy(scene(0), 3, number).save(tmp_path / name, quality=95 - number, exif=taken)
+    with Image.open(tmp_path / "second.jpg") as second:
+        resized(second, 0.5).save(tmp_path / "sent.jpg", quality=85, exif=second.getexif())
+    report = search(tmp_path, alike=DUPLICATES)
+    members = by_name(report)
+    first, second_one, sent = (members[name] for name in ("first.jpg", "second.jpg", "sent.jpg"))
+    assert report.groups[0].keep == first.path
+    assert (second_one.other_shot, second_one.alignment, second_one.verdict.is_copy) == (BURST, None, False)
+    assert (sent.copy_of, sent.copy_tier) == (second_one.path, RE_ENCODED)
+    (move,) = planned(report, [tmp_path]).moves
+    assert (move.duplicate.path, move.kept.path) == (sent.path, second_one.path)
+
+
+def test_a_crop_and_its_copies_follow_the_picture_that_they_are_of(tmp_path: Path) -> None:
+    original = scene(0)
+    original.save(tmp_path / "a original.png")
+    crop = ImageEnhance.Brightness(cropped(original, 0, 0, 0.2, 0.1)).enhance(1.15)
+    crop.save(tmp_path / "b crop.png")
+    crop.save(tmp_path / "c same pixels.bmp")
+    resized(crop, 0.5).save(tmp_path / "d small crop.jpg", quality=90)
+    members = by_name(search(tmp_path, alike=DUPLICATES))
+    assert [members[name].tier for name in ("b crop.png", "c same pixels.bmp", "d small crop.jpg")] == [EDITED] * 3
+    bmp_first = {members[name].copy_tier for name in ("b crop.png", "c same pixels.bmp")}
+    assert bmp_first == {"", SAME_PIXELS}  # the better of the two is a copy of the original only
+    assert members["d small crop.jpg"].copy_tier == RE_ENCODED
+
+
+def same(picture: Image.Image) -> Image.Image:
+    return picture
+
+
+def on_a_screen(picture: Image.Image) -> Image.Image:
+    screen = Image.new("RGB", (800, 1400), (18, 18, 20))
+    screen.paste(resized(picture, 2), (0, 400))
+    ImageDraw.Draw(screen).text((20, 10), "12:00", fill="white", font_size=30)
+    return screen
+
+
+def in_an_album(picture: Image.Image) -> Image.Image:
+    page = scene(7, (900, 700))
+    page.paste(picture, (300, 200))
+    return page
+
+
+@pytest.mark.parametrize(
+    ("small", "large", "reason"),
+    [
+        (same, on_a_screen, PUT_INTO),
+        (same, in_an_album, PUT_INTO),
+        (same, lambda picture: resized(cropped(picture, 0.1, 0.1, 0.1, 0.1), 2), "It shows what the kept photo lacks"),
+        (lambda picture: resized(cropped(picture, 0, 0.2, 0.1, 0), 0.6), same, ""),
+    ],
+    ids=["screenshot", "page", "enlarged crop", "small crop"],
+)
+def test_a_photo_never_moves_for_what_may_be_made_from_it(
+    small: Change, large: Change, reason: str, tmp_path: Path
+) -> None:
+    large(scene(0)).save(tmp_path / "large.jpg", quality=90)
+    with Image.open(tmp_path / "large.jpg") as whole:
+        small(scene(0) if reason else whole).save(tmp_path / "small.jpg", quality=90)
+    report = search(tmp_path, alike=DUPLICATES)
+    assert report.groups[0].keep == str(tmp_path / "large.jpg")
+    assert moved(report, tmp_path, EDITED) == ({} if reason else {"small": "large"})
+    assert all(reason in skip.reason for skip in planned(report, [tmp_path], tiers=[EDITED]).skipped)
+
+
+@pytest.mark.timeout(180)
+def test_the_original_stays_although_enlarged_noisy_and_bordered_copies_are_larger(tmp_path: Path) -> None:
+    """Of the noisy one, no one can tell whether it came first."""
+    folder = tmp_path / "family"
+    folder.mkdir()
+    original = scene(0, (480, 360))
+    for name, picture in {
+        "original": original,
+        "enlarged": resized(original, 2),
+        "noisy": noisy(original, 12, seed=1),
+        "bordered": ImageOps.expand(original, 40, "white"),
+        "half": resized(original, 0.5),
+    }.items():
+        picture.save(folder / f"{name}.png", compress_level=1)
+    original.save(folder / "sent.jpg", quality=90)
+    os.utime(folder / "noisy.png", (0, 0))  # else the original would be kept for its age
+    with Store(tmp_path / "store") as store:
+        report = search(folder, alike=DUPLICATES, store=store)
+        by_pixels = search(folder, alike=DUPLICATES, store=store, keep=["pixels"])
+    assert Path(report.groups[0].keep).stem == "enlarged"  # it has the most pixels, but nothing moves for it
+    assert [name for name, member in by_name(report).items() if member.doubt] == ["bordered.png"]
+    assert moved(report, folder) == {"half": "enlarged", "sent": "original"}
+    assert moved(report, folder, EDITED) == {"half": "enlarged", "sent": "original", "bordered": "original"}
+    assert ENLARGED in by_name(report)["original.png"].verdict.reason
+    check(json.loads(report.to_json()))
+    # The rules that a person gives come before doubts; what stays beside the chosen photo still replaces others.
+    assert Path(by_pixels.groups[0].keep).stem == "enlarged"
+    assert by_pixels.groups[0].reason.startswith("most pixels")
+    assert moved(by_pixels, folder)["sent"] == "original"
+
+
+def colour_and_grey(folder: Path) -> None:
+    scene(0).save(folder / "kept.jpg", quality=90)
+    with Image.open(folder / "kept.jpg") as colour:
+        ImageOps.grayscale(colour).convert("RGB").save(folder / "other.png", compress_level=1)
+
+
+def noisy_and_its_coarse_copy(folder: Path) -> None:
+    noisy(scene(0, (960, 720)), 8, seed=1).save(folder / "kept.jpg", quality=92)
+    with Image.open(folder / "kept.jpg") as original:
+        original.save(folder / "other.jpg", quality=20)
+
+
+def camera_file_and_a_larger_picture(folder: Path) -> None:
+    whole = scene(0, (800, 600))
+    whole.save(folder / "other.png", compress_level=1)
+    resized(whole, 0.5).save(folder / "kept.jpg", quality=95, exif=exif(size=(400, 300)))
+
+
+def camera_file_and_one_with_less_noise(folder: Path) -> None:
+    original = scene(0, (480, 360))
+    original.save(folder / "other.png", compress_level=1)
+    noisy(original, 12, seed=1).save(folder / "kept.jpg", quality=98, exif=exif(size=original.size))
+
+
+@pytest.mark.parametrize(
+    ("made", "doubt", "moves"),
+    [
+        (colour_and_grey, "it lacks colour", True),
+        (noisy_and_its_coarse_copy, LACKS_DETAIL, True),
+        (camera_file_and_a_larger_picture, "", False),
+        (camera_file_and_one_with_less_noise, "", True),
+    ],
+)
+def test_the_source_is_kept_rather_than_an_older_or_larger_file(
+    made: Callable[[Path], None], doubt: str, moves: bool, tmp_path: Path
+) -> None:
+    made(tmp_path)
+    (other,) = tmp_path.glob("other.*")
+    os.utime(other, (0, 0))
+    report = search(tmp_path, alike=DUPLICATES)
+    members = by_name(report)
+    assert report.groups[0].keep == str(tmp_path / "kept.jpg")
+    assert (members["kept.jpg"].doubt, members[other.name].doubt) == ("", doubt)
+    assert moved(report, tmp_path, EDITED) == ({"other": "kept"} if moves else {})
