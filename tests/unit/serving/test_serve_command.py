@@ -135,9 +135,6 @@ def refused(capsys: pytest.CaptureFixture[str], *options: str) -> str:
     return sentence
 
 
-PORT = free_port()
-
-
 @pytest.mark.parametrize("name", ["grpc", "http", "metrics", "health"])
 def test_a_port_in_use_is_named(name: str, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
@@ -150,10 +147,7 @@ def test_a_port_in_use_is_named(name: str, repository: Path, capsys: pytest.Capt
     ("options", "words"),
     [
         (["--host=203.0.113.5"], "203.0.113.5 is not an address of this machine: choose one with --host"),
-        (
-            [f"--grpc-port={PORT}", f"--health-port={PORT}"],
-            f"--grpc-port and --health-port are both {PORT}: choose two",
-        ),
+        (["--grpc-port=8100", "--health-port=8100"], "--grpc-port and --health-port are both 8100: choose two"),
         (["--log-file=/no/such/log"], "/no/such/log cannot be written (No such file or directory): name another with"),
         (["--repository=/no/such"], "no model repository /no/such"),
     ],
