@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 NEEDS_RAWPY: Final = "Previews in RAW files are read by rawpy: pip install 'clip-triton[raw]'."
 
+_ORIENTATIONS: Final = {3: 3, 5: 8, 6: 6}
+"""LibRaw's ``flip``, which counts quarter turns in its own way -> orientation of EXIF."""
+
 
 class DecodedPhoto(NamedTuple):
     """An image file and its picture, at least as large as was asked of the decoder; read by all that need a picture."""
@@ -80,7 +83,7 @@ def raw_preview(data: bytes) -> RawPreview | None:
     if not can_read_raw():
         return None
     import rawpy
-    from PIL import Image
+    from PIL import ExifTags, Image
 
     try:
         with rawpy.imread(io.BytesIO(data)) as raw:
@@ -90,6 +93,8 @@ def raw_preview(data: bytes) -> RawPreview | None:
     width, height = (sizes.height, sizes.width) if sizes.flip in (5, 6) else (sizes.width, sizes.height)
     if preview.format == rawpy.ThumbFormat.JPEG:  # LibRaw writes the orientation into one that does not have it
         return RawPreview(bytes(preview.data), width, height)
-    file, pixels = io.BytesIO(), np.asarray(preview.data)  # uint8 (H, W, 3)
-    Image.fromarray(pixels).save(file, "PNG")
+    file, pixels = io.BytesIO(), np.asarray(preview.data)  # uint8 (H, W, 3), as the sensor lies
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = _ORIENTATIONS.get(sizes.flip, 1)
+    Image.fromarray(pixels).save(file, "PNG", exif=exif)
     return RawPreview(file.getvalue(), width, height)

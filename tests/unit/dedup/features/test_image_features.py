@@ -56,11 +56,15 @@ def test_features_are_those_of_the_oriented_preview(
         assert (seen.width > seen.height) == (orientation in (1, 3))
 
 
-def test_a_preview_of_bare_pixels_is_an_image_file(picture: Image.Image) -> None:
-    preview = raw_preview(dng(picture, is_jpeg=False))
+@pytest.mark.parametrize("orientation", [1, 3, 6, 8])
+def test_a_preview_of_bare_pixels_is_an_upright_image_file(picture: Image.Image, orientation: int) -> None:
+    data = dng(picture, orientation=orientation, is_jpeg=False)
+    preview = raw_preview(data)
     assert preview is not None
     with Image.open(io.BytesIO(preview.data)) as seen:
         assert (seen.format, seen.tobytes()) == ("PNG", picture.tobytes())
+    of_png = extract_features(encoded(picture, "PNG", exif=oriented(orientation)))[0]
+    assert extract_features(data, is_raw=True)[0].perceptual_hash == of_png.perceptual_hash
 
 
 @pytest.mark.parametrize("data", [dng(None), b"no RAW file at all", b""], ids=["no preview", "text", "empty"])
