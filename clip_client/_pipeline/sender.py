@@ -87,7 +87,7 @@ class Sender:
     def stats(self) -> ClientStats:
         return replace(
             self._counts,
-            images_waiting=len(self._waiting),
+            images_waiting=sum(not item.done() for item in self._waiting),
             images_in_flight=sum(len(request.items) for request in self._requests.values()),
             servers=tuple(server.stats() for server in self._balancer.servers),
         )

@@ -139,10 +139,10 @@ async def test_a_cancelled_call_frees_the_queue_and_the_server() -> None:
     server = FakeTriton()
     server.answer_always(NEVER)
     async with connected(server) as clip:
-        first, other, big = (asyncio.create_task(clip.embed(images(count))) for count in (16, 1, 400))
+        first, other, big, few = (asyncio.create_task(clip.embed(images(count))) for count in (16, 1, 400, 20))
         await asyncio.sleep(1)
-        assert (clip.stats().images_in_flight, clip.stats().images_waiting) == (16, 401)
-        for call, in_flight, waiting in ((big, 16, 1), (other, 16, 0), (first, 0, 0)):
+        assert (clip.stats().images_in_flight, clip.stats().images_waiting) == (16, 421)
+        for call, in_flight, waiting in ((few, 16, 401), (big, 16, 1), (other, 16, 0), (first, 0, 0)):
             call.cancel()
             await asyncio.sleep(1)
             assert (clip.stats().images_in_flight, clip.stats().images_waiting) == (in_flight, waiting)
