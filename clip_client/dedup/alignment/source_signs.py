@@ -144,19 +144,19 @@ def fit(seen: Differences, steps: Steps | None, *, source_is_kept: bool) -> Fit 
     if steps is None:
         return None
     if steps.table.max() > 1:
-        seen.overlay.choose_filter(lambda: _fit(seen.overlay.samples, seen, steps, source_is_kept=source_is_kept).far)
+        seen.overlay.choose_filter(lambda: _fit(None, seen, steps, source_is_kept=source_is_kept).far)
     return _fit(seen.overlay.tiles(), seen, steps, source_is_kept=source_is_kept)
 
 
-def _fit(boxes: Iterable[Box], seen: Differences, steps: Steps, *, source_is_kept: bool) -> Fit:
-    sampled = [_coefficients(box, seen, steps)[source_is_kept] for box in seen.overlay.samples]
-    table = np.maximum(steps.table, _coarser_inside(np.concatenate(sampled)))
+def _fit(boxes: Iterable[Box] | None, seen: Differences, steps: Steps, *, source_is_kept: bool) -> Fit:
+    """Compare in ``boxes``; None for the samples, from which the steps of an earlier compression are found."""
+    sampled = [_coefficients(box, seen, steps) for box in seen.overlay.samples]
+    table = np.maximum(steps.table, _coarser_inside(np.concatenate([one[source_is_kept] for one in sampled])))
     beyond = total = 0.0
     places = 0
     # Up to a quarter, a half and three quarters of half a step, a little more, and all; in all blocks, and whole ones.
     within = np.zeros((2, 5), np.int64)
-    for box in boxes:
-        kept, duplicate, are_whole = _coefficients(box, seen, steps)
+    for kept, duplicate, are_whole in sampled if boxes is None else (_coefficients(box, seen, steps) for box in boxes):
         made = duplicate if source_is_kept else kept
         off = np.abs(kept - duplicate)
         off[:, 0, 0] = 0
@@ -194,8 +194,14 @@ def _coefficients(box: Box, seen: Differences, steps: Steps) -> tuple[Floats, Fl
     kept, duplicate = (
         np.asarray(_COSINES @ (_blocks_of(luma_of(picture)) - 128) @ _COSINES.T, np.float32) for picture in pictures
     )
-    cut_off = [_blocks_of(((picture == 0) | (picture == 255)).any(axis=2)).any(axis=(1, 2)) for picture in pictures]
-    return kept, duplicate, (~cut_off[0], ~cut_off[1])
+    return kept, duplicate, (_are_whole(pictures[0]), _are_whole(pictures[1]))
+
+
+def _are_whole(picture: Pixels) -> Mask:
+    """Tell of each block (N,) of RGB pixels (h, w, 3) whether it has neither black nor white."""
+    red, green, blue = np.moveaxis((picture == 0) | (picture == 255), 2, 0)
+    blocks = _blocks_of(np.asarray(red | green | blue))  # NumPy's any is slow along an axis of three
+    return np.asarray(~blocks.reshape(len(blocks), -1).any(axis=1))
 
 
 def _blocks_of(plane: Values) -> Values:
