@@ -19,7 +19,7 @@ from clip_client.testing import FakeTriton, Reply
 from tests.fixtures.fakes import NEVER, images
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
 
 @pytest.fixture
@@ -145,15 +145,22 @@ def test_an_interrupt_ends_the_call(server: FakeTriton, call: Callable[..., Any]
 
 
 @INTERRUPTED
-def test_an_interrupt_ends_a_call_that_has_not_begun(
+def test_an_interrupt_ends_a_call_before_it_starts(
     server: FakeTriton, call: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start = BlockingPortal.start_task_soon
+    is_interrupted, has_ended = threading.Event(), threading.Event()
 
-    def interrupted(portal: BlockingPortal, *work: Any) -> None:
+    def interrupted(portal: BlockingPortal, work: Callable[[], Awaitable[object]]) -> None:
+        async def later() -> None:
+            await anyio.to_thread.run_sync(is_interrupted.wait)
+            try:
+                await work()
+            finally:
+                has_ended.set()
+
         monkeypatch.undo()
-        start(portal, time.sleep, 0.1)  # keeps the other thread from beginning
-        start(portal, *work)
+        start(portal, later)
         raise KeyboardInterrupt
 
     with SyncClipClient(server.url) as clip:
@@ -161,6 +168,8 @@ def test_an_interrupt_ends_a_call_that_has_not_begun(
         monkeypatch.setattr(BlockingPortal, "start_task_soon", interrupted)
         with pytest.raises(KeyboardInterrupt):
             list(call(clip, [b"a"]))
+        is_interrupted.set()
+        has_ended.wait()
         assert clip.embed([b"b"]).errors == {}
         assert [request.images for request in server.requests] == [(b"b",)]
 
