@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 NEEDS_RAWPY: Final = "Previews in RAW files are read by rawpy: pip install 'clip-triton[raw]'."
 
-_ORIENTATIONS: Final = {3: 3, 5: 8, 6: 6}
-"""LibRaw's ``flip``, which counts quarter turns in its own way -> orientation of EXIF."""
+_ORIENTATIONS: Final = (1, 2, 4, 3, 5, 8, 6, 7)
+"""EXIF's orientation by LibRaw's ``flip``: 1 mirrors left to right, 2 top to bottom, and 4 swaps rows and columns."""
 
 
 class DecodedPhoto(NamedTuple):
@@ -90,11 +90,11 @@ def raw_preview(data: bytes) -> RawPreview | None:
             preview, sizes = raw.extract_thumb(), raw.sizes
     except Exception:  # rawpy has an exception for each of LibRaw's errors, and damaged files raise others
         return None
-    width, height = (sizes.height, sizes.width) if sizes.flip in (5, 6) else (sizes.width, sizes.height)
+    width, height = (sizes.height, sizes.width) if sizes.flip & 4 else (sizes.width, sizes.height)
     if preview.format == rawpy.ThumbFormat.JPEG:  # LibRaw writes the orientation into one that does not have it
         return RawPreview(bytes(preview.data), width, height)
     file, pixels = io.BytesIO(), np.asarray(preview.data)  # uint8 (H, W, 3), as the sensor lies
     exif = Image.Exif()
-    exif[ExifTags.Base.Orientation] = _ORIENTATIONS.get(sizes.flip, 1)
+    exif[ExifTags.Base.Orientation] = _ORIENTATIONS[sizes.flip & 7]
     Image.fromarray(pixels).save(file, "PNG", exif=exif)
     return RawPreview(file.getvalue(), width, height)

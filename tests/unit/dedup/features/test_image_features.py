@@ -39,24 +39,22 @@ def picture() -> Image.Image:
     return Image.fromarray(levels)
 
 
-@pytest.mark.parametrize(("orientation", "size"), [(1, (64, 48)), (3, (64, 48)), (6, (48, 64)), (8, (48, 64))])
-def test_features_are_those_of_the_oriented_preview(
-    picture: Image.Image, orientation: int, size: tuple[int, int], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_features_are_those_of_the_oriented_preview(picture: Image.Image, orientation: int, tmp_path: Path) -> None:
     jpeg = encoded(picture, "JPEG", quality=90, exif=oriented(orientation))
     data = dng(picture, orientation=orientation)
     features = extract_features(data, is_raw=True)[0]
     assert features.perceptual_hash == extract_features(jpeg)[0].perceptual_hash
-    assert (features.width, features.height) == size
+    assert (features.width, features.height) == ((64, 48) if orientation < 5 else (48, 64))
     assert features.capture_time.taken_ms == 1_588_748_889_000
     assert features.capture_time.camera == "Maker Model"
     small = thumbnail(str(write(tmp_path / "a.dng", data)), 64)
     assert small is not None
     with Image.open(io.BytesIO(small)) as seen:
-        assert (seen.width > seen.height) == (orientation in (1, 3))
+        assert (seen.width > seen.height) == (orientation < 5)
 
 
-@pytest.mark.parametrize("orientation", [1, 3, 6, 8])
+@pytest.mark.parametrize("orientation", range(1, 9))
 def test_a_preview_of_bare_pixels_is_an_upright_image_file(picture: Image.Image, orientation: int) -> None:
     data = dng(picture, orientation=orientation, is_jpeg=False)
     preview = raw_preview(data)
