@@ -295,7 +295,7 @@ def test_undo_restores_one_run_or_what_is_named_the_newest_first(root: Path, sto
         assert restored() == [a2]
 
 
-def test_what_another_process_carries_out_is_neither_begun_nor_withdrawn(store: Path) -> None:
+def test_what_another_process_carries_out_is_neither_started_again_nor_withdrawn(store: Path) -> None:
     with Store(store) as opened, closing(Choices(store / "choices.sqlite")) as other:
         photos = [ChosenPhoto(f"/{number}.jpg", f"{number}") for number in range(2)]
         first, second = (opened.choices.add([(DIFFERENT, photos)])[0].id for _ in range(2))

@@ -76,8 +76,8 @@ def test_a_quarantine_that_may_not_be_looked_into_is_not_taken_for_an_empty_one(
     groups = album(root)
     before = files(root)
     apply(planned(groups, [root]), journal)
-    begun, purging, *_ = journal.entries(IN_QUARANTINE)
-    journal.set_state(begun, State.PLANNED)  # as a process leaves them that is killed
+    moving, purging, *_ = journal.entries(IN_QUARANTINE)
+    journal.set_state(moving, State.PLANNED)  # as a killed process leaves them
     journal.set_state(purging, State.PURGING)
     hidden = [path for path in root.rglob("*") if QUARANTINE_NAME in path.parts]
     with monkeypatch.context() as patch:
