@@ -79,9 +79,9 @@ def test_other_input_gets_the_next_number_and_knows_finished_images(address: str
     folder, (a, b) = folder_at(address), partitions("a", "b")
     write(folder.begin([a])[0], a, 1, 0)
     grown = image_files(["/photos/a", "/photos/b"])
-    begun, left = folder.begin(grown)
-    assert (begun.number, left) == (1, grown)
-    assert begun.finished.tolist() == [FileVersion(path="/photos/a").key]
+    started, left = folder.begin(grown)
+    assert (started.number, left) == (1, grown)
+    assert started.finished.tolist() == [FileVersion(path="/photos/a").key]
     write(folder.begin([b])[0], b, 0, 1)
     # This run has what the last one wrote, and something that the last one did not have.
     (c,) = partitions("c")
@@ -107,8 +107,8 @@ def test_the_later_run_counts_for_a_local_reader_whatever_its_key(tmp_path: Path
 
 def test_a_file_appears_when_it_is_complete(address: str) -> None:
     folder, (a,) = folder_at(address), partitions("a")
-    begun, _ = folder.begin([a])
-    with suppress(KeyboardInterrupt), begun.writing(a) as add:
+    started, _ = folder.begin([a])
+    with suppress(KeyboardInterrupt), started.writing(a) as add:
         add([vector_row(FileVersion(path="a"), np.array([1, 0], np.float32))])
         assert folder.begin([a])[1] == [a]
         raise KeyboardInterrupt

@@ -222,7 +222,7 @@ SQUARE = ((1, 1), (1, 5), (1, 3))
 
 
 def jxl_of_channels(channels: int) -> bytes:
-    """A JPEG XL that claims so many channels besides the colours, at least two."""
+    """A JPEG XL whose header names this number of channels besides the colours, two or more."""
     return codestream(*SQUARE, (0, 1), (0, 1), (0, 1), (0, 2), (1, 1), (2, 2), (channels - 2, 4))
 
 

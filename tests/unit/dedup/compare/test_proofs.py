@@ -57,7 +57,7 @@ def proved(
 
 
 def steps(count: int, *steps: int) -> list[tuple[int, int]]:
-    """Return the pairs of each row with those that come so many steps after it."""
+    """Return the pairs of each row with the rows that many places after it."""
     return [(row, row + step) for row in range(count) for step in steps if row + step < count]
 
 
