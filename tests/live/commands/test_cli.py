@@ -94,7 +94,7 @@ def test_without_a_server_doctor_checks_the_model_on_this_machine(
     assert found["model"].startswith("tiny_clip/random:0@")
     assert found["model repository"] == f"{tiny_repository}, with a model"
     monkeypatch.setenv("CLIP_MODEL", str(tmp_path))
-    assert main(["doctor"]) == 1
+    assert main(["doctor", "--json"]) == 1
     said = capsys.readouterr().out
     assert f"There is no model in {tmp_path}" in said
     assert "tritonserver running there" not in said
