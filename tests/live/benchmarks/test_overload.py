@@ -1,4 +1,4 @@
-"""Ten times what a real server can do, for five seconds, from two clients: nothing is lost, and it recovers."""
+"""Ten times what a real server can do, for five seconds, from two clients: nothing is lost, and all recover."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CAPACITY: Final = 40.0
-LOUD_S, CALM_S = 5.0, 3.0
+LOUD_S: Final = 5.0
+RECOVERY_S: Final = 120.0
+"""Long enough for the slowest machine; here it takes about three seconds."""
 IMAGE: Final = os.urandom(10_000)
 """The size of a thumbnail; a null model does not read it."""
 
@@ -56,6 +58,13 @@ def health(url: str) -> str:
             return str(json.load(error)["status"])
 
 
+async def served_again(client: ClipClient) -> None:
+    """Offer a tenth of what the server can do until each call of a second is answered."""
+    deadline = time.monotonic() + RECOVERY_S
+    while {outcome for outcome, _, _ in await offer(client, 0.1 * CAPACITY, seconds=1)} != {"good"}:
+        assert time.monotonic() < deadline, "the client does not recover"
+
+
 async def test_more_than_the_server_can_do(tmp_path: Path) -> None:
     repository = write_null_repository(tmp_path / "models", seconds_per_image=1 / CAPACITY)
     async with AsyncExitStack() as stack:
@@ -64,18 +73,15 @@ async def test_more_than_the_server_can_do(tmp_path: Path) -> None:
         clients = [await stack.enter_async_context(ClipClient(server.grpc_url, transfer="original")) for _ in range(2)]
         noise = [asyncio.create_task(offer(client, 5 * CAPACITY, LOUD_S)) for client in clients]
         await asyncio.sleep(LOUD_S)  # calls of the noise are still in flight when it ends
-        calm = await asyncio.gather(*(offer(client, 0.1 * CAPACITY, CALM_S) for client in clients))
+        await asyncio.gather(*map(served_again, clients))
         loud = [call for task in noise for call in await task]
         assert "Overloaded" in {outcome for outcome, _, _ in loud}
         # Without a limit of the clients next to nothing comes back in time. tests/fake_server/test_deadlines.py tests
         # in simulated time how much does with it, and the recovery.
         assert sum(outcome == "good" and ended <= LOUD_S for outcome, _, ended in loud) > 0.1 * CAPACITY * LOUD_S
-        # In the last second, long after the noise, every client is served.
-        for calls in calm:
-            assert "good" in {outcome for outcome, due, _ in calls if due >= CALM_S - 1}
         # What the supervisor found amid the noise is true until it looks again.
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + RECOVERY_S
         while await asyncio.to_thread(health, server.health_url) != "ready":
-            assert time.monotonic() < deadline, "it does not recover"
+            assert time.monotonic() < deadline, "the server does not recover"
             await asyncio.sleep(0.1)
         assert psutil.Process(server.process.pid).children(recursive=True) == processes
