@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -114,14 +113,10 @@ class LibraryPhoto:
 class Links:
     """Symbolic links to files, and photos that only they reach."""
 
-    by_target: Mapping[str, str] = field(default_factory=dict)
-    """Real path of a file -> a symbolic link that leads to it, which a move of the file would break."""
+    by_target: Mapping[tuple[int, int | str], str] = field(default_factory=dict)
+    """``identity_of`` a file -> a symbolic link that leads to it, which a move of the file would break."""
     only_by_link: frozenset[str] = frozenset()
     """Paths of photos that only a link leads to: the files themselves lie outside what was searched."""
-
-    def to(self, path: str) -> str:
-        """Return a symbolic link that leads to the file at ``path``; empty if the search found none."""
-        return self.by_target.get(os.path.realpath(path), "") if self.by_target else ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

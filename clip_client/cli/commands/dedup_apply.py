@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -21,6 +20,7 @@ from clip_client.dedup.compare.chosen_groups import chosen_groups
 from clip_client.dedup.files.directories import DirectorySet
 from clip_client.dedup.store.choices import Choice, moving_tiers
 from clip_client.dedup.store.sqlite import StoreError
+from clip_client.dedup.store.store import store_option
 from clip_client.dedup.text import counted, human_bytes, printable
 from clip_client.dedup.types import QUARANTINE_NAME
 
@@ -109,7 +109,7 @@ def _apply_plan(
             settle(store)
     moved = {outcome.path for outcome in outcomes if outcome.done}
     # undo needs to know the store unless it is the default one.
-    where = "" if options.store is None else f" --store {shlex.quote(str(options.store))}"
+    where = store_option(store.journal.directory)
     if moved:
         above = {move.folder for move in plan.moves if move.duplicate.path in moved}
         place = printable(os.path.join(*above, QUARANTINE_NAME)) if len(above) == 1 else f"{QUARANTINE_NAME} folders"

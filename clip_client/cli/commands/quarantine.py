@@ -60,6 +60,7 @@ def run_undo(arguments: argparse.Namespace) -> int:
     from clip_client.dedup.actions.chosen_runs import declared_by, take_back
     from clip_client.dedup.actions.purge import suspects
     from clip_client.dedup.compare.proofs import prove_again
+    from clip_client.dedup.store.store import store_option
 
     paths = [os.path.abspath(os.path.expanduser(path)) for path in arguments.paths]
     if arguments.suspects and paths:
@@ -80,7 +81,10 @@ def run_undo(arguments: argparse.Namespace) -> int:
             if paths:
                 entries = [one for one in entries if not set(paths).isdisjoint(file.original for file in one.files)]
                 declared = [one for one in declared if not set(paths).isdisjoint(photo.path for photo in one.photos)]
-            (_print_json if arguments.json else _print_list)(entries, declared)
+            if arguments.json:
+                _print_json(entries, declared)
+            else:
+                _print_list(entries, declared, store_option(store.journal.directory))
             return 0
         # Before undo: a companion is restored with its photo, and the outcome names only the photo.
         unknown = tuple(
@@ -99,6 +103,7 @@ def run_undo(arguments: argparse.Namespace) -> int:
             print(f"{counted(taken_back.decisions, 'decision')} taken back")
         elif not outcomes:
             print(_EMPTY)
+    _print_what_stays(outcomes)
     return 0 if print_failures(outcomes) == 0 else 1
 
 
@@ -208,7 +213,7 @@ def _print_json(entries: Sequence[JournalEntry], declared: Sequence[Choice]) -> 
     print(json.dumps({"entries": listed, "decisions": decisions}, indent=2))
 
 
-def _print_list(entries: Sequence[JournalEntry], declared: Sequence[Choice]) -> None:
+def _print_list(entries: Sequence[JournalEntry], declared: Sequence[Choice], where: str) -> None:
     from clip_client.dedup.actions.quarantine import why_out_of_reach
 
     by_run: dict[str, list[JournalEntry]] = {}
@@ -216,7 +221,7 @@ def _print_list(entries: Sequence[JournalEntry], declared: Sequence[Choice]) -> 
         by_run.setdefault(entry.run, []).append(entry)
     for name, of_run in by_run.items():
         moved = f"{counted(len(of_run), 'photo')}, {human_bytes(_size_of(of_run))}"
-        print(f"{name}  {moved}; restore with: clip-client undo --run {name}")
+        print(f"{name}  {moved}; restore with: clip-client undo --run {name}{where}")
     if entries:
         print()
     for entry in entries:
@@ -226,6 +231,15 @@ def _print_list(entries: Sequence[JournalEntry], declared: Sequence[Choice]) -> 
         print(f"{choice.run}  {choice.what}: {', '.join(printable(photo.path) for photo in choice.photos)}")
     if not entries and not declared:
         print(_EMPTY)
+
+
+def _print_what_stays(outcomes: Sequence[Outcome]) -> None:
+    """Print on standard error which sidecars of restored photos stay."""
+    from clip_client.dedup.actions.apply import RESTORED
+
+    for outcome in outcomes:
+        if outcome.done and outcome.message != RESTORED:
+            print(f"{printable(outcome.path)}: {printable(outcome.message)}", file=sys.stderr)
 
 
 def _outcomes_json(outcomes: Sequence[Outcome]) -> str:

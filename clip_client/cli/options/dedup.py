@@ -207,8 +207,6 @@ class ActionOptions(MoveOptions):
     """Move what a person chose, and nothing else."""
     apply: bool = False
     dry_run: bool = False
-    store: Path | None = None
-    """The store that ``--store`` names, which undo has to be told."""
 
     @property
     def moving_tiers(self) -> tuple[str, ...]:
@@ -236,7 +234,6 @@ def read_action_options(arguments: argparse.Namespace) -> ActionOptions:
         dry_run=arguments.dry_run,
         hard_link=arguments.hard_link,
         merge_metadata=arguments.merge_metadata,
-        store=arguments.store,
     )
     check_action_tiers(options)
     if options.is_chosen and options.tiers:

@@ -30,6 +30,7 @@ from clip_client.dedup.files.directories import is_same_file
 from clip_client.dedup.files.reading import has_sha256, hash_file
 from clip_client.dedup.store.journal import IN_QUARANTINE, JournalEntry, MovedFile, State
 from clip_client.dedup.store.sqlite import StoreError
+from clip_client.dedup.store.store import store_option
 from clip_client.dedup.types import FailedFile
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 QUARANTINE: Final = "quarantine"
 HARDLINK: Final = "hardlink"
+RESTORED: Final = "Restored."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +82,7 @@ def apply(
                 moved = sum(outcome.done for outcome in outcomes)
                 raise StoreError(
                     f"{error}; {moved} of {len(plan.moves)} photos were moved before that; restore them with: "
-                    "clip-client undo"
+                    f"clip-client undo{store_option(journal.directory)}"
                 ) from error
             outcomes.append(outcome)
             if on_progress is not None:
@@ -91,20 +93,23 @@ def apply(
 def undo(journal: Journal, *, only: Collection[int] | None = None) -> tuple[Outcome, ...]:
     """Restore what is in the quarantine: everything, or the entries with the ids (``JournalEntry.id``) in ``only``.
 
-    The newest entry is restored first. If another file has taken the name of a file, that file stays in the quarantine,
-    and you can try again later. Raises StoreError if another process moves files with this journal.
+    What a killed process was moving or restoring is restored in any case, and has an outcome, too. Of the others, the
+    newest is restored first. If another file has taken the name of a file, that file stays in the quarantine, and you
+    can try again later. Raises StoreError if another process moves files with this journal.
     """
     with journal.exclusive():
-        recover(journal)
+        recovered = recover(journal)
         entries = journal.entries(IN_QUARANTINE)
-        return tuple(_undo(entry, journal) for entry in reversed(entries) if only is None or entry.id in only)
+        undone = (_undo(entry, journal) for entry in reversed(entries) if only is None or entry.id in only)
+        return (*recovered, *undone)
 
 
-def recover(journal: Journal) -> None:
+def recover(journal: Journal) -> tuple[Outcome, ...]:
     """Finish or revert the moves of killed processes; the caller holds :meth:`Journal.exclusive`.
 
-    An entry on a disk that is not connected stays as it is.
+    Return one outcome for each photo that left the quarantine. An entry on a disk that is not connected stays as it is.
     """
+    outcomes = []
     for entry in journal.entries((State.PLANNED, State.RESTORING, State.PURGING)):
         if why_out_of_reach(entry):
             continue
@@ -114,7 +119,11 @@ def recover(journal: Journal) -> None:
                 remove_empty_folders(entry)
             journal.set_state(entry, State.MOVED if is_there_still else State.PURGED)
         else:
-            _restore_files(entry, journal, at_end=State.ABANDONED if entry.state == State.PLANNED else State.RESTORED)
+            was_there = may_be_quarantined(entry)
+            at_end = State.ABANDONED if entry.state == State.PLANNED else State.RESTORED
+            if not _restore_files(entry, journal, at_end=at_end) and was_there:
+                outcomes.append(Outcome(path=entry.files[0].original, done=True, message=RESTORED))
+    return tuple(outcomes)
 
 
 def _move(move: Move, journal: Journal, *, run: str, method: str) -> Outcome:
@@ -193,11 +202,21 @@ def _version(path: str) -> tuple[int, ...] | None:
 
 
 def _undo(entry: JournalEntry, journal: Journal) -> Outcome:
+    was_there = may_be_quarantined(entry)
     problem = why_out_of_reach(entry) or _restore_files(
         journal.set_state(entry, State.RESTORING), journal, at_end=State.RESTORED
     )
-    message = problem or f"Restored. {remaining_sidecars(entry, journal)}".rstrip()
+    if not (problem or was_there or _is_back(entry)):
+        problem = "It was no longer in the quarantine, and another file has its name."
+    message = problem or f"{RESTORED} {remaining_sidecars(entry, journal)}".rstrip()
     return Outcome(path=entry.files[0].original, done=not problem, message=message)
+
+
+def _is_back(entry: JournalEntry) -> bool:
+    """Tell whether a person has moved the files of an entry back."""
+    photo = entry.files[0].original
+    is_hard_link = entry.method == HARDLINK and os.path.exists(entry.kept) and is_same_file(photo, entry.kept)
+    return not is_hard_link and all(is_copy(file.original, file) for file in entry.files)
 
 
 def _restore_files(entry: JournalEntry, journal: Journal, *, at_end: str) -> str:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from clip_client.dedup.actions.apply import Outcome, recover
 from clip_client.dedup.actions.quarantine import is_copy, is_there, remove_empty_folders, sentence, why_out_of_reach
-from clip_client.dedup.files.file_types import COMPANION_KINDS, PICTURES, suffix_of
+from clip_client.dedup.files.file_types import COMPANION_KINDS, PICTURES, companions, suffix_of
 from clip_client.dedup.files.reading import has_sha256
 from clip_client.dedup.store.journal import PROOF, State
-from clip_client.dedup.types import PROVED_TIERS
+from clip_client.dedup.store.store import store_option
+from clip_client.dedup.types import PROVED_TIERS, QUARANTINE_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 Prove: TypeAlias = Callable[[str, str], str]
 """``prove(kept, moved)`` returns the tier by which the file at ``kept`` shows all of the picture at ``moved``; empty if
 that cannot be proved."""
+
+_IS_BACK: Final = "Its move was interrupted, so it is back in its folder."
 
 
 def purge(
@@ -47,9 +51,8 @@ def purge(
 
         trash = send2trash
     with journal.exclusive():
-        recover(journal)
+        outcomes = [replace(one, done=False, message=_IS_BACK) for one in recover(journal)]
         entries = [entry for entry in journal.entries((State.MOVED,), run=run) if only is None or entry.id in only]
-        outcomes = []
         for done, entry in enumerate(entries, start=1):
             outcomes.append(_purge(entry, journal, prove, trash))
             if on_progress is not None:
@@ -86,22 +89,26 @@ def _purge(entry: JournalEntry, journal: Journal, prove: Prove | None, trash: Ca
     if reason:
         return Outcome(path=path, done=False, message=reason)
     journal.set_state(entry, State.PURGING)
+    is_trashed = False
     for file in entry.files:
         try:
             if is_there(file.quarantined):
                 trash(file.quarantined)
+                is_trashed = True
         except OSError as error:  # includes TrashPermissionError
             journal.set_state(entry, State.MOVED)
             reason = error.strerror or str(error)
             return Outcome(path=path, done=False, message=f"The system's trash refuses it: {reason}.")
     remove_empty_folders(entry)
     journal.set_state(entry, State.PURGED)
+    if not is_trashed:
+        return Outcome(path=path, done=False, message="It was no longer in the quarantine.")
     return Outcome(path=path, done=True, message="In the system's trash.")
 
 
 def _why_it_stays(entry: JournalEntry, journal: Journal, prove: Prove | None) -> str:
     if any(is_there(file.quarantined) and not _is_as_it_was_moved(file) for file in entry.files):
-        return f"It was changed after it was moved; {_how_to_restore(entry)}."
+        return f"It was changed after it was moved; {_how_to_restore(entry, journal)}."
     kept, reason = _kept_instead(entry, journal, prove)
     if reason:
         return reason
@@ -110,7 +117,8 @@ def _why_it_stays(entry: JournalEntry, journal: Journal, prove: Prove | None) ->
             return f"The sidecar with its metadata is no longer beside the kept photo: {sidecar.path}."
     for file in entry.files[1:]:
         kind = COMPANION_KINDS.get(suffix_of(file.original))
-        if kind in PICTURES and not _has_beside(kept, kind, file):
+        # Programs write to the kept photo's sidecar; of a RAW file and a film, the bytes must be there.
+        if kind and not (_has_beside(kept, kind, file) or (kind not in PICTURES and _has_its_own(kept, file))):
             return f"The {kind} that was kept instead is no longer beside {kept}."
     return ""
 
@@ -125,7 +133,8 @@ def _is_as_it_was_moved(file: MovedFile) -> bool:
 def _kept_instead(entry: JournalEntry, journal: Journal, prove: Prove | None) -> tuple[str, str]:
     """Return the path of a remaining photo that is proved to show the moved one, or an error if no photo is."""
     left = list(_left_instead(entry, journal, frozenset({entry.id})))
-    remedy = f"{_how_to_restore(entry)}, or all such photos with: clip-client undo --suspects"
+    all_such = f"clip-client undo --suspects{store_option(journal.directory)}"
+    remedy = f"{_how_to_restore(entry, journal)}, or all such photos with: {all_such}"
     if not left:
         return "", f"The photo that was kept instead is missing or changed: {entry.kept}; {remedy}."
     # A person may have asked for the move of a photo that is not proved, but only while this photo was kept for it.
@@ -150,7 +159,8 @@ def _left_instead(entry: JournalEntry, journal: Journal, seen: frozenset[int]) -
 
     ``seen`` are ids of entries not to go back to.
     """
-    if has_sha256(entry.kept, entry.kept_sha256):
+    is_itself_quarantined = QUARANTINE_NAME in os.path.realpath(entry.kept).split(os.sep)  # a link to there
+    if not is_itself_quarantined and has_sha256(entry.kept, entry.kept_sha256):
         yield entry.kept, True
         return
     for later in journal.entries((State.MOVED, State.PURGED), original=entry.kept):
@@ -166,8 +176,14 @@ def _has_same_bytes(entry: JournalEntry) -> bool:
     return entry.files[0].sha256 == entry.kept_sha256
 
 
-def _how_to_restore(entry: JournalEntry) -> str:
-    return f"restore it with: clip-client undo {shlex.quote(entry.files[0].original)}"
+def _how_to_restore(entry: JournalEntry, journal: Journal) -> str:
+    path = shlex.quote(entry.files[0].original)
+    return f"restore it with: clip-client undo {path}{store_option(journal.directory)}"
+
+
+def _has_its_own(kept: str, lost: MovedFile) -> bool:
+    """Tell whether the kept photo has a companion with the ending of ``lost``."""
+    return any(suffix_of(one.path) == suffix_of(lost.original) for one in companions([kept]).get(kept, ()))
 
 
 def _has_beside(kept: str, kind: str, lost: MovedFile) -> bool:

@@ -234,7 +234,9 @@ def restore(file: MovedFile, *, replace_equal: bool = False) -> None:
             rename_new(quarantined, original)
         except FileExistsError:
             raise CannotMove("Another file has taken its name.") from None
-    elif is_same_file(quarantined, original):
+    elif os.path.islink(original) or _is_one_name(original, quarantined):
+        raise CannotMove("A link has taken its name.")
+    elif is_same_file(quarantined, original):  # two hard links, as after a rename that was killed
         os.unlink(quarantined)
         sync_folder(os.path.dirname(quarantined))
     elif replace_equal and is_copy(original, file):
@@ -246,6 +248,12 @@ def restore(file: MovedFile, *, replace_equal: bool = False) -> None:
     if (status.st_size, status.st_mtime_ns) == (file.size_bytes, file.mtime_ns):
         # A rename keeps the modification time, but hashing the file changed its access time.
         os.utime(original, ns=(file.atime_ns, file.mtime_ns))
+
+
+def _is_one_name(path: str, other: str) -> bool:
+    """Tell whether two paths lead to one name in one folder, such as through a link to the folder."""
+    folders = (os.path.dirname(path), os.path.dirname(other))
+    return os.path.basename(path) == os.path.basename(other) and is_same_file(*folders)
 
 
 def is_there(path: str) -> bool:
@@ -263,8 +271,9 @@ def why_out_of_reach(entry: JournalEntry) -> str:
     """Say that the disk of an entry is not connected; empty if it is.
 
     The folder that contained the quarantine is then missing, or is an empty mount point. If a person empties a
-    quarantine by hand, that folder still contains other files. If another disk is mounted in its place, the quarantine
-    and the file are missing, and so are the file's old folder or the kept photo.
+    quarantine by hand, that folder still contains other files, the kept photo among them. If another disk is mounted in
+    its place, or none on a folder with files of its own, what the run moved is missing, and so are the file's old
+    folder or the kept photo. A kept photo on a third disk proves nothing.
     """
     file = entry.files[0]
     above, name, _ = file.quarantined.partition(f"{os.sep}{QUARANTINE_NAME}")
@@ -276,9 +285,10 @@ def why_out_of_reach(entry: JournalEntry) -> str:
         is_empty = True
     if is_empty:
         return f"{folder} is missing or empty; connect its disk and try again."
-    known = (os.path.join(folder, QUARANTINE_NAME), file.original)
+    known = (os.path.join(folder, QUARANTINE_NAME, entry.run), file.original)
     around = (os.path.dirname(file.original), entry.kept)
-    if any(map(os.path.lexists, known)) or all(map(os.path.lexists, around)):
+    is_around = PurePath(entry.kept).is_relative_to(folder) and all(map(os.path.lexists, around))
+    if is_around or any(map(os.path.lexists, known)):
         return ""
     return f"{folder} looks like another disk; connect the right one and try again."
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from clip_client.dedup.actions.losses import KeptMetadata, picture_loss
 from clip_client.dedup.actions.quarantine import CannotMove, check_can_move, check_hard_link, quarantine_folder
 from clip_client.dedup.aligned import UNTOLD
+from clip_client.dedup.files.directories import identity_of
 from clip_client.dedup.files.file_types import EDITED as EDITED_VERSION
 from clip_client.dedup.files.file_types import PICTURES, companions, differing_companion, what_would_be_lost
 from clip_client.dedup.files.reading import sha256_of
@@ -186,7 +187,7 @@ class _Judge:
         quarantine_folder(photo.path, self.roots)
         for what, path in (("It", photo.path), *((f"The {one.kind} beside it", one.path) for one in beside)):
             check_can_move(path, what)
-            if link := links.to(path):
+            if links.by_target and (link := links.by_target.get(identity_of(path, os.stat(path)))):
                 raise CannotMove(f"{what} is the target of a link, which would break: {link}.")
         if not os.path.isfile(kept.path):
             raise CannotMove("The kept photo is missing.")

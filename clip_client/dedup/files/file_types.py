@@ -63,7 +63,9 @@ def photos_and_companions(names: Sequence[str], *, raw: bool) -> tuple[set[str],
         owners = _owners(photos)
         photos |= {name for name in names if suffix_of(name) in RAW_SUFFIXES and _stem(name) not in owners}
     owners = _owners(photos)
-    return photos, {name for name in names if suffix_of(name) in COMPANION_KINDS and _stem(name) in owners}
+    found = {name for name in names if suffix_of(name) in COMPANION_KINDS and _stem(name) in owners}
+    owners = {name.lower() for name in found}
+    return photos, found | {name for name in names if suffix_of(name) in COMPANION_KINDS and _stem(name) in owners}
 
 
 def _owners(photos: Iterable[str]) -> set[str]:
@@ -78,8 +80,9 @@ def companions(photos: Iterable[str]) -> dict[str, tuple[Companion, ...]]:
     """Return photo -> its companions, for those of ``photos`` that have any.
 
     A companion is in the same folder and has the name of the photo up to the ending, in upper or lower case, or the
-    whole name of the photo followed by its own ending (``a.jpg.xmp``). If two photos in the folder have that name,
-    whether in ``photos`` or not, it belongs to neither. A RAW file in ``photos`` has no other RAW file as companion.
+    whole name of the photo followed by its own ending (``a.jpg.xmp``), or that of such a companion (``a.nef.xmp``). If
+    two photos in the folder have that name, whether in ``photos`` or not, it belongs to neither. A RAW file in
+    ``photos`` has no other RAW file as companion.
     """
     folders: dict[str, list[str]] = {}
     for photo in photos:
@@ -148,8 +151,14 @@ class _Folder:
     def of(self, photo: str) -> list[Companion]:
         name = os.path.basename(photo)
         stem = os.path.splitext(name)[0].lower()
-        own = self.companions.get(name.lower(), []) if self.names[name.lower()] < 2 else []
-        if not is_raw(name):
-            return own + (self.companions.get(stem, []) if self.photos[stem] < 2 else [])
-        beside = self.companions.get(stem, []) if self.raws[stem] < 2 and not self.photos[stem] else []
-        return own + [companion for companion in beside if companion.kind != RAW]
+        own = self._with_whole_name(name)
+        if is_raw(name):
+            beside = self.companions.get(stem, []) if self.raws[stem] < 2 and not self.photos[stem] else []
+            return own + [companion for companion in beside if companion.kind != RAW]
+        beside = self.companions.get(stem, []) if self.photos[stem] < 2 else []
+        # Raw developers name their sidecars after the RAW file (a.nef.xmp, a.nef.pp3).
+        return own + [each for one in beside for each in (one, *self._with_whole_name(os.path.basename(one.path)))]
+
+    def _with_whole_name(self, name: str) -> list[Companion]:
+        """Return the companions that are called like this file, with an ending of their own."""
+        return self.companions.get(name.lower(), []) if self.names[name.lower()] < 2 else []

@@ -127,8 +127,8 @@ class _Walk:
     raw: bool
     names: dict[FileIdentity, tuple[bool, PhotoFile]] = field(default_factory=dict)
     """File -> (it was reached by a link, the file), the best name so far."""
-    links: dict[str, str] = field(default_factory=dict)
-    """Real path of a file -> the first link in order that leads there."""
+    links: dict[FileIdentity, str] = field(default_factory=dict)
+    """File -> the first link in order that leads there."""
     in_libraries: dict[str, LibraryPhoto] = field(default_factory=dict)
     failed: dict[str, FailedFile] = field(default_factory=dict)
     failed_in_libraries: list[FailedFile] = field(default_factory=list)
@@ -151,7 +151,7 @@ class _Walk:
             self._walk_later(path, device=status.st_dev, reached=_BY_NAMED_LINK if is_link else _BY_ITSELF)
         else:
             if is_link:
-                self._remember_link(path)
+                self._remember_link(path, status)
             self._take(path, status, is_by_link=is_link)
 
     def run(self, on_progress: Callable[[int], None]) -> None:
@@ -200,14 +200,14 @@ class _Walk:
             self._walk_later(entry.path, device=device, reached=_BY_FOUND_LINK if is_link else reached)
             return
         if is_link:
-            self._remember_link(entry.path)
+            self._remember_link(entry.path, status)
         if is_photo or not stat.S_ISREG(status.st_mode):
             self._take(entry.path, status, is_by_link=is_link or reached == _BY_FOUND_LINK)
         elif is_skipped and identity_of(entry.path, status) not in self.names:
             self._skip(entry.path)
 
-    def _remember_link(self, path: str) -> None:
-        target = os.path.realpath(path)
+    def _remember_link(self, path: str, status: os.stat_result) -> None:
+        target = identity_of(path, status)
         self.links[target] = min(path, self.links.get(target, path), key=os.fsencode)
 
     def _is_link_to_follow(self, path: str) -> bool:

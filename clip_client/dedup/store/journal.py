@@ -135,6 +135,11 @@ class Journal(Database):
         self._path = path
         self._is_held = False
 
+    @property
+    def directory(self) -> Path:
+        """The folder of the store."""
+        return self._path.parent
+
     @contextmanager
     def exclusive(self) -> Iterator[None]:
         """Hold the right to move files for the duration of the block; only one process per store has it.

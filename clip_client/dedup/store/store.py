@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack, closing, suppress
@@ -48,6 +49,12 @@ def default_directory() -> Path:
     from platformdirs import user_data_path
 
     return user_data_path("clip-client", appauthor=False)
+
+
+def store_option(directory: Path) -> str:
+    """Return what a command needs, after its other words, to use the store in this folder: empty for the default."""
+    is_default = directory.absolute() == default_directory().absolute()
+    return "" if is_default else f" --store {shlex.quote(str(directory))}"
 
 
 def folder_name(vector_id: str) -> str:

@@ -61,7 +61,7 @@ def said(capsys: pytest.CaptureFixture[str]) -> Callable[..., list[str]]:
 def test_undo_lists_and_brings_back_what_is_named(store: list[str], root: Path, said: Callable[..., list[str]]) -> None:
     of_run, _, *lines = said("undo", "--list", *store)
     run = of_run.split()[0]
-    assert of_run == f"{run}  3 photos, 23 B; restore with: clip-client undo --run {run}"
+    assert of_run == f"{run}  3 photos, 23 B; restore with: clip-client undo --run {run} {shlex.join(store)}"
     assert [("out of reach" in line, line.startswith(run)) for line in lines] == [(False, True)] * 3
     copy, taken, never = (root / name for name in ("copy.jpg", "a/3.jpg", "other.jpg"))
     assert said("undo", copy, *store) == ["1 photo restored"]
@@ -194,7 +194,7 @@ def test_a_damaged_journal_is_one_sentence(store: list[str], tmp_path: Path, sai
 def lines_of(found: DuplicateReport, root: Path, **options: Any) -> list[str]:
     """Carry out a report with these options; return what is said."""
     lines: list[str] = []
-    with Store(options.get("store", root.with_name("store"))) as opened:
+    with Store(root.with_name("my store")) as opened:
         assert carried_out(found, [str(root)], opened, ActionOptions(**options), say=lines.append) == 0
     return lines
 
@@ -222,12 +222,18 @@ def test_a_dry_run_counts_what_stays_for_its_tier_and_names_the_rest(root: Path)
     assert f"would move: {copy}; kept: {kept}" in linked
 
 
-def test_the_way_back_can_be_pasted_into_a_shell(root: Path, tmp_path: Path) -> None:
-    moved, purged = lines_of(copies(root)[0], root, apply=True, store=tmp_path / "my store")
-    said, _, back = moved.partition("clip-client ")
-    assert said == f"1 photo moved to {root / '.clip-quarantine'}; restore them with: "
-    said, _, purge = purged.partition("clip-client ")
-    assert "no space is freed yet" in said
+def test_the_way_back_can_be_pasted_into_a_shell(root: Path, tmp_path: Path, said: Callable[..., list[str]]) -> None:
+    found, (kept, _) = copies(root)
+    moved, purged = lines_of(found, root, apply=True)
+    store = ["--store", str(tmp_path / "my store")]
+    kept.rename(root / "away.jpg")
+    for line in (said("undo", "--list", *store)[0], said("purge", "--yes", *store, code=1)[-1]):
+        assert line.endswith(f"{shlex.join(store)}") or f"{shlex.join(store)}, or all such photos with: " in line
+    (root / "away.jpg").rename(kept)
+    start, _, back = moved.partition("clip-client ")
+    assert start == f"1 photo moved to {root / '.clip-quarantine'}; restore them with: "
+    start, _, purge = purged.partition("clip-client ")
+    assert "no space is freed yet" in start
     assert main(shlex.split(back)) == 0
     assert (root / "2.jpg").exists()
     assert main([*shlex.split(purge), "--yes"]) == 0

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from clip_client.cli.main import main
 from clip_client.cli.options.dedup import ActionOptions
 from clip_client.dedup import Member, Store
 from clip_client.dedup.actions.apply import apply, undo
@@ -235,6 +236,16 @@ def test_a_merge_writes_a_sidecar_and_undo_removes_it(root: Path, journal: Journ
     assert unsaid(SAID, found) == []
     assert [outcome.message for outcome in undo(journal)] == ["Restored."]
     assert files(root) == {name: (data, mtime_ns) for name, (data, _, mtime_ns) in before.items()}
+
+
+def test_undo_says_that_a_changed_sidecar_stays(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Store(tmp_path / "store") as store:
+        apply(planned(album(root, SAID), [root], merge_metadata=True), store.journal)
+    with (root / "kept.jpg.xmp").open("a") as sidecar:
+        sidecar.write("\n")
+    assert main(["undo", "--store", str(tmp_path / "store")]) == 0
+    stays = f"{root / '0.jpg'}: Restored. Its sidecar was changed or cannot be removed, and stays: {sidecar.name}.\n"
+    assert capsys.readouterr() == ("1 photo restored\n", stays)
 
 
 def test_only_what_is_lacking_is_written_but_all_keywords(root: Path, journal: Journal) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from clip_client.dedup.types import QUARANTINE_NAME
-from tests.fixtures.albums import carry_out, files, member, planned, report, take_back, write
+from tests.fixtures.albums import carry_out, files, member, planned, report, searched, take_back, write
 from tests.paths import ROOT
 
 
@@ -38,6 +38,12 @@ def check(root: Path) -> None:
     assert not any(root.rglob(QUARANTINE_NAME))
     linked = planned(found, [root], hard_link=True)
     assert [skip.reason.partition(",")[0] for skip in linked.skipped] == ["The kept photo is on another file system"]
+    # A link leads to a file, whatever path it names.
+    for name in ("1.nef", "2.nef"):
+        write(bound / name, b"y")
+    (root / "link").symlink_to(root.with_name("elsewhere") / "2.nef")
+    (skip,) = planned(searched(bound, root / "link"), [bound]).skipped
+    assert skip.reason == f"It is the target of a link, which would break: {root / 'link'}."
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="mounts in a namespace exist on Linux only")

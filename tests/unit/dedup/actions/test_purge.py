@@ -133,7 +133,8 @@ def test_other_bytes_keep_a_photo_whatever_their_time(root: Path, journal: Journ
     if len(change) != file.size_bytes:  # times can be set back, as programs for metadata do
         os.utime(file.quarantined, ns=(file.atime_ns, file.mtime_ns))
     (outcome,) = purge(journal, trash=os.unlink)
-    assert outcome.message == f"It was changed after it was moved; restore it with: clip-client undo {copy}."
+    back = f"clip-client undo {copy} --store {journal.directory}"
+    assert outcome.message == f"It was changed after it was moved; restore it with: {back}."
     assert os.path.exists(file.quarantined)
 
 
@@ -144,11 +145,11 @@ def test_only_the_photo_that_was_kept_instead_counts(tmp_path: Path, journal: Jo
     move(journal, *first)
     move(journal, *second)
     first[0].unlink()
-    outcomes = purge(journal, trash=os.unlink)
+    outcomes, where = purge(journal, trash=os.unlink), f" --store {journal.directory}"
     assert [outcome.done for outcome in outcomes] == [False, True]
     assert outcomes[0].message == (
         f"The photo that was kept instead is missing or changed: {first[0]}; restore it with: "
-        f"clip-client undo {first[1]}, or all such photos with: clip-client undo --suspects."
+        f"clip-client undo {first[1]}{where}, or all such photos with: clip-client undo --suspects{where}."
     )
 
 
@@ -195,13 +196,13 @@ def test_only_a_proved_move_makes_another_photo_stand_for_the_kept_one(
         write(c, b"x")
     move(journal, b, a)
     move(journal, c, b, tier=tier, chosen={str(b)} if is_chosen else ())
-    outcomes = purge(journal, trash=os.unlink)
+    outcomes, where = purge(journal, trash=os.unlink), f" --store {journal.directory}"
     assert [outcome.done for outcome in outcomes] == [is_proved, True]
     if not is_proved:
         assert outcomes[0].message == (
             f"The photo that was kept instead, {b}, was moved itself for {c}, which is not proved to show all of it; "
-            f"restore it with: clip-client undo {shlex.quote(str(a))}, or all such photos with: "
-            "clip-client undo --suspects."
+            f"restore it with: clip-client undo {shlex.quote(str(a))}{where}, or all such photos with: "
+            f"clip-client undo --suspects{where}."
         )
         assert [entry.files[0].original for entry in suspects(journal)] == [str(a)]
         assert [outcome.done for outcome in undo(journal)[-1:]] == [True]
@@ -284,6 +285,41 @@ def test_the_raw_file_of_the_kept_photo_is_found_by_kind_and_bytes(root: Path, j
     raw.unlink()
     (root / "1.mov").rename(root / "renamed.dng")
     assert [outcome.done for outcome in purge(journal, trash=os.unlink)] == [True]
+
+
+def test_the_kept_photo_must_still_have_a_sidecar(root: Path, journal: Journal) -> None:
+    kept, copy = write(root / "1.jpg", b"x"), write(root / "2.jpg", b"x")
+    sidecar, _ = write(root / "1.xmp", b"stars"), write(root / "2.xmp", b"stars")
+    move(journal, kept, copy)
+    sidecar.unlink()
+    refused = f"The sidecar that was kept instead is no longer beside {kept}."
+    assert [outcome.message for outcome in purge(journal, trash=os.unlink)] == [refused]
+    write(root / "1.jpg.xmp", b"more stars")  # programs write to it, and name it in two ways
+    assert [outcome.done for outcome in purge(journal, trash=os.unlink)] == [True]
+
+
+def test_a_link_to_the_quarantine_is_no_photo_that_was_kept(root: Path, journal: Journal) -> None:
+    kept, copy = write(root / "1.jpg", b"x"), write(root / "2.jpg", b"x")
+    move(journal, kept, copy)
+    ((file,),) = (entry.files for entry in journal.entries(IN_QUARANTINE))
+    kept.unlink()
+    kept.symlink_to(file.quarantined)
+    assert [outcome.done for outcome in purge(journal, trash=os.unlink)] == [False]
+    assert kept.read_bytes() == b"x"
+
+
+def test_what_was_not_in_the_quarantine_is_not_said_to_be_in_the_trash(root: Path, journal: Journal) -> None:
+    """Whether a person has taken it out, or an interrupted move ends."""
+    photos = [write(root / f"{number}.jpg", b"x") for number in range(3)]
+    move(journal, *photos)
+    taken, interrupted = journal.entries(IN_QUARANTINE)
+    journal.set_state(interrupted, State.PLANNED)
+    os.unlink(taken.files[0].quarantined)
+    assert {(one.path, one.done, one.message) for one in purge(journal, trash=os.unlink)} == {
+        (str(photos[1]), False, "It was no longer in the quarantine."),
+        (str(photos[2]), False, "Its move was interrupted, so it is back in its folder."),
+    }
+    assert photos[2].exists()
 
 
 def test_bytes_and_pixels_prove_a_copy_and_files_without_them_nothing(tmp_path: Path) -> None:

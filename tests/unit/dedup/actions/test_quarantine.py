@@ -291,6 +291,22 @@ def test_windows_needs_no_sync_of_folders(tmp_path: Path, monkeypatch: pytest.Mo
         sync_folder(str(tmp_path))
 
 
+@pytest.mark.parametrize("hard_link", [False, True])
+@pytest.mark.parametrize("make", [
+    lambda album, away: (album.mkdir(), (album / "1.jpg").symlink_to(away)),
+    lambda album, away: album.symlink_to(away.parent),
+])  # fmt: skip
+def test_a_link_to_the_quarantine_is_not_taken_for_the_photo(
+    tmp_path: Path, make: Callable[[Path, Path], object], hard_link: bool
+) -> None:
+    """To remove the second name of a file would remove its only one."""
+    album = tmp_path / "album"
+    away = write(tmp_path / QUARANTINE_NAME / "run" / "album" / "1.jpg", b"x")
+    make(album, away)
+    assert refusal(restore, moved_file(album / "1.jpg", away), replace_equal=hard_link) == "A link has taken its name."
+    assert away.read_bytes() == b"x"
+
+
 @pytest.mark.parametrize("how", ["other bytes", "the same bytes", "after a hard link", "without inodes"])
 def test_what_has_taken_the_old_place_is_not_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
@@ -329,7 +345,8 @@ def test_a_file_that_a_program_wrote_to_meanwhile_keeps_its_new_times(tmp_path: 
         (["kept.jpg"], "looks like another disk; connect the right one and try again."),
         (["album/", "kept.jpg"], ""),  # a person has emptied the quarantine
         (["album/1.jpg"], ""),
-        ([f"{QUARANTINE_NAME}/"], ""),
+        ([f"{QUARANTINE_NAME}/run/"], ""),
+        ([f"{QUARANTINE_NAME}/"], "looks like another disk; connect the right one and try again."),
     ],
 )
 def test_a_disk_is_recognised_by_what_lies_around_the_file(
@@ -340,11 +357,18 @@ def test_a_disk_is_recognised_by_what_lies_around_the_file(
         disk.mkdir()
     for name in left or ():
         if name.endswith("/"):
-            (disk / name).mkdir()
+            (disk / name).mkdir(parents=True)
         else:
             write(disk / name, b"x")
     file = moved_file(disk / "album" / "1.jpg", disk / QUARANTINE_NAME / "run" / "album" / "1.jpg")
     assert why_out_of_reach(entry(file, disk / "kept.jpg")) == (f"{disk} {sentence}" if sentence else "")
+
+
+def test_a_kept_photo_on_another_disk_says_nothing_about_the_disk_of_its_copy(tmp_path: Path) -> None:
+    """A mount point may have files of its own, which are seen while nothing is mounted."""
+    disk = write(tmp_path / "disk" / "not mounted.txt", b"").parent
+    file = moved_file(disk / "1.jpg", disk / QUARANTINE_NAME / "run" / "1.jpg")
+    assert why_out_of_reach(entry(file, write(tmp_path / "kept.jpg", b"x"))).startswith(f"{disk} looks like another")
 
 
 def test_the_disk_of_the_root_folder_is_always_there(tmp_path: Path) -> None:

@@ -7,16 +7,16 @@ import os
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+import pytest
+
 from clip_client.dedup.actions.apply import apply, undo
 from clip_client.dedup.actions.purge import purge
 from clip_client.dedup.store.journal import IN_QUARANTINE, Journal, JournalEntry, State
 from clip_client.dedup.types import QUARANTINE_NAME
-from tests.fixtures.albums import album, files, member, planned, planned_copies, refusing, report, write
+from tests.fixtures.albums import album, copies, files, member, planned, planned_copies, refusing, report, write
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 
 def test_what_a_person_took_out_of_the_quarantine_is_forgotten(tmp_path: Path, journal: Journal) -> None:
@@ -29,6 +29,22 @@ def test_what_a_person_took_out_of_the_quarantine_is_forgotten(tmp_path: Path, j
     assert outcome.message == "It is neither in the quarantine nor at its old path."
     assert journal.entries(IN_QUARANTINE) == []
     assert not (tmp_path / "r" / QUARANTINE_NAME).exists()
+
+
+@pytest.mark.parametrize("hard_link", [False, True])
+def test_a_photo_is_restored_only_if_it_is_back(tmp_path: Path, journal: Journal, hard_link: bool) -> None:
+    """Out of the quarantine, the person may have moved it back, or may have made something else with its name."""
+    found, (_, back, lost) = copies(tmp_path / "r", 3)
+    apply(planned(found, [tmp_path / "r"], hard_link=hard_link), journal)
+    for entry in journal.entries(IN_QUARANTINE):
+        (file,) = entry.files
+        os.replace(file.quarantined, back if file.original == str(back) else tmp_path / "taken.jpg")
+    if not hard_link:
+        write(lost, b"other")
+    assert {(one.path, one.done, one.message) for one in undo(journal)} == {
+        (str(back), True, "Restored."),
+        (str(lost), False, "It was no longer in the quarantine, and another file has its name."),
+    }
 
 
 def test_a_disk_that_goes_away_during_undo_is_waited_for(tmp_path: Path) -> None:
@@ -47,7 +63,8 @@ def test_a_disk_that_goes_away_during_undo_is_waited_for(tmp_path: Path) -> None
         assert outcome.message == f"{disk} is missing or empty; connect its disk and try again."
         assert len(journal.entries((State.RESTORING,))) == 1
         away.rename(disk)
-        assert undo(journal) == ()  # the next process to move files brings it back
+        (outcome,) = undo(journal)  # as the next process does that moves files
+        assert (outcome.path, outcome.done) == (str(copy), True)
     assert copy.exists()
 
 

@@ -34,7 +34,10 @@ def split(name: str) -> tuple[str, str]:
 
 
 def belongs(companion: str, photo: str, names: Iterable[str]) -> bool:
-    """The rule in words: same name up to the ending, or the whole name and an ending, and no second photo like it."""
+    """The rule in words: same name up to the ending, or the whole name and an ending, and no second photo like it.
+
+    What has the whole name of such a companion belongs to its photo, too.
+    """
     stem, suffix = split(photo)
     owner, kind = split(companion)[0], KINDS.get(split(companion)[1])
     if kind is None or companion == photo:
@@ -46,7 +49,8 @@ def belongs(companion: str, photo: str, names: Iterable[str]) -> bool:
     if owner == photo.lower():
         return len(same_name) < 2
     if owner != stem:
-        return False
+        beside = [name for name in names if name.lower() == owner and split(name)[0] == stem]
+        return KINDS.get(suffix) != RAW and len(beside) == 1 and belongs(beside[0], photo, names)
     if KINDS.get(suffix) == RAW:
         return kind != RAW and len(raws) < 2 and not photos
     return len(photos) < 2

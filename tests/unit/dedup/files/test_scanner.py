@@ -213,7 +213,7 @@ def test_other_files_are_counted_by_kind(tmp_path: Path) -> None:
     for name in ("a.txt", "sub/b.TXT", "film.mov", "lone.xmp", "a.jpg.txt", "README", "letter to Dr. Who", ".x.txt"):
         write(tmp_path / name, b"text")
     write(tmp_path / "real.txt", jpeg())  # the ending is believed
-    for name in ("b.jpg", "b.xmp", "b.mov", "b.jpg.xmp", "raw.nef", "raw.xmp"):
+    for name in ("b.jpg", "b.xmp", "b.mov", "b.jpg.xmp", "b.nef", "b.nef.pp3", "raw.nef", "raw.xmp"):
         write(tmp_path / name)
     expected = {".txt": 4, ".mov": 1, ".xmp": 1, "no ending": 1, "other endings": 1}
     assert scan([tmp_path], raw=True).skipped == expected
