@@ -105,6 +105,13 @@ class Differences:
         gains = [_gain(moved, fixed) for moved, fixed in self._chromas]
         return any(gain is not None and abs(gain - 1) > _MOST_GAIN for gain in gains)
 
+    @property
+    def lacks_fine_colours(self) -> bool:
+        """True if in some places only the duplicate has fine colours, as if the kept photo stores them at half size."""
+        tiles = ((self.laid(box), self.overlay.part(box)) for box in self.overlay.tiles())
+        found = [_lacks(*planes) for pair in tiles for planes in zip(*map(_colours, pair), strict=True)]
+        return _is_sharper(found)
+
     def outliers(self, each: Map = map) -> Region | None:
         """Return what compression and resizing do not explain; None if they explain all. ``each`` maps over tiles."""
         boxes = list(self.overlay.tiles())
@@ -113,10 +120,7 @@ class Differences:
             _expected(*(np.concatenate([values.ravel() for values in part]) for part in zip(*level, strict=True)))
             for level in zip(*(tile.levels for tile in compared), strict=True)
         ]
-        fewest, share = _FEWEST_SHARPER
-        is_sharper = sum(int(tile.lacks.sum()) for tile in compared) >= max(
-            fewest, share * sum(tile.detailed for tile in compared)
-        )
+        is_sharper = _is_sharper([(tile.lacks, tile.detailed) for tile in compared])
         places: list[Box] = []
         for box, tile in zip(boxes, compared, strict=True):
             for (plane, level), limit, (difference, busyness) in zip(_LEVELS, limits, tile.levels, strict=True):
@@ -190,8 +194,13 @@ _LEVELS: Final = ((0, 0), (0, 1), (0, 2), (0, 3), (1, 1), (1, 2), (2, 1), (2, 2)
 
 def _planes(picture: Pixels) -> list[Floats]:
     """Return the luma, and both chromas at half size."""
-    luma, red, blue = cv2.split(cv2.cvtColor(picture, cv2.COLOR_RGB2YCrCb))
-    return [np.asarray(luma, np.float32), *(_halved(np.asarray(chroma, np.float32)) for chroma in (red, blue))]
+    luma = cv2.cvtColor(picture, cv2.COLOR_RGB2YCrCb)[..., 0]
+    return [np.asarray(luma, np.float32), *map(_halved, _colours(picture))]
+
+
+def _colours(picture: Pixels) -> list[Floats]:
+    """Return both chromas at full size."""
+    return [np.asarray(one, np.float32) for one in cv2.split(cv2.cvtColor(picture, cv2.COLOR_RGB2YCrCb))[1:]]
 
 
 def _halved(plane: Floats) -> Floats:
@@ -271,6 +280,12 @@ def _lacks(kept: Floats, duplicate: Floats) -> tuple[Mask, int]:
     ]
     lacks = (energies[1] > _DETAIL) & (energies[0] < _SHARPER * energies[1])
     return lacks, int((np.maximum(*energies) > _DETAIL).sum())
+
+
+def _is_sharper(found: list[tuple[Mask, int]]) -> bool:
+    """Tell from the answers of :func:`_lacks` whether the duplicate is sharper."""
+    fewest, share = _FEWEST_SHARPER
+    return sum(int(lacks.sum()) for lacks, _ in found) >= max(fewest, share * sum(detailed for _, detailed in found))
 
 
 def _boxes(places: Mask, side: int, within: Box) -> list[Box]:

@@ -40,6 +40,8 @@ class FullPhoto:
     is_lossless: bool = False
     table: Floats | None = None
     """(8, 8): the luma steps of a JPEG."""
+    has_fine_colours: bool = False
+    """True unless the file is known to store colours at half size."""
     orientation: int = 1
     """EXIF, 1 to 8."""
     profile: bytes = b""
@@ -65,12 +67,14 @@ def full_photo(data: bytes) -> FullPhoto | None:
     pixels = np.asarray(picture.convert("RGB"))
     try:
         with open_image(data) as image:
-            steps = getattr(image, "quantization", None)
+            steps, layers = (getattr(image, name, None) for name in ("quantization", "layer"))
             orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
             return FullPhoto(
                 pixels=pixels,
                 is_lossless=image.format not in _LOSSY or b"VP8L" in data[:64],
                 table=np.array(steps[0], np.float32).reshape(BLOCK, BLOCK) if steps else None,
+                # Of a JPEG: sampling factors across and down of the luma, in which the others are mostly 1.
+                has_fine_colours=image.format != "WEBP" and (not layers or layers[0][1:3] == (1, 1)),
                 orientation=orientation if orientation in range(1, 9) else 1,
                 # JPEG XL has it among the pixels.
                 profile=image.info.get("icc_profile") or picture.info.get("icc_profile") or b"",
@@ -94,8 +98,8 @@ def check_at_full_size(
     """Return the ``alignment`` of ``duplicate`` with ``kept``, corrected by what shows at full size.
 
     It becomes ``ALTERED`` if a place differs by more than compression and resizing explain, and gets a doubt unless
-    ``kept`` is proved to hold all that ``duplicate`` shows, or known to be its source (``is_source``). Photos with two
-    colour profiles are compared in sRGB. ``each`` maps a function over tiles.
+    ``kept`` is proved to hold all that ``duplicate`` shows, or seems to be its source (``is_source``) and was not
+    compressed later. Photos with two colour profiles are compared in sRGB. ``each`` maps a function over tiles.
     """
     if kept.profile != duplicate.profile:
         kept, duplicate = kept.in_srgb(), duplicate.in_srgb()
@@ -108,7 +112,11 @@ def check_at_full_size(
     if found is not None:
         region, share = found
         return replace(alignment, tier=ALTERED, region=region, region_share=share)
-    doubt = "" if is_source else _doubt_about(kept, duplicate, seen)
+    doubt = _doubt_about(kept, duplicate, seen)
+    if is_source and doubt != MADE_LATER:  # programs that compress a camera's file may keep all that it says of itself
+        return alignment
+    if not doubt and duplicate.has_fine_colours and seen.lacks_fine_colours:
+        doubt = UNTOLD
     return replace(alignment, doubts=(doubt,)) if doubt else alignment
 
 

@@ -160,7 +160,7 @@ class Overlay:
 
     def at_kept_size(self, box: Box, side: int) -> list[Pixels]:
         """Return ``side`` x ``side`` pixels of the kept photo around the middle of ``box``, and the duplicate enlarged
-        to that, in two ways; empty if one does not go as far."""
+        to that, in three ways: linear, cubic, and by repeating pixels; empty if one does not go as far."""
         left, top = (round(float(at)) - side // 2 for at in self._on_kept(box).mean(axis=0))
         if min(left, top) < 0 or left + side > self._kept.shape[1] or top + side > self._kept.shape[0]:
             return []
@@ -169,7 +169,8 @@ class Overlay:
         if (corners < -1).any() or (corners > np.array(self.duplicate.shape[1::-1]) + 1).any():
             return []
         part, to_duplicate = _part(self.duplicate, to_duplicate, (side, side), 3)
-        enlarged = [_read(part, to_duplicate, (side, side), way) for way in (cv2.INTER_LINEAR, cv2.INTER_CUBIC)]
+        ways = (cv2.INTER_LINEAR, cv2.INTER_CUBIC, cv2.INTER_NEAREST)
+        enlarged = [_read(part, to_duplicate, (side, side), way) for way in ways]
         return [self._kept[top : top + side, left : left + side], *enlarged]
 
     def to_kept_shares(self, box: Box) -> tuple[float, float, float, float]:

@@ -194,6 +194,8 @@ WORSE: dict[str, tuple[Callable[[Image.Image], bytes], tuple[str, ...]]] = {
     "saved again": (lambda picture: jpeg(picture, 95), (UNTOLD, MADE_LATER)),
     "more contrast": (lambda picture: jpeg(ImageEnhance.Contrast(picture).enhance(1.05), 96), (UNTOLD,)),
     "weaker colours": (lambda picture: jpeg(ImageEnhance.Color(picture).enhance(0.95), 96), (UNTOLD,)),
+    "grain, then PNG": (lambda picture: written(noisy(picture, 3, 1), "PNG"), (UNTOLD,)),
+    "grain, then 95": (lambda picture: jpeg(noisy(picture, 4, 1), 95), (UNTOLD,)),
     "mirrored back": (lambda picture: jpeg(ImageOps.mirror(picture), 95), (UNTOLD,)),
 }
 
@@ -229,6 +231,30 @@ def test_a_sharpened_photo_is_no_source_whatever_its_size() -> None:
     for larger in (1, 1.5):
         found = checked(jpeg(resized(sharpened(read(camera_file())), larger), 96), camera_file())
         assert found.tier == ALTERED or found.doubts in [(UNTOLD,), (ENLARGED,)]
+
+
+@pytest.mark.parametrize("quality", [40, 60, 75])
+def test_a_compressed_file_that_says_all_of_a_camera_is_no_source(quality: int) -> None:
+    found = checked(jpeg(read(camera_file()), quality), camera_file(), is_source=True)
+    assert found.tier == ALTERED or found.doubts == (MADE_LATER,)
+
+
+def test_fine_colours_do_not_move_for_a_file_that_stores_them_at_half_size() -> None:
+    picture = photo().copy()
+    draw, font = ImageDraw.Draw(picture), ImageFont.load_default(12)
+    draw.rectangle((20, 20, 460, 200), fill=(60, 60, 60))
+    for row in range(10):
+        draw.text((30, 24 + 17 * row), "0123456789 abcdefghijklm 9876543210", fill=(200, 0, 0), font=font)
+    fine, halved = jpeg(picture, 90, subsampling=0), jpeg(picture, 97, subsampling=2)
+    assert checked(halved, fine).doubts == (UNTOLD,)
+    assert checked(fine, jpeg(read(fine), 80, subsampling=0)).doubts == ()
+    assert checked(halved, jpeg(read(halved), 80, subsampling=0)).doubts == ()  # it has no more than its source
+
+
+def test_repeated_pixels_are_no_finer_detail() -> None:
+    repeated = photo().resize((960, 720), Image.Resampling.NEAREST)
+    for kept in (written(repeated, "PNG"), jpeg(repeated, 95)):
+        assert checked(kept, written(photo(), "PNG")).doubts == (ENLARGED,)
 
 
 def test_what_a_camera_wrote_is_the_source_of_a_copy_in_other_tones() -> None:
