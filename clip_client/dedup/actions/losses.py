@@ -24,7 +24,7 @@ from clip_client.dedup.files.reading import read_file
 from clip_client.dedup.types import EDITED, EXACT, RAW, SAME_PIXELS, SIMILAR, FailedFile
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from clip_client.dedup.files.fields import Value
     from clip_client.dedup.photo import Photo
@@ -34,8 +34,6 @@ _SAME_PLACE_DEGREES: Final = 0.0002
 """About 20 m: programs round positions when they copy them."""
 _MOST_NAMES: Final = 4
 """Fields that a sentence names; people look into the files for the others."""
-_IN_METADATA: Final = frozenset({"rating", "keywords"})
-"""Fields that :class:`~clip_client.dedup.types.Metadata` holds from all places; of others it holds the first."""
 _LARGEST_SIDECAR: Final = 2**20
 """Bytes."""
 _UNREADABLE: Final = "Its metadata cannot be read, so it cannot be compared with that of the kept photo."
@@ -101,7 +99,7 @@ class KeptMetadata:
         differing = unsaid(metadata, merged(self._before, metadata)) if lost else []
         missing = [name for name in lost if name not in differing]
         if (is_same_picture or has_same_bytes) and (others := self._others_lost(copy)):
-            raise CannotMove(f"{_LACKS}: {_some([*missing, *others])}.")
+            raise CannotMove(f"{_LACKS}: {_some(list(dict.fromkeys([*missing, *others])))}.")
         if not lost:
             return
         if differing := unsaid(metadata, merged(self._merged, metadata)):
@@ -124,20 +122,24 @@ class KeptMetadata:
 
         Raises CannotMove if the fields of the copy cannot be read.
         """
+        if copy.sha256 != self.kept.sha256 and _fields_of(copy.path, copy.sha256).is_unreadable:
+            raise CannotMove(_UNREADABLE)
+        attributes = read_attributes(copy.path).lost_in([read_attributes(self.kept.path)])
+        return sorted({*attributes, *self._fields_lost(copy, self._sidecars.values())}, key=rank)
+
+    def _fields_lost(self, copy: Photo, sidecars: Iterable[bytes]) -> dict[str, set[Value]]:
+        """Return what ``unsaid`` does not compare, and neither the kept photo nor the sidecars say: name -> values."""
         kept, metadata = self.kept, copy.metadata
-        lost = read_attributes(copy.path).lost_in([read_attributes(kept.path)])
-        if copy.sha256 != kept.sha256:
-            ours = _fields_of(copy.path, copy.sha256)
-            if ours.is_unreadable:
-                raise CannotMove(_UNREADABLE)
-            # ``unsaid`` is about the first value of each of these fields.
-            compared: dict[str, set[Value]] = {name: {metadata.taken} for name in DATES}
-            compared |= {name: {" ".join(getattr(metadata, name).split())} for name in ("title", "caption")}
-            theirs = [_fields_of(kept.path, kept.sha256), *map(read_sidecar_fields, self._sidecars.values())]
-            for name, values in ours.lost_in(theirs).items():
-                if name not in _IN_METADATA:
-                    lost[name] = values - compared.get(name, set())
-        return sorted((name for name, values in lost.items() if values), key=rank)
+        if copy.sha256 == kept.sha256:
+            return {}
+        # Of what Metadata looks for, it holds one date, title and caption, and not what stands in further blocks.
+        compared: dict[str, set[Value]] = {name: {metadata.taken} for name in DATES}
+        compared |= {name: {" ".join(getattr(metadata, name).split())} for name in ("title", "caption")}
+        compared |= {"keywords": {*_keywords(metadata)}, "rating": {(float(metadata.rating),)}}
+        compared["GPS position"] = set() if metadata.latitude is None else {None}
+        theirs = [_fields_of(kept.path, kept.sha256), *map(read_sidecar_fields, sidecars)]
+        lost = _fields_of(copy.path, copy.sha256).lost_in(theirs)
+        return {name: left for name, values in lost.items() if (left := values - compared.get(name, set()))}
 
     def add(self, copy: Photo) -> None:
         """Add the fields of a copy that moves to what the kept photo's sidecar will contain."""

@@ -18,6 +18,7 @@ NAMES: Final = {
         "MicrosoftPhoto:LastKeywordIPTC", "acdsee:categories",
     ),
     "rating": ("xmp:Rating", "Rating"),
+    "GPS position": ("GPSLatitude",),
     "colour label": ("xmp:Label", "digiKam:ColorLabel", "photoshop:Urgency", "iptc:10"),
     "pick label": ("digiKam:PickLabel",),
     "people": ("iptcExt:PersonInImage", "mediapro:People"),
@@ -107,7 +108,7 @@ _HOUSEKEEPING: Final = frozenset(
     # Thumbnails.
     "xmp:Thumbnails "
     # Another form of a field: the stars as a percentage, the exposure in APEX, parts of the position.
-    "RatingPercent ShutterSpeedValue ApertureValue MicrosoftPhoto:Rating acdsee:rating GPSVersionID GPSLatitude "
+    "RatingPercent ShutterSpeedValue ApertureValue MicrosoftPhoto:Rating acdsee:rating GPSVersionID "
     "GPSLatitudeRef GPSLongitude GPSLongitudeRef GPSAltitudeRef GPSImgDirectionRef GPSSpeedRef GPSTrackRef "
     "GPSDestBearingRef GPSDestDistanceRef GPSMapDatum GPSStatus GPSMeasureMode GPSDifferential iptc:60 iptc:63 "
     # IPTC: version, program, and settings of the news wire.

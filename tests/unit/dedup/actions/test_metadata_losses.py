@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from clip_client.dedup.features.image_features import extract_features
 from clip_client.dedup.types import EXACT, RE_ENCODED, SAME_PIXELS
 from tests.fixtures.albums import member, planned, report, write
 from tests.fixtures.images.camera_files import exif, packet
-from tests.fixtures.images.image_files import encoded, jpeg
+from tests.fixtures.images.image_files import encoded, jpeg, png_with_chunk, with_segment
 from tests.fixtures.images.scenes import resized, scene
 from tests.fixtures.members import aligned
 
@@ -77,6 +78,31 @@ def test_what_the_kept_photos_sidecar_says_is_not_lost(root: Path, chosen: bool)
         assert stays(planned(report((kept, copy)), [root], **choice)).endswith("colour label.")
     write(root / "kept.jpg.xmp", said)
     assert len(planned(report((kept, copy)), [root], **choice).moves) == 1
+
+
+EXTENSION = b"http://ns.adobe.com/xmp/extension/\0" + b"A" * 32 + struct.pack(">II", 999, 0)
+SAID = packet(
+    'xmp:Rating="3" exif:GPSLatitude="4,1.5N" exif:GPSLongitude="1,3.5E">'
+    "<dc:subject><rdf:Bag><rdf:li>grandma</rdf:li></rdf:Bag></dc:subject>"
+)
+GRANDMA = b"8BIM\4\4\0\0\0\0\0\x0c\x1c\2\x19\0\7grandma"
+
+
+@pytest.mark.parametrize(
+    ("data", "lost"),
+    [
+        (png_with_chunk(b"tEXt", b"Raw profile type iptc\0\niptc\n24\n" + GRANDMA.hex().encode()), "keywords"),
+        (with_segment(jpeg(), 0xE1, EXTENSION + SAID), "keywords, rating and GPS position"),
+    ],
+    ids=["IPTC in text", "extended XMP"],
+)
+def test_what_the_search_has_not_read_keeps_a_copy(root: Path, data: bytes, lost: str) -> None:
+    kept = member(write(root / "kept.jpg", jpeg()))
+    metadata = extract_features(data)[0].metadata
+    copy = member(write(root / "copy", data), tier=SAME_PIXELS, metadata=metadata)
+    for merges in (False, True):
+        plan = planned(report((kept, copy)), [root], merge_metadata=merges)
+        assert stays(plan) == f"It has metadata that the kept photo lacks: {lost}."
 
 
 def test_a_copy_whose_fields_cannot_be_read_stays(root: Path) -> None:
