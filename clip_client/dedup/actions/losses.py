@@ -148,11 +148,15 @@ class KeptMetadata:
 
     def sidecars_for(self, copy: Photo) -> tuple[SidecarToWrite, ...]:
         """Return the sidecars that must exist before the copy moves; call it after all copies are added."""
-        if copy.sha256 == self.kept.sha256 or not unsaid(copy.metadata, self.kept.metadata):
+        if copy.sha256 == self.kept.sha256:
             return ()
         if unsaid(copy.metadata, self._before):
             return (sidecar_with(self._merged, self._before, beside=self.kept.path),)
-        return tuple(SidecarToWrite(path=path, data=data, is_ours=False) for path, data in self._sidecars.items())
+        there = self._sidecars
+        saves_more = there and self._fields_lost(copy, ()) != self._fields_lost(copy, there.values())
+        if saves_more or unsaid(copy.metadata, self.kept.metadata):
+            return tuple(SidecarToWrite(path=path, data=data, is_ours=False) for path, data in there.items())
+        return ()
 
 
 def picture_loss(photo: Photo, kept: Photo, tier: str) -> tuple[str, str]:

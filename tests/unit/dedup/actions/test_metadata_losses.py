@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from clip_client.dedup.actions.apply import apply
+from clip_client.dedup.actions.purge import purge
 from clip_client.dedup.features.image_features import extract_features
 from clip_client.dedup.types import EXACT, RE_ENCODED, SAME_PIXELS
 from tests.fixtures.albums import member, planned, report, write
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clip_client.dedup.actions.plan import Plan
+    from clip_client.dedup.store.journal import Journal
 
 PICTURE = scene(0)
 SIZE: dict[str, Any] = {"ExifImageWidth": PICTURE.width, "ExifImageHeight": PICTURE.height}
@@ -68,7 +71,9 @@ def test_a_proved_copy_stays_for_what_the_kept_photo_does_not_say(
 
 
 @pytest.mark.parametrize("chosen", [False, True])
-def test_what_the_kept_photos_sidecar_says_is_not_lost(root: Path, chosen: bool) -> None:
+def test_what_the_kept_photos_sidecar_says_is_not_lost_while_it_is_there(
+    root: Path, journal: Journal, chosen: bool
+) -> None:
     said = packet('xmp:Label="Red">')
     kept = member(write(root / "kept.jpg", jpeg()))
     copy = member(write(root / "copy.jpg", jpeg(xmp=said)), tier=SAME_PIXELS)
@@ -77,7 +82,10 @@ def test_what_the_kept_photos_sidecar_says_is_not_lost(root: Path, chosen: bool)
         write(root / "kept.jpg.xmp", sidecar)
         assert stays(planned(report((kept, copy)), [root], **choice)).endswith("colour label.")
     write(root / "kept.jpg.xmp", said)
-    assert len(planned(report((kept, copy)), [root], **choice).moves) == 1
+    assert [outcome.done for outcome in apply(planned(report((kept, copy)), [root], **choice), journal)] == [True]
+    (root / "kept.jpg.xmp").unlink()
+    (outcome,) = purge(journal, trash=os.unlink)
+    assert "sidecar with its metadata is no longer" in outcome.message
 
 
 EXTENSION = b"http://ns.adobe.com/xmp/extension/\0" + b"A" * 32 + struct.pack(">II", 999, 0)
