@@ -16,7 +16,7 @@ from clip_client.dedup.actions.quarantine import CannotMove, why_read_only
 from clip_client.dedup.actions.sidecars import SidecarToWrite, sidecar_path, sidecar_with
 from clip_client.dedup.files.apple_photos import is_inside_library
 from clip_client.dedup.files.encoding import Encoding, read_encoding
-from clip_client.dedup.files.field_names import DATES, rank
+from clip_client.dedup.files.field_names import BY_PEOPLE, DATES, rank
 from clip_client.dedup.files.fields import Fields, read_attributes, read_fields, read_sidecar_fields
 from clip_client.dedup.files.file_types import SIDECAR, suffix_of
 from clip_client.dedup.files.metadata import read_sidecar
@@ -84,12 +84,11 @@ class KeptMetadata:
                     known = merged(known, read_sidecar(data))
         self._before = self._merged = known
 
-    def check(self, copy: Photo, *, is_same_picture: bool, can_merge: bool) -> None:
+    def check(self, copy: Photo, *, is_same_shot: bool, can_merge: bool) -> None:
         """Raise CannotMove if metadata of the copy would be lost with it. If ``can_merge``, a new sidecar can save it.
 
-        If the copy is not proved to be the same picture, a person looks at it, and only the fields of
-        :class:`~clip_client.dedup.types.Metadata` are compared. Of files with the same bytes only the extended
-        attributes can differ.
+        If the copy is not proved to be the same shot, only the date and what people write are compared. Of files with
+        the same bytes only the extended attributes can differ.
         """
         kept, metadata = self.kept, copy.metadata
         has_same_bytes = copy.sha256 == kept.sha256
@@ -98,7 +97,10 @@ class KeptMetadata:
         lost = [] if has_same_bytes else unsaid(metadata, self._before)
         differing = unsaid(metadata, merged(self._before, metadata)) if lost else []
         missing = [name for name in lost if name not in differing]
-        if (is_same_picture or has_same_bytes) and (others := self._others_lost(copy)):
+        others = self._others_lost(copy)
+        if not (is_same_shot or has_same_bytes):
+            others = [name for name in others if name in BY_PEOPLE]
+        if others:
             raise CannotMove(f"{_LACKS}: {_some(list(dict.fromkeys([*missing, *others])))}.")
         if not lost:
             return

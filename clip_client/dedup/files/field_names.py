@@ -6,6 +6,7 @@ digiKam list them. Fields of one name here are one fact.
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Final
 
@@ -83,6 +84,11 @@ NAME_OF: Final = {field: name for name, fields in NAMES.items() for field in fie
 _RANK: Final = {name: number for number, name in enumerate(NAMES)}
 DATES: Final = ("date", "date of digitisation")
 """The two of :data:`NAMES`; a photo that has one of them with a value has the other one with it, too."""
+BY_PEOPLE: Final = frozenset(itertools.takewhile(lambda name: name != "prompt", NAMES)) | {
+    "Finder label", "Finder tags", "Finder comment", "file tags", "file comment", "file rating",
+}  # fmt: skip
+"""What people write about a photo, in :data:`NAMES` before the others, which say how a file was made. Those differ
+between two shots in any case."""
 
 DEVELOP_SETTINGS: Final = "develop settings"
 DEVELOPERS: Final = frozenset({"crs", "darktable"})

@@ -12,7 +12,7 @@ import pytest
 from clip_client.dedup.actions.apply import apply
 from clip_client.dedup.actions.purge import purge
 from clip_client.dedup.features.image_features import extract_features
-from clip_client.dedup.types import EXACT, RE_ENCODED, SAME_PIXELS
+from clip_client.dedup.types import ALTERED, BURST, EXACT, RE_ENCODED, SAME_PIXELS, SIMILAR
 from tests.fixtures.albums import member, planned, report, write
 from tests.fixtures.images.camera_files import exif, packet
 from tests.fixtures.images.image_files import encoded, jpeg, png_with_chunk, with_segment
@@ -111,6 +111,27 @@ def test_what_the_search_has_not_read_keeps_a_copy(root: Path, data: bytes, lost
     for merges in (False, True):
         plan = planned(report((kept, copy)), [root], merge_metadata=merges)
         assert stays(plan) == f"It has metadata that the kept photo lacks: {lost}."
+
+
+@pytest.mark.parametrize(
+    ("more", "data", "lost"),
+    [
+        ({"tier": ALTERED}, jpeg(exif=exif(Artist="Ann")), "creator, camera, lens, aperture and 2 more"),
+        ({"tier": SIMILAR}, jpeg(exif=exif(Artist="Ann")), "creator"),
+        ({"tier": RE_ENCODED, "other_shot": BURST}, jpeg(exif=exif(Artist="Ann")), "creator"),
+        ({"tier": SIMILAR}, jpeg(exif=exif()), ""),
+    ],
+)
+def test_what_people_wrote_keeps_a_chosen_photo_also_if_it_is_another_shot(
+    root: Path, more: dict[str, Any], data: bytes, lost: str
+) -> None:
+    kept = member(write(root / "kept.jpg", jpeg()))
+    copy = member(write(root / "copy.jpg", data), **more)
+    plan = planned(report((kept, copy)), [root], chosen={copy.path: None})
+    assert len(plan.moves) == (not lost)
+    assert [skip.reason for skip in plan.skipped] == (
+        [f"It has metadata that the kept photo lacks: {lost}."] if lost else []
+    )
 
 
 def test_a_copy_whose_fields_cannot_be_read_stays(root: Path) -> None:
