@@ -16,7 +16,7 @@ from clip_client.dedup.actions.quarantine import CannotMove, why_read_only
 from clip_client.dedup.actions.sidecars import SidecarToWrite, sidecar_path, sidecar_with
 from clip_client.dedup.files.apple_photos import is_inside_library
 from clip_client.dedup.files.encoding import Encoding, read_encoding
-from clip_client.dedup.files.field_names import DATES, rank
+from clip_client.dedup.files.field_names import BY_PEOPLE, DATES, rank
 from clip_client.dedup.files.fields import Fields, read_attributes, read_fields, read_sidecar_fields
 from clip_client.dedup.files.file_types import SIDECAR, suffix_of
 from clip_client.dedup.files.metadata import read_sidecar
@@ -24,7 +24,7 @@ from clip_client.dedup.files.reading import read_file
 from clip_client.dedup.types import EDITED, EXACT, RAW, SAME_PIXELS, SIMILAR, FailedFile
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from clip_client.dedup.files.fields import Value
     from clip_client.dedup.photo import Photo
@@ -34,8 +34,6 @@ _SAME_PLACE_DEGREES: Final = 0.0002
 """About 20 m: programs round positions when they copy them."""
 _MOST_NAMES: Final = 4
 """Fields that a sentence names; people look into the files for the others."""
-_IN_METADATA: Final = frozenset({"rating", "keywords"})
-"""Fields that :class:`~clip_client.dedup.types.Metadata` holds from all places; of others it holds the first."""
 _LARGEST_SIDECAR: Final = 2**20
 """Bytes."""
 _UNREADABLE: Final = "Its metadata cannot be read, so it cannot be compared with that of the kept photo."
@@ -86,12 +84,11 @@ class KeptMetadata:
                     known = merged(known, read_sidecar(data))
         self._before = self._merged = known
 
-    def check(self, copy: Photo, *, is_same_picture: bool, can_merge: bool) -> None:
+    def check(self, copy: Photo, *, is_same_shot: bool, can_merge: bool) -> None:
         """Raise CannotMove if metadata of the copy would be lost with it. If ``can_merge``, a new sidecar can save it.
 
-        If the copy is not proved to be the same picture, a person looks at it, and only the fields of
-        :class:`~clip_client.dedup.types.Metadata` are compared. Of files with the same bytes only the extended
-        attributes can differ.
+        If the copy is not proved to be the same shot, only the date and what people write are compared. Of files with
+        the same bytes only the extended attributes can differ.
         """
         kept, metadata = self.kept, copy.metadata
         has_same_bytes = copy.sha256 == kept.sha256
@@ -100,8 +97,11 @@ class KeptMetadata:
         lost = [] if has_same_bytes else unsaid(metadata, self._before)
         differing = unsaid(metadata, merged(self._before, metadata)) if lost else []
         missing = [name for name in lost if name not in differing]
-        if (is_same_picture or has_same_bytes) and (others := self._others_lost(copy)):
-            raise CannotMove(f"{_LACKS}: {_some([*missing, *others])}.")
+        others = self._others_lost(copy)
+        if not (is_same_shot or has_same_bytes):
+            others = [name for name in others if name in BY_PEOPLE]
+        if others:
+            raise CannotMove(f"{_LACKS}: {_some(list(dict.fromkeys([*missing, *others])))}.")
         if not lost:
             return
         if differing := unsaid(metadata, merged(self._merged, metadata)):
@@ -124,20 +124,24 @@ class KeptMetadata:
 
         Raises CannotMove if the fields of the copy cannot be read.
         """
+        if copy.sha256 != self.kept.sha256 and _fields_of(copy.path, copy.sha256).is_unreadable:
+            raise CannotMove(_UNREADABLE)
+        attributes = read_attributes(copy.path).lost_in([read_attributes(self.kept.path)])
+        return sorted({*attributes, *self._fields_lost(copy, self._sidecars.values())}, key=rank)
+
+    def _fields_lost(self, copy: Photo, sidecars: Iterable[bytes]) -> dict[str, set[Value]]:
+        """Return what ``unsaid`` does not compare, and neither the kept photo nor the sidecars say: name -> values."""
         kept, metadata = self.kept, copy.metadata
-        lost = read_attributes(copy.path).lost_in([read_attributes(kept.path)])
-        if copy.sha256 != kept.sha256:
-            ours = _fields_of(copy.path, copy.sha256)
-            if ours.is_unreadable:
-                raise CannotMove(_UNREADABLE)
-            # ``unsaid`` is about the first value of each of these fields.
-            compared: dict[str, set[Value]] = {name: {metadata.taken} for name in DATES}
-            compared |= {name: {" ".join(getattr(metadata, name).split())} for name in ("title", "caption")}
-            theirs = [_fields_of(kept.path, kept.sha256), *map(read_sidecar_fields, self._sidecars.values())]
-            for name, values in ours.lost_in(theirs).items():
-                if name not in _IN_METADATA:
-                    lost[name] = values - compared.get(name, set())
-        return sorted((name for name, values in lost.items() if values), key=rank)
+        if copy.sha256 == kept.sha256:
+            return {}
+        # Of what Metadata looks for, it holds one date, title and caption, and not what stands in further blocks.
+        compared: dict[str, set[Value]] = {name: {metadata.taken} for name in DATES}
+        compared |= {name: {" ".join(getattr(metadata, name).split())} for name in ("title", "caption")}
+        compared |= {"keywords": {*_keywords(metadata)}, "rating": {(float(metadata.rating),)}}
+        compared["GPS position"] = set() if metadata.latitude is None else {None}
+        theirs = [_fields_of(kept.path, kept.sha256), *map(read_sidecar_fields, sidecars)]
+        lost = _fields_of(copy.path, copy.sha256).lost_in(theirs)
+        return {name: left for name, values in lost.items() if (left := values - compared.get(name, set()))}
 
     def add(self, copy: Photo) -> None:
         """Add the fields of a copy that moves to what the kept photo's sidecar will contain."""
@@ -146,11 +150,15 @@ class KeptMetadata:
 
     def sidecars_for(self, copy: Photo) -> tuple[SidecarToWrite, ...]:
         """Return the sidecars that must exist before the copy moves; call it after all copies are added."""
-        if copy.sha256 == self.kept.sha256 or not unsaid(copy.metadata, self.kept.metadata):
+        if copy.sha256 == self.kept.sha256:
             return ()
         if unsaid(copy.metadata, self._before):
             return (sidecar_with(self._merged, self._before, beside=self.kept.path),)
-        return tuple(SidecarToWrite(path=path, data=data, is_ours=False) for path, data in self._sidecars.items())
+        there = self._sidecars
+        saves_more = there and self._fields_lost(copy, ()) != self._fields_lost(copy, there.values())
+        if saves_more or unsaid(copy.metadata, self.kept.metadata):
+            return tuple(SidecarToWrite(path=path, data=data, is_ours=False) for path, data in there.items())
+        return ()
 
 
 def picture_loss(photo: Photo, kept: Photo, tier: str) -> tuple[str, str]:

@@ -134,7 +134,7 @@ class _Judge:
             is_group_kept = kept is metadata.kept
             (metadata if is_group_kept else KeptMetadata(kept)).check(
                 photo,
-                is_same_picture=relation.tier in PROVED_TIERS and not relation.other_shot,
+                is_same_shot=relation.tier != SIMILAR and not relation.other_shot,
                 can_merge=self.options.merge_metadata and is_group_kept,
             )
             if photo.in_library is None:  # else it goes into an album

@@ -6,6 +6,7 @@ digiKam list them. Fields of one name here are one fact.
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Final
 
@@ -18,6 +19,7 @@ NAMES: Final = {
         "MicrosoftPhoto:LastKeywordIPTC", "acdsee:categories",
     ),
     "rating": ("xmp:Rating", "Rating"),
+    "GPS position": ("GPSLatitude",),
     "colour label": ("xmp:Label", "digiKam:ColorLabel", "photoshop:Urgency", "iptc:10"),
     "pick label": ("digiKam:PickLabel",),
     "people": ("iptcExt:PersonInImage", "mediapro:People"),
@@ -82,6 +84,11 @@ NAME_OF: Final = {field: name for name, fields in NAMES.items() for field in fie
 _RANK: Final = {name: number for number, name in enumerate(NAMES)}
 DATES: Final = ("date", "date of digitisation")
 """The two of :data:`NAMES`; a photo that has one of them with a value has the other one with it, too."""
+BY_PEOPLE: Final = frozenset(itertools.takewhile(lambda name: name != "prompt", NAMES)) | {
+    "Finder label", "Finder tags", "Finder comment", "file tags", "file comment", "file rating",
+}  # fmt: skip
+"""What people write about a photo, in :data:`NAMES` before the others, which say how a file was made. Those differ
+between two shots in any case."""
 
 DEVELOP_SETTINGS: Final = "develop settings"
 DEVELOPERS: Final = frozenset({"crs", "darktable"})
@@ -107,7 +114,7 @@ _HOUSEKEEPING: Final = frozenset(
     # Thumbnails.
     "xmp:Thumbnails "
     # Another form of a field: the stars as a percentage, the exposure in APEX, parts of the position.
-    "RatingPercent ShutterSpeedValue ApertureValue MicrosoftPhoto:Rating acdsee:rating GPSVersionID GPSLatitude "
+    "RatingPercent ShutterSpeedValue ApertureValue MicrosoftPhoto:Rating acdsee:rating GPSVersionID "
     "GPSLatitudeRef GPSLongitude GPSLongitudeRef GPSAltitudeRef GPSImgDirectionRef GPSSpeedRef GPSTrackRef "
     "GPSDestBearingRef GPSDestDistanceRef GPSMapDatum GPSStatus GPSMeasureMode GPSDifferential iptc:60 iptc:63 "
     # IPTC: version, program, and settings of the news wire.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import itertools
 import math
 import os
@@ -39,13 +40,18 @@ _LEAST_CUT_TEXT: Final = 32
 """Characters: IPTC cuts off most texts at 32 or 64 bytes, and a text of that length may be the start of another."""
 
 _DATES: Final = frozenset({"DateTimeOriginal", "DateTimeDigitized", "photoshop:DateCreated", "xmp:CreateDate"})
-_ONLY_PRESENT: Final = frozenset({"MakerNote", "GPSTimeStamp", "GPSDateStamp", "acdsee:categories"})
-"""Fields that programs rewrite: with other offsets, or as a date in place of a time."""
+_ONLY_PRESENT: Final = frozenset({"MakerNote", "GPSLatitude", "GPSTimeStamp", "GPSDateStamp", "acdsee:categories"})
+"""Fields that programs rewrite, with other offsets, or as a date in place of a time; positions are in Metadata."""
+_XMP: Final = b"http://ns.adobe.com/xap/1.0/\0"
 _XMP_EXTENSION: Final = b"http://ns.adobe.com/xmp/extension/\0"
 _XMP_EXTENSION_HEADER: Final = len(_XMP_EXTENSION) + 40
 """Followed by a digest of 32 characters, total length and offset: XMP specification, part 3, section 1.1.3.1."""
+_XMP_OF_GIF: Final = re.compile(rb"\x21\xff\x0bXMP DataXMP(.+?)\x01\xff\xfe", re.DOTALL)
+"""A packet that is not in blocks, and the bytes that lead over it: XMP specification, part 3, section 1.1.2."""
 _CHARSET: Final = 8
 """Bytes before the text of a UserComment: EXIF 2.32, section 4.6.5."""
+_SIGNATURE, _CHECKSUM = 8, 4
+"""Bytes of a PNG before its chunks, and behind each of them."""
 _RAW_PROFILE: Final = re.compile(r"Raw profile type (xmp|iptc|8bim)$")
 """Blocks as hexadecimal text in a PNG, by ImageMagick and ExifTool; Pillow reads that of EXIF."""
 _OF_PROGRAMS: Final = re.compile(
@@ -82,8 +88,8 @@ class Fields:
             lost[name] |= _not_held(values, known[name])
         return {name: values for name, values in lost.items() if values}
 
-    def add_image(self, image: ImageFile.ImageFile) -> None:
-        """Add all fields of an opened file. Raises what Pillow raises for damaged metadata."""
+    def add_image(self, image: ImageFile.ImageFile, data: bytes) -> None:
+        """Add all fields of an opened file, which holds ``data``. Raises what Pillow raises for damaged metadata."""
         from PIL import ExifTags, IptcImagePlugin
 
         exif = image.getexif()
@@ -97,14 +103,17 @@ class Fields:
         if packet := xmp_of(image):
             with suppress(XmpError):  # the six fields of Metadata say so, and keep such a file
                 self.add_xmp(packet)
-        if extension := _extended_xmp(getattr(image, "applist", [])):
-            try:
-                self.add_xmp(extension)
-            except XmpError:
-                self.said["further XMP"].add(hashlib.sha256(extension).hexdigest())
-        for name, text in getattr(image, "text", {}).items():
-            self._add_png_text(str(name), str(text))
-        self._add("file:comment", clean_text(image.info.get("comment")))
+        segments: list[tuple[str, bytes]] = getattr(image, "applist", [])
+        for further in _further_xmp(segments, data if image.format == "GIF" else b""):
+            if further != packet:
+                try:
+                    self.add_xmp(further)
+                except XmpError:
+                    self.said["further XMP"].add(hashlib.sha256(further).hexdigest())
+        for name, text in _png_texts(data) if image.format == "PNG" else ():
+            self._add_png_text(name, text)
+        for comment in (image.info.get("comment"), *(text for kind, text in segments if kind == "COM")):
+            self._add("file:comment", clean_text(comment))
 
     def _add_png_text(self, name: str, text: str) -> None:
         if (match := _RAW_PROFILE.match(name)) is None:
@@ -147,11 +156,19 @@ class Fields:
         """Add one value, as EXIF or a text has it."""
         if field in _DATES or field in ("iptc:55", "iptc:62"):
             self._add_date(field, clean_text(value))
+        elif field == "XPKeywords" and isinstance(value, bytes):
+            for word in value.decode("utf-16-le", "replace").split(";"):
+                self._add("dc:subject", word)
+        elif field == "GPSLatitude" and not re.search("[1-9]", str(value)):
+            pass  # receivers without a position write zeros
         elif not is_housekeeping(field):
             read = None if field in _ONLY_PRESENT and value else _value(field, value)
             is_signature = isinstance(read, str) and _OF_PROGRAMS.match(read)
+            name = name_of(field)
+            if name == "rating":  # a number in EXIF, a text in XMP, and 0 for none
+                read = _numbers_in([str(value)]) or read
+                read = "" if read == (0.0,) else read
             if read not in ("", ()) and not is_signature:
-                name = name_of(field)
                 self.said[name].add(read)
                 if name == "comment":  # which ImageMagick writes into the description of a TIFF
                     self.implied["caption"].add(read)
@@ -178,7 +195,8 @@ class Fields:
         for item in items:
             if name == "face regions":
                 # Only the names: the positions are shares of a picture, which a crop or another program changes.
-                into[name] |= set(_people_in(item)) or {None}
+                # A face without a name is an empty one, with which every name begins.
+                into[name] |= set(_people_in(item)) or {""}
             elif list(item) != [""]:
                 into[name].add("; ".join(f"{path}={','.join(texts)}" for path, texts in sorted(item.items())))
             elif prefix in DEVELOPERS:
@@ -219,7 +237,7 @@ def read_fields(data: bytes) -> Fields:
         with quiet_libraries(), open_image(data) as image:
             if image.format in ("PNG", "JXL"):
                 image.load()  # text may follow the pixels, and a restored JPEG has its own fields
-            fields.add_image(image)
+            fields.add_image(image, data)
     except Exception:  # Pillow may raise anything for damaged metadata
         image_format = identify(data)
         return Fields(is_unreadable=image_format is not None and image_format.readable)
@@ -271,14 +289,31 @@ def _datasets(block: bytes) -> dict[tuple[int, int], list[bytes]]:
     return found
 
 
-def _extended_xmp(segments: Iterable[tuple[str, bytes]]) -> bytes:
-    """Return the part of XMP that a JPEG has in further segments, because one holds 64 KiB."""
-    parts = (
-        data[_XMP_EXTENSION_HEADER - 4 :]
-        for kind, data in segments
-        if kind == "APP1" and data.startswith(_XMP_EXTENSION)
-    )
-    return b"".join(part[4:] for part in sorted(parts, key=lambda part: part[:4]))
+def _further_xmp(segments: Iterable[tuple[str, bytes]], gif: bytes) -> Iterator[bytes]:
+    """Yield the packets of a JPEG, of which Pillow gives the last, and those of a GIF, of which it gives none."""
+    yield from _XMP_OF_GIF.findall(gif)
+    blocks = [data for kind, data in segments if kind == "APP1"]
+    yield from (data.removeprefix(_XMP) for data in blocks if data.startswith(_XMP))
+    # A segment holds 64 KiB, so the rest of a longer packet is in several others.
+    parts = (data[_XMP_EXTENSION_HEADER - 4 :] for data in blocks if data.startswith(_XMP_EXTENSION))
+    if extension := b"".join(part[4:] for part in sorted(parts, key=lambda part: part[:4])):
+        yield extension
+
+
+def _png_texts(data: bytes) -> Iterator[tuple[str, str]]:
+    """Yield all texts of a PNG; of those with one name Pillow keeps the last."""
+    from PIL import PngImagePlugin
+
+    file = io.BytesIO(data)
+    file.seek(_SIGNATURE)
+    stream, kind = PngImagePlugin.PngStream(file), b""
+    while kind != b"IEND" and file.tell() < len(data):
+        kind, start, length = stream.read()
+        if kind in (b"tEXt", b"zTXt", b"iTXt"):
+            stream.call(kind, start, length)
+            yield from ((str(name), str(text)) for name, text in stream.im_text.items())
+            stream.im_text.clear()
+        file.seek(start + length + _CHECKSUM)
 
 
 def _people_in(item: Item) -> Iterator[str]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import struct
 import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from clip_client.dedup.actions.apply import apply
+from clip_client.dedup.actions.purge import purge
 from clip_client.dedup.features.image_features import extract_features
-from clip_client.dedup.types import EXACT, RE_ENCODED, SAME_PIXELS
+from clip_client.dedup.types import ALTERED, BURST, EXACT, RE_ENCODED, SAME_PIXELS, SIMILAR
 from tests.fixtures.albums import member, planned, report, write
 from tests.fixtures.images.camera_files import exif, packet
-from tests.fixtures.images.image_files import encoded, jpeg
+from tests.fixtures.images.image_files import encoded, jpeg, png_with_chunk, with_segment
 from tests.fixtures.images.scenes import resized, scene
 from tests.fixtures.members import aligned
 
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clip_client.dedup.actions.plan import Plan
+    from clip_client.dedup.store.journal import Journal
 
 PICTURE = scene(0)
 SIZE: dict[str, Any] = {"ExifImageWidth": PICTURE.width, "ExifImageHeight": PICTURE.height}
@@ -67,7 +71,9 @@ def test_a_proved_copy_stays_for_what_the_kept_photo_does_not_say(
 
 
 @pytest.mark.parametrize("chosen", [False, True])
-def test_what_the_kept_photos_sidecar_says_is_not_lost(root: Path, chosen: bool) -> None:
+def test_what_the_kept_photos_sidecar_says_is_not_lost_while_it_is_there(
+    root: Path, journal: Journal, chosen: bool
+) -> None:
     said = packet('xmp:Label="Red">')
     kept = member(write(root / "kept.jpg", jpeg()))
     copy = member(write(root / "copy.jpg", jpeg(xmp=said)), tier=SAME_PIXELS)
@@ -76,7 +82,56 @@ def test_what_the_kept_photos_sidecar_says_is_not_lost(root: Path, chosen: bool)
         write(root / "kept.jpg.xmp", sidecar)
         assert stays(planned(report((kept, copy)), [root], **choice)).endswith("colour label.")
     write(root / "kept.jpg.xmp", said)
-    assert len(planned(report((kept, copy)), [root], **choice).moves) == 1
+    assert [outcome.done for outcome in apply(planned(report((kept, copy)), [root], **choice), journal)] == [True]
+    (root / "kept.jpg.xmp").unlink()
+    (outcome,) = purge(journal, trash=os.unlink)
+    assert "sidecar with its metadata is no longer" in outcome.message
+
+
+EXTENSION = b"http://ns.adobe.com/xmp/extension/\0" + b"A" * 32 + struct.pack(">II", 999, 0)
+SAID = packet(
+    'xmp:Rating="3" exif:GPSLatitude="4,1.5N" exif:GPSLongitude="1,3.5E">'
+    "<dc:subject><rdf:Bag><rdf:li>grandma</rdf:li></rdf:Bag></dc:subject>"
+)
+GRANDMA = b"8BIM\4\4\0\0\0\0\0\x0c\x1c\2\x19\0\7grandma"
+
+
+@pytest.mark.parametrize(
+    ("data", "lost"),
+    [
+        (png_with_chunk(b"tEXt", b"Raw profile type iptc\0\niptc\n24\n" + GRANDMA.hex().encode()), "keywords"),
+        (with_segment(jpeg(), 0xE1, EXTENSION + SAID), "keywords, rating and GPS position"),
+    ],
+    ids=["IPTC in text", "extended XMP"],
+)
+def test_what_the_search_has_not_read_keeps_a_copy(root: Path, data: bytes, lost: str) -> None:
+    kept = member(write(root / "kept.jpg", jpeg()))
+    metadata = extract_features(data)[0].metadata
+    copy = member(write(root / "copy", data), tier=SAME_PIXELS, metadata=metadata)
+    for merges in (False, True):
+        plan = planned(report((kept, copy)), [root], merge_metadata=merges)
+        assert stays(plan) == f"It has metadata that the kept photo lacks: {lost}."
+
+
+@pytest.mark.parametrize(
+    ("more", "data", "lost"),
+    [
+        ({"tier": ALTERED}, jpeg(exif=exif(Artist="Ann")), "creator, camera, lens, aperture and 2 more"),
+        ({"tier": SIMILAR}, jpeg(exif=exif(Artist="Ann")), "creator"),
+        ({"tier": RE_ENCODED, "other_shot": BURST}, jpeg(exif=exif(Artist="Ann")), "creator"),
+        ({"tier": SIMILAR}, jpeg(exif=exif()), ""),
+    ],
+)
+def test_what_people_wrote_keeps_a_chosen_photo_also_if_it_is_another_shot(
+    root: Path, more: dict[str, Any], data: bytes, lost: str
+) -> None:
+    kept = member(write(root / "kept.jpg", jpeg()))
+    copy = member(write(root / "copy.jpg", data), **more)
+    plan = planned(report((kept, copy)), [root], chosen={copy.path: None})
+    assert len(plan.moves) == (not lost)
+    assert [skip.reason for skip in plan.skipped] == (
+        [f"It has metadata that the kept photo lacks: {lost}."] if lost else []
+    )
 
 
 def test_a_copy_whose_fields_cannot_be_read_stays(root: Path) -> None:

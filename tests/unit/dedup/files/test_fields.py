@@ -17,7 +17,7 @@ from clip_client.dedup.files.metadata import read_metadata
 from clip_client.dedup.types import Metadata
 from tests.fixtures.images import phone_files
 from tests.fixtures.images.camera_files import camera_jpeg, exif, packet, with_iptc
-from tests.fixtures.images.image_files import file, jpeg, jpeg_with_segment
+from tests.fixtures.images.image_files import file, jpeg, jpeg_with_segment, png_with_chunk, with_segment
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,6 +73,17 @@ def raw_profile(kind: str, block: bytes) -> dict[str, str]:
     return {f"Raw_profile_type_{kind}": f"\n{kind}\n{len(block):8}\n{block.hex()}\n"}
 
 
+def gif(*, before: bytes = b"", behind: bytes = b"") -> bytes:
+    """A GIF with XMP before or behind its picture, as the specification of XMP puts it there."""
+    blocks = [
+        b"\x21\xff\x0bXMP DataXMP" + one + b"\1" + bytes(range(255, -1, -1)) + b"\0" if one else b""
+        for one in (before, behind)
+    ]
+    data = file("GIF", "P")
+    picture_at = 13 + 3 * 2 ** ((data[10] & 7) + 1)
+    return b"GIF89a" + data[6:picture_at] + blocks[0] + data[picture_at:-1] + blocks[1] + data[-1:]
+
+
 def detailed(**details: Any) -> bytes:
     """A JPEG of a camera with more fields in the directory of details, by their numbers as ``f9286``."""
     made = exif()
@@ -106,6 +117,12 @@ LACKING: dict[str, tuple[bytes, set[str]]] = {
     "a comment": (detailed(f9286=b"ASCII\0\0\0At the gate"), {"comment"}),
     "a comment in Unicode": (detailed(f9286=b"UNICODE\0" + "Caf\u00e9".encode("utf-16-be")), {"comment"}),
     "a comment of a JPEG": (jpeg(comment=b"At the gate"), {"comment"}),
+    "a comment before another one": (
+        with_segment(jpeg(comment=b"CREATOR: gd-jpeg v1.0"), 0xFE, b"At the gate"), {"comment"},
+    ),
+    "two comments in a PNG": (
+        png_with_chunk(b"tEXt", b"Comment\0At the gate", png(Comment="Created with GIMP")), {"comment"},
+    ),
     "a prompt": (png(parameters="a gate, 35mm"), {"prompt"}),
     "another prompt": (png(prompt='{"1": {}}', workflow="{}"), {"prompt"}),
     "text of an unknown program": (png(Mood="calm"), {"mood"}),
@@ -136,6 +153,14 @@ LACKING: dict[str, tuple[bytes, set[str]]] = {
         ),
         {"develop settings"},
     ),
+    "XMP before other XMP": (
+        with_segment(
+            jpeg(xmp=xmp('crs:Tint="3">')), 0xE1, b"http://ns.adobe.com/xap/1.0/\0" + xmp('xmp:Label="Red">')
+        ),
+        {"colour label", "develop settings"},
+    ),
+    "XMP before the picture of a GIF": (gif(before=xmp('xmp:Label="Red">')), {"colour label"}),
+    "XMP behind the picture of a GIF": (gif(behind=xmp('xmp:Label="Red">')), {"colour label"}),
     "metadata of a HEIC": (phone_files.heic(exif=exif(), xmp=xmp('xmp:Label="Red">')), {"colour label"}),
     "metadata of a WebP": (file("WEBP", xmp=xmp('xmp:Label="Red">')), {"colour label"}),
     "metadata of a TIFF": (file("TIFF", tiffinfo={700: xmp('xmp:Label="Red">')}), {"colour label"}),
@@ -172,6 +197,14 @@ SAME: dict[str, tuple[bytes, bytes]] = {
     "a face of a cropped copy": (
         jpeg(xmp=xmp(">" + REGIONS.format("Anna", 0.7))), jpeg(xmp=xmp(">" + REGIONS.format("Anna", 0.5))),
     ),
+    "a face without a name": (
+        jpeg(xmp=xmp(">" + REGIONS.format("", 0.5))), jpeg(xmp=xmp(">" + REGIONS.format("Anna", 0.5))),
+    ),
+    "a rating as a text": (jpeg(xmp=xmp('xmp:Rating="4.0">')), camera_jpeg(Rating=4)),
+    "keywords of Windows": (
+        camera_jpeg(XPKeywords="a;b\0".encode("utf-16-le")),
+        jpeg(exif=exif(), xmp=xmp(">" + listed("dc:subject", "a", "b"))),
+    ),
     "a hierarchy by another separator": (
         jpeg(xmp=xmp(">" + listed("digiKam:TagsList", "a/b"))),
         jpeg(xmp=xmp(">" + listed("lr:hierarchicalSubject", "a|b"))),
@@ -188,6 +221,11 @@ SAME: dict[str, tuple[bytes, bytes]] = {
 @pytest.mark.parametrize(("data", "other"), SAME.values(), ids=SAME)
 def test_a_fact_that_is_written_in_another_place_is_not_lost(data: bytes, other: bytes) -> None:
     assert read_fields(data).lost_in([read_fields(other)]) == {}
+
+
+def test_a_name_is_lost_if_the_other_face_has_none() -> None:
+    named, nameless = (read_fields(jpeg(xmp=xmp(">" + REGIONS.format(name, 0.5)))) for name in ("Anna", ""))
+    assert named.lost_in([nameless]) == {"face regions": {"Anna"}}
 
 
 HOUSEKEEPING: dict[str, bytes] = {
@@ -208,6 +246,9 @@ HOUSEKEEPING: dict[str, bytes] = {
     "what thumbnailers and ImageMagick write": png(
         **{"date:create": "2024", "Thumb::URI": "file:///a", "Software": "x", "exif:FNumber": "28/10", "signature": "a"}
     ),
+    "no rating": camera_jpeg(Rating=0),
+    "no rating in XMP": jpeg(xmp=xmp('xmp:Rating="0">')),
+    "no position": jpeg(xmp=xmp('exif:GPSLatitude="0,0.0N" exif:GPSLongitude="0,0.0E">')),
     "layout of a TIFF": file("TIFF"),
     "date of digitisation of an export": jpeg(exif=exif(), xmp=xmp('xmp:CreateDate="2024-01-01">')),
 }
