@@ -104,6 +104,20 @@ def test_a_picture_in_memory_arrives_pixel_by_pixel(mode: str) -> None:
         assert (pixels_of(read(array)) == array).all()
 
 
+@pytest.mark.parametrize("kind", ["<u2", ">u2", "<i4"])
+def test_16_bits_of_a_picture_arrive_in_any_byte_order(kind: str) -> None:
+    samples = np.arange(48, dtype=np.uint16).reshape(6, 8) * 1394
+    assert (np.asarray(opened(read(Image.fromarray(samples.astype(kind))))) == samples).all()
+
+
+@pytest.mark.parametrize(("mode", "becomes"), [("La", "LA"), ("PA", "RGBA"), ("RGBa", "RGBA")])
+def test_modes_that_png_lacks_keep_their_transparency(mode: str, becomes: str) -> None:
+    picture = Image.new(becomes, (4, 4), (200, 128) if becomes == "LA" else (200, 200, 200, 128)).convert(mode)
+    arrived = opened(read(picture))
+    assert arrived.mode == becomes
+    assert arrived.getchannel("A").getextrema() == (128, 128)
+
+
 class Broken:
     def read(self, size: int) -> bytes:
         raise RuntimeError("disk on fire")
@@ -130,6 +144,8 @@ TRUNCATED = encoded(Image.fromarray(np.random.default_rng(5).integers(0, 256, (6
         (io.StringIO("text"), "UNREADABLE", "open the file in binary mode"),
         (Broken(), "UNREADABLE", "reading it raised RuntimeError"),
         (Image.new("F", (2, 2)), "UNSUPPORTED_FORMAT", "no defined white level"),
+        (Image.new("I", (2, 2), 65_536), "UNSUPPORTED_FORMAT", "samples outside 0 to 65535"),
+        (Image.new("I", (2, 2), -1), "UNSUPPORTED_FORMAT", "samples outside 0 to 65535"),
         (Image.open(io.BytesIO(TRUNCATED[:2000])), "UNREADABLE", "cannot be read"),
     ],
 )
