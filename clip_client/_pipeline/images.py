@@ -58,6 +58,8 @@ def read_image(source: object, *, max_bytes: int) -> bytes | Image:
     if isinstance(source, str | os.PathLike):
         return _read_path(os.fsdecode(source), max_bytes)
     if isinstance(source, bytes | bytearray | memoryview):
+        if (size := memoryview(source).nbytes) > max_bytes:
+            raise too_large(size, max_bytes)
         return bytes(source)
     if isinstance(source, np.ndarray):
         return _from_array(source)
