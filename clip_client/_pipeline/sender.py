@@ -59,7 +59,9 @@ class Sender:
         self._room = asyncio.Event()
         self._dispatch_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
-        self._closed = False
+        self.closed = False
+        self.open_streams: set[Callable[[], None]] = set()
+        """For each, what :meth:`aclose` calls to end it."""
 
     @property
     def is_full(self) -> bool:
@@ -76,7 +78,7 @@ class Sender:
         """Queue an item; return the future of its result, which after :meth:`aclose` is Unavailable at once."""
         item = PendingItem(payload, tower, model, deadline, self._loop.time(), self._on_item_cancelled, self._loop)
         self._held_bytes += len(payload)
-        if self._closed:
+        if self.closed:
             self._finish(item, Unavailable(_CLOSED))
         else:
             self._waiting.append(item)
@@ -93,8 +95,10 @@ class Sender:
         )
 
     async def aclose(self) -> None:
-        """Cancel every request; callers that still wait get Unavailable."""
-        self._closed = True
+        """End every stream and cancel every request; callers that still wait get Unavailable."""
+        self.closed = True
+        for end in list(self.open_streams):
+            end()
         if self._timer is not None:
             self._timer.cancel()
         tasks = list(self._requests)
@@ -147,13 +151,13 @@ class Sender:
 
     def _schedule(self) -> None:
         # At the end of this iteration of the loop, so that a burst of items shares a request.
-        if not self._dispatch_scheduled and self._waiting and not self._closed:
+        if not self._dispatch_scheduled and self._waiting and not self.closed:
             self._dispatch_scheduled = True
             self._loop.call_soon(self._dispatch)
 
     def _dispatch(self) -> None:
         self._dispatch_scheduled = False
-        while self._waiting and not self._closed:
+        while self._waiting and not self.closed:
             first = self._waiting[0]
             choice = self._balancer.choose(len(self._waiting), first.model.max_batch_size)
             if choice is None:
