@@ -127,6 +127,8 @@ class Handshake:
                     f"{first.endpoint} serves {model.id} and {server.endpoint} serves {other.id}; "
                     "all servers of one client must serve one model."
                 )
+        # What every one of them takes.
+        model = replace(model, max_batch_size=min(other.max_batch_size for _, other in models))
         if len({other.text and other.text.fingerprint for _, other in models}) > 1:
             return replace(model, text=None)  # not all of them have it, or not the same
         return model

@@ -270,6 +270,8 @@ class Sender:
             now = self._loop.time()
             has_other = self._balancer.has_other(server)
             server.failed(count, error, started_at=request.started_at, now=now, has_other=has_other)
+            if isinstance(error, ProtocolMismatch):
+                self._on_mismatch(items[0].model)
             self._retry_or_fail(request, error, now)
         else:
             now = self._loop.time()

@@ -87,6 +87,14 @@ async def test_a_server_that_hangs_in_the_handshake_does_not_count() -> None:
         assert now() == pytest.approx(1)
 
 
+async def test_no_request_is_larger_than_each_server_takes() -> None:
+    servers = [FakeTriton(max_batch_size=32), FakeTriton(max_batch_size=4)]
+    async with client_of(*servers) as clip:
+        assert (await clip.model()).max_batch_size == 4
+        assert (await clip.embed(images(100))).errors == {}
+    assert max(len(request.images) for server in servers for request in server.requests) == 4
+
+
 @pytest.mark.parametrize(
     ("second", "kind", "says"),
     [
