@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from clip_client._balancing.balancer import RETRIED, RetryBudget
 from clip_client._errors import ClipError, DeadlineExceeded, Overloaded, ProtocolMismatch, Unavailable
 from clip_client._pipeline.pending_item import Deadline, PendingItem, Result
@@ -27,8 +29,8 @@ _CLOSED: Final = "The client was closed before this was sent."
 _HELD_REQUESTS: Final = 8
 """Items are encoded ahead for this many full requests and no further, which bounds memory when photos are large."""
 
-_CODES: Final = {status.value: status.name for status in ImageStatus}
-"""A newer server may know more reasons than this client."""
+_CODES: Final = {status.value: status.name for status in ImageStatus if status is not ImageStatus.OK}
+"""A newer server may know more reasons than this client. A vector that is not finite has none."""
 
 
 class Sender:
@@ -308,7 +310,8 @@ class Sender:
         # Converted to Python's numbers all at once: indexing an array for each item would cost more than the rest.
         same_model = [tuple(fingerprint) == expected for fingerprint in answer.fingerprints.tolist()]
         statuses = answer.statuses.tolist()
-        if all(same_model) and not any(statuses) and answer.vectors.shape[1] == model.dimension:
+        is_good = all(same_model) and not any(statuses) and answer.vectors.shape[1] == model.dimension
+        if is_good and np.isfinite(answer.vectors).all():
             self._counts.images_embedded += len(items)
             for item, result in zip(items, results, strict=True):
                 self._finish(item, result)
@@ -327,10 +330,11 @@ class Sender:
                     f"{model.dimension}; export the model again.",
                     request_id=request_id,
                 )
-            elif statuses[row]:
+            elif statuses[row] or not np.isfinite(answer.vectors[row]).all():
                 self._counts.images_failed += 1
                 code = _CODES.get(statuses[row], "INTERNAL")
-                result = tower.error(answer.errors[row], code=code, request_id=request_id)
+                message = answer.errors[row] or "The server's vector has numbers that are not finite."
+                result = tower.error(message, code=code, request_id=request_id)
             else:
                 self._counts.images_embedded += 1
                 result = results[row]
