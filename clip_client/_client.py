@@ -21,7 +21,7 @@ from clip_client._config import ClientConfig, check_count, positive_seconds
 from clip_client._endpoint import DEFAULT_URL, Endpoint, EndpointKind
 from clip_client._errors import ItemError, ProtocolMismatch, forked_process
 from clip_client._handshake import Handshake
-from clip_client._health import HealthReport, run_health_checks
+from clip_client._health import HealthReport, run_health_checks, without_address
 from clip_client._model import ModelInfo, Tower
 from clip_client._pipeline.encoder import Encoder, ImageEncoder, TextEncoder
 from clip_client._pipeline.pending_item import Deadline
@@ -246,7 +246,10 @@ class ClipClient(ClientBase):
     async def health(self, *, timeout_s: float | None = None) -> HealthReport:
         """Check every server step by step, up to the vector of a known image. Never raises a ClipError."""
         session, deadline = self._begin(timeout_s)
-        await session.balancer.ensure_resolved()
+        try:
+            await asyncio.wait_for(session.balancer.ensure_resolved(), deadline.at - deadline.since)
+        except TimeoutError:
+            return without_address(", ".join(map(str, self._endpoints())), session.loop.time() - deadline.since)
         remaining = max(0.001, deadline.at - session.loop.time())
         reports = await asyncio.gather(
             *(
