@@ -21,7 +21,7 @@ from clip_client._config import ClientConfig, check_count, positive_seconds
 from clip_client._endpoint import DEFAULT_URL, Endpoint, EndpointKind
 from clip_client._errors import ItemError, ProtocolMismatch, forked_process
 from clip_client._handshake import Handshake
-from clip_client._health import HealthReport, run_health_checks
+from clip_client._health import HealthReport, run_health_checks, without_address
 from clip_client._model import ModelInfo, Tower
 from clip_client._pipeline.encoder import Encoder, ImageEncoder, TextEncoder
 from clip_client._pipeline.pending_item import Deadline
@@ -200,16 +200,24 @@ class ClipClient(ClientBase):
         are seven of OpenAI's for photos, in English. The cosines of images and labels become probabilities as in the
         model's training: by a softmax over the labels, or by a sigmoid for each.
 
-        Raises ModelNotReady if the model has no text tower, TextError if a label cannot be embedded, and ValueError
-        without labels. Images, deadlines and failures are as in :meth:`embed`; ``timeout_s`` bounds the whole call.
+        Raises ModelNotReady if the model has no text tower, TextError with the index of the label if one cannot be
+        embedded, and ValueError without labels. Images, deadlines and failures are as in :meth:`embed`; ``timeout_s``
+        bounds the whole call.
         """
         prompts = zero_shot.prompts(labels, templates)
         session, deadline = self._begin(timeout_s)
+
+        def left_s() -> float | None:
+            return None if timeout_s is None else max(0.001, deadline.at - session.loop.time())
+
         model = await session.handshake.model(deadline.at)
-        texts = await self.embed_text(prompts, timeout_s=timeout_s)
-        texts.raise_for_errors()
-        left_s = None if timeout_s is None else max(0.001, deadline.at - session.loop.time())
-        batch = await self.embed(images, timeout_s=left_s)
+        texts = await self.embed_text(prompts, timeout_s=left_s())
+        if texts.errors:
+            prompt, error = min(texts.errors.items())
+            error.index = prompt // len(templates)
+            error.message = f"The label {labels[error.index]!r:.80} cannot be embedded: {error.message}"
+            raise error
+        batch = await self.embed(images, timeout_s=left_s())
         if {texts.model_id, batch.model_id} != {model.id}:
             raise ProtocolMismatch("The servers changed their model during the call; call again.")
         shares = await anyio.to_thread.run_sync(
@@ -238,7 +246,10 @@ class ClipClient(ClientBase):
     async def health(self, *, timeout_s: float | None = None) -> HealthReport:
         """Check every server step by step, up to the vector of a known image. Never raises a ClipError."""
         session, deadline = self._begin(timeout_s)
-        await session.balancer.ensure_resolved()
+        try:
+            await asyncio.wait_for(session.balancer.ensure_resolved(), deadline.at - deadline.since)
+        except TimeoutError:
+            return without_address(", ".join(map(str, self._endpoints())), session.loop.time() - deadline.since)
         remaining = max(0.001, deadline.at - session.loop.time())
         reports = await asyncio.gather(
             *(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+import anyio
 
 from clip_client._balancing.balancer import RETRIED, backoff_s
 from clip_client._encoding import IMAGE_ENCODINGS
@@ -15,6 +17,9 @@ from clip_client._model import ModelInfo
 if TYPE_CHECKING:
     from clip_client._balancing.balancer import Balancer, Server
     from clip_client._config import ClientConfig
+
+_PATIENCE_S: Final = 1.0
+"""How long to wait for the other servers once one has answered."""
 
 
 class Handshake:
@@ -81,20 +86,32 @@ class Handshake:
             self._fetching = None
 
     async def _common_model(self, deadline: float) -> ModelInfo:
-        """Ask every server once; those that are down do not count if one answers.
+        """Ask every server once; those that are down or hang do not count if one answers.
 
         Raises ProtocolMismatch if two servers serve different models or one speaks another contract, Unauthorized if
         one refuses the credentials, and the first server's error if none answers.
         """
         await self._balancer.ensure_resolved()
         servers = self._balancer.servers
-        remaining = max(0.001, deadline - asyncio.get_running_loop().time())
-        outcomes = await asyncio.gather(
-            *(server.transport.model(timeout_s=remaining) for server in servers), return_exceptions=True
-        )
+        loop = asyncio.get_running_loop()
+        remaining = max(0.001, deadline - loop.time())
+        outcomes: dict[Server, ModelInfo | Exception] = {}
+        async with anyio.create_task_group() as tasks:
+
+            async def ask(server: Server) -> None:
+                try:
+                    outcomes[server] = await server.transport.model(timeout_s=remaining)
+                    # A server with another model that answers later is caught by its fingerprint.
+                    tasks.cancel_scope.deadline = min(tasks.cancel_scope.deadline, loop.time() + _PATIENCE_S)
+                except Exception as error:
+                    outcomes[server] = error
+
+            for server in servers:
+                tasks.start_soon(ask, server)
         models: list[tuple[Server, ModelInfo]] = []
         failures: list[ClipError] = []
-        for server, outcome in zip(servers, outcomes, strict=True):
+        for server in (server for server in servers if server in outcomes):
+            outcome = outcomes[server]
             if isinstance(outcome, ModelInfo):
                 models.append((server, outcome))
             elif isinstance(outcome, ClipError) and not isinstance(outcome, ProtocolMismatch | Unauthorized):
@@ -110,6 +127,8 @@ class Handshake:
                     f"{first.endpoint} serves {model.id} and {server.endpoint} serves {other.id}; "
                     "all servers of one client must serve one model."
                 )
+        # What every one of them takes.
+        model = replace(model, max_batch_size=min(other.max_batch_size for _, other in models))
         if len({other.text and other.text.fingerprint for _, other in models}) > 1:
             return replace(model, text=None)  # not all of them have it, or not the same
         return model

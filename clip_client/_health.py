@@ -79,7 +79,7 @@ async def run_health_checks(transport: Transport, *, name: str, timeout_s: float
         if step == _TEXT_STEP and (model is None or model.text is None):
             break
         if steps and not steps[-1].ok:
-            steps.append(HealthStep(server=name, name=step, ok=None, message="not tried", elapsed_s=0.0))
+            steps.append(_not_tried(name, step))
             continue
         started = time.perf_counter()
         kind: type[ClipError] | None = None
@@ -90,6 +90,18 @@ async def run_health_checks(transport: Transport, *, name: str, timeout_s: float
         taken_s = time.perf_counter() - started
         steps.append(HealthStep(server=name, name=step, ok=not kind, message=message, elapsed_s=taken_s, error=kind))
     return HealthReport(steps=tuple(steps), model=model)
+
+
+def without_address(name: str, elapsed_s: float) -> HealthReport:
+    """Return the report of servers whose addresses were not known in time; ``name`` names them all."""
+    message = "timeout_s ran out before the address was known; does the name server answer?"
+    first, *others = _STEPS
+    failed = HealthStep(server=name, name=first, ok=False, message=message, elapsed_s=elapsed_s, error=DeadlineExceeded)
+    return HealthReport(steps=(failed, *(_not_tried(name, step) for step in others)))
+
+
+def _not_tried(server: str, step: str) -> HealthStep:
+    return HealthStep(server=server, name=step, ok=None, message="not tried", elapsed_s=0.0)
 
 
 async def _findings(transport: Transport, timeout_s: float) -> AsyncIterator[tuple[str, ModelInfo | None]]:

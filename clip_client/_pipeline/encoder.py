@@ -63,6 +63,7 @@ class ImageEncoder(Encoder):
     def __init__(self, config: ClientConfig) -> None:
         self._encoding = IMAGE_ENCODINGS[config.transfer]
         self._max_bytes = config.max_image_bytes
+        self._unchanged_up_to = min(self._encoding.unchanged_up_to, self._max_bytes)
         # Many threads wait for files, but only this many decode at once: each may hold a large picture.
         self._cores = threading.BoundedSemaphore(usable_cores())
         self._object_locks = tuple(threading.Lock() for _ in range(_OBJECT_LOCKS))
@@ -81,7 +82,7 @@ class ImageEncoder(Encoder):
             return None
         try:
             size = source.nbytes if isinstance(source, memoryview) else len(source)
-            return bytes(source) if size <= self._encoding.unchanged_up_to else None
+            return bytes(source) if size <= self._unchanged_up_to else None
         except Exception:  # such as a memoryview that was released: `encode` makes it the error of this image
             return None
 

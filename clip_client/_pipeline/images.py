@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 _PNG_MODES = frozenset({"1", "L", "LA", "I;16", "P", "RGB", "RGBA"})
+_WITH_ALPHA = {"La": "LA", "PA": "RGBA", "RGBa": "RGBA"}
+"""What keeps the transparency of the modes that PNG lacks; all others are in colour without it."""
 _PNG_COMPRESS_LEVEL = 1
 """zlib's fastest level: the files live only as long as one request."""
 _READ_CHUNK = 1 << 20
@@ -56,6 +58,8 @@ def read_image(source: object, *, max_bytes: int) -> bytes | Image:
     if isinstance(source, str | os.PathLike):
         return _read_path(os.fsdecode(source), max_bytes)
     if isinstance(source, bytes | bytearray | memoryview):
+        if (size := memoryview(source).nbytes) > max_bytes:
+            raise too_large(size, max_bytes)
         return bytes(source)
     if isinstance(source, np.ndarray):
         return _from_array(source)
@@ -140,14 +144,21 @@ def _upright(image: Any) -> Image:
     from PIL import ImageOps
 
     oriented: Image = ImageOps.exif_transpose(image)
-    if oriented.mode == "F":
-        raise ImageError(
-            "a PIL image of mode F has no defined white level; convert it first.", code="UNSUPPORTED_FORMAT"
-        )
     if oriented.mode in _PNG_MODES:
         return oriented
-    # The other integer modes also hold 16-bit pictures; all others are in colour.
-    return oriented.convert("I;16" if oriented.mode.startswith("I") else "RGB")
+    if oriented.mode.startswith("I"):
+        # By way of I, because Pillow clips samples of the other byte order to 8 bits when it converts them to I;16.
+        oriented = oriented.convert("I")
+        levels: Any = oriented.getextrema()
+        if 0 <= levels[0] and levels[1] <= 0xFFFF:
+            return oriented.convert("I;16")
+    if oriented.mode in ("F", "I"):
+        raise ImageError(
+            "a PIL image of mode F, or of mode I with samples outside 0 to 65535, has no defined white level; "
+            "convert it first.",
+            code="UNSUPPORTED_FORMAT",
+        )
+    return oriented.convert(_WITH_ALPHA.get(oriented.mode, "RGB"))
 
 
 def _unreadable(reason: str) -> ImageError:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from clip_client._balancing.balancer import RETRIED, RetryBudget
 from clip_client._errors import ClipError, DeadlineExceeded, Overloaded, ProtocolMismatch, Unavailable
 from clip_client._pipeline.pending_item import Deadline, PendingItem, Result
@@ -27,8 +29,8 @@ _CLOSED: Final = "The client was closed before this was sent."
 _HELD_REQUESTS: Final = 8
 """Items are encoded ahead for this many full requests and no further, which bounds memory when photos are large."""
 
-_CODES: Final = {status.value: status.name for status in ImageStatus}
-"""A newer server may know more reasons than this client."""
+_CODES: Final = {status.value: status.name for status in ImageStatus if status is not ImageStatus.OK}
+"""A newer server may know more reasons than this client. A vector that is not finite has none."""
 
 
 class Sender:
@@ -59,7 +61,9 @@ class Sender:
         self._room = asyncio.Event()
         self._dispatch_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
-        self._closed = False
+        self.closed = False
+        self.open_streams: set[Callable[[], None]] = set()
+        """For each, what :meth:`aclose` calls to end it."""
 
     @property
     def is_full(self) -> bool:
@@ -76,7 +80,7 @@ class Sender:
         """Queue an item; return the future of its result, which after :meth:`aclose` is Unavailable at once."""
         item = PendingItem(payload, tower, model, deadline, self._loop.time(), self._on_item_cancelled, self._loop)
         self._held_bytes += len(payload)
-        if self._closed:
+        if self.closed:
             self._finish(item, Unavailable(_CLOSED))
         else:
             self._waiting.append(item)
@@ -93,8 +97,10 @@ class Sender:
         )
 
     async def aclose(self) -> None:
-        """Cancel every request; callers that still wait get Unavailable."""
-        self._closed = True
+        """End every stream and cancel every request; callers that still wait get Unavailable."""
+        self.closed = True
+        for end in list(self.open_streams):
+            end()
         if self._timer is not None:
             self._timer.cancel()
         tasks = list(self._requests)
@@ -147,13 +153,13 @@ class Sender:
 
     def _schedule(self) -> None:
         # At the end of this iteration of the loop, so that a burst of items shares a request.
-        if not self._dispatch_scheduled and self._waiting and not self._closed:
+        if not self._dispatch_scheduled and self._waiting and not self.closed:
             self._dispatch_scheduled = True
             self._loop.call_soon(self._dispatch)
 
     def _dispatch(self) -> None:
         self._dispatch_scheduled = False
-        while self._waiting and not self._closed:
+        while self._waiting and not self.closed:
             first = self._waiting[0]
             choice = self._balancer.choose(len(self._waiting), first.model.max_batch_size)
             if choice is None:
@@ -266,6 +272,8 @@ class Sender:
             now = self._loop.time()
             has_other = self._balancer.has_other(server)
             server.failed(count, error, started_at=request.started_at, now=now, has_other=has_other)
+            if isinstance(error, ProtocolMismatch):
+                self._on_mismatch(items[0].model)
             self._retry_or_fail(request, error, now)
         else:
             now = self._loop.time()
@@ -302,7 +310,8 @@ class Sender:
         # Converted to Python's numbers all at once: indexing an array for each item would cost more than the rest.
         same_model = [tuple(fingerprint) == expected for fingerprint in answer.fingerprints.tolist()]
         statuses = answer.statuses.tolist()
-        if all(same_model) and not any(statuses) and answer.vectors.shape[1] == model.dimension:
+        is_good = all(same_model) and not any(statuses) and answer.vectors.shape[1] == model.dimension
+        if is_good and np.isfinite(answer.vectors).all():
             self._counts.images_embedded += len(items)
             for item, result in zip(items, results, strict=True):
                 self._finish(item, result)
@@ -321,10 +330,11 @@ class Sender:
                     f"{model.dimension}; export the model again.",
                     request_id=request_id,
                 )
-            elif statuses[row]:
+            elif statuses[row] or not np.isfinite(answer.vectors[row]).all():
                 self._counts.images_failed += 1
                 code = _CODES.get(statuses[row], "INTERNAL")
-                result = tower.error(answer.errors[row], code=code, request_id=request_id)
+                message = answer.errors[row] or "The server's vector has numbers that are not finite."
+                result = tower.error(message, code=code, request_id=request_id)
             else:
                 self._counts.images_embedded += 1
                 result = results[row]

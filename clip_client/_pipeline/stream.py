@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import anyio
 import anyio.to_thread
 
-from clip_client._errors import ClipError, DeadlineExceeded, ItemError
+from clip_client._errors import ClipError, DeadlineExceeded, ItemError, Unavailable
 from clip_client._pipeline.source import open_source
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Stream:
         self._source_error: BaseException | None = None
         self._feeding: asyncio.Task[None] | None = None
         self._has_ended = False
-        """The consumer has left, or the time is over."""
+        """The consumer has left, the time is over, or the client was closed."""
 
     async def __aenter__(self) -> Self:
         self._arrived.extend(self._source.at_once())
@@ -76,9 +76,13 @@ class Stream:
         if self._arrived or not self._source.exhausted:
             self._feeding = asyncio.create_task(self._feed(), name="clip_client source")
             self._feeding.add_done_callback(self._wake_up)
+        self._sender.open_streams.add(self._close)
+        if self._sender.closed:
+            self._close()
         return self
 
     async def __aexit__(self, *raised: object) -> None:
+        self._sender.open_streams.discard(self._close)
         self._end()
         # Shielded, because anyio cancels a task again at each of its awaits, and the source would keep running.
         if running := [task for task in (self._feeding, *self._pending) if task is not None and not task.done()]:
@@ -94,6 +98,12 @@ class Stream:
             self._feeding.cancel()
         for future in self._pending:
             future.cancel()
+
+    def _close(self) -> None:
+        """End at once, whatever the source waits for: the client is closed."""
+        self._source_error = Unavailable("The client was closed before the stream ended.")
+        self._end()
+        self._wake.set()
 
     async def _feed(self) -> None:
         """Take what the source has and submit it, as long as there are slots and memory."""
@@ -207,7 +217,7 @@ class Stream:
         return self._feeding is None or self._feeding.done()
 
     def _deliver(self) -> Iterator[Delivery]:
-        while self._queue and self._queue[0].done():
+        while not self._has_ended and self._queue and self._queue[0].done():
             future = self._queue.popleft()
             index, item = self._pending.pop(future)
             self._source.delivered()

@@ -67,6 +67,9 @@ _BAD_PEM = (
     "The certificates for {endpoint} cannot be used: one of ca_certificate, client_certificate and client_key of "
     "ClientConfig (--tls-ca, --tls-certificate, --tls-key) is not in PEM form, or the key is another certificate's."
 )
+_TOO_MANY_ROWS = (
+    "The server at {endpoint} takes fewer images or texts in a request than it did at the handshake; call again."
+)
 _ODD_REQUEST = (
     "The server at {endpoint} does not accept this client's requests; install the same clip-triton on both sides."
 )
@@ -139,6 +142,8 @@ ERROR_TABLE: Final[tuple[ErrorRow, ...]] = (
     _row("INVALID_ARGUMENT", r"unknown model|not ready|no available versions", ModelNotReady, _NOT_READY),
     # Triton, ensemble_scheduler.cc: it leaves out the step that makes both, if only one of them is requested.
     _row("INVALID_ARGUMENT", r"unexpected deadlock", ProtocolMismatch, _ALONE),
+    # Triton, infer_request.cc: the model was loaded again with a smaller max_batch_size.
+    _row("INVALID_ARGUMENT", r"batch-size must be <=", ProtocolMismatch, _TOO_MANY_ROWS),
     # Triton, infer_request.cc: names, types or shapes of tensors. Never about an image.
     _row("INVALID_ARGUMENT", None, ProtocolMismatch, _ODD_REQUEST),
     # gRPC: our own deadline, or the server noticed it first.

@@ -6,9 +6,9 @@ colour profiles are ignored, as by open_clip's transform. Other modes become RGB
 ===============================  =================================================================================
 alpha, colour-key transparency   composited on white: the reference drops the alpha and shows what it hid
 palette, 1 bit                   to RGB, L: the reference would resize them by nearest neighbour
-16-bit grey                      scaled to 8 bits by its high byte, as Pillow itself does with 16-bit RGB
+12-bit and 16-bit grey           scaled to 8 bits by its high byte, as Pillow itself does with 16-bit RGB
 YCbCr                            unchanged: the reference resizes it as it is
-float, 32-bit grey, Lab          refused as UNSUPPORTED_FORMAT: nothing in the file says which value is white
+float, grey beyond 16 bits, Lab  refused as UNSUPPORTED_FORMAT: nothing in the file says which value is white
 ===============================  =================================================================================
 """
 

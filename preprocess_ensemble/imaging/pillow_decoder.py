@@ -8,7 +8,7 @@ import struct
 import sys
 import zlib
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import numpy as np
 from PIL import ExifTags, Image, ImageFile, TiffImagePlugin
@@ -33,6 +33,8 @@ from preprocess_ensemble.imaging.structure_limits import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from preprocess_ensemble.imaging.formats import ImageFormat
 
 _JPEG_END: Final = b"\xff\xd9"
@@ -66,9 +68,13 @@ _BAD_FILE: Final = (
     zlib.error,
 )
 
+_WHITE_IS_ZERO: Final = 0
 _YCBCR: Final = 6
 _YCBCR_SUBSAMPLING: Final = 530
-"""TIFF 6.0: a value of the tag PhotometricInterpretation, and a tag."""
+"""TIFF 6.0: two values of the tag PhotometricInterpretation, and a tag."""
+
+_KEY_FACTORS: Final[Mapping[object, int]] = {"L;2": 85, "L;4": 17}
+"""Of a grey PNG with fewer than 8 bits, Pillow scales the pixels and not the level that is transparent."""
 
 patch_pillow_tags()
 
@@ -130,9 +136,13 @@ class PillowFile:
                 image.info[SCALE_INFO] = ScaleInfo(whole, drafted[1])
         # A progressive file is held in memory as a whole, at any scale.
         width, height = whole if "progressive" in image.info else image.size
+        raw_mode = image.tile[0][3] if image.tile else None
         with large_image_lock(width * height):
             self._load()
-            return _to_plain_mode(apply_transpose(image, self.transpose), self._format)
+            if self._format.name == "PNG" and isinstance(key := image.info.get("transparency"), int):
+                image.info["transparency"] = key * _KEY_FACTORS.get(raw_mode, 1)
+            tags = image.tag_v2 if isinstance(image, TiffImagePlugin.TiffImageFile) else {}
+            return _to_plain_mode(apply_transpose(image, self.transpose), self._format, tags)
 
     def _check_header(self) -> None:
         image, data, limits = self._image, self._data, self._limits
@@ -265,12 +275,12 @@ def _is_misread(image: TiffImagePlugin.TiffImageFile) -> bool:
     return image.mode != "YCbCr" or image.tag_v2.get(_YCBCR_SUBSAMPLING, (2, 2)) != (1, 1)
 
 
-def _to_plain_mode(image: Image.Image, image_format: ImageFormat) -> Image.Image:
+def _to_plain_mode(image: Image.Image, image_format: ImageFormat, tags: Mapping[int, Any]) -> Image.Image:
     mode = image.mode
     if mode in ("P", "PA") and image.palette is None:
         raise DecodeError(ImageStatus.CORRUPT, f"The {image_format.name} file is corrupt: it lacks its palette.")
     if mode.startswith("I"):
-        return _high_byte(image, image_format)
+        return _high_byte(image, image_format, tags)
     if image.has_transparency_data:
         return _on_white(image)
     if mode in ("L", "RGB", "CMYK", "YCbCr"):
@@ -293,12 +303,16 @@ def _on_white(image: Image.Image) -> Image.Image:
     return rgb
 
 
-def _high_byte(image: Image.Image, image_format: ImageFormat) -> Image.Image:
+def _high_byte(image: Image.Image, image_format: ImageFormat, tags: Mapping[int, Any]) -> Image.Image:
     values = np.asarray(image)  # (H, W), 16 bits, or 32 bits for the 16-bit greys of PPM
     if values.dtype.itemsize > 2 and (values.min() < 0 or values.max() > 0xFFFF):
-        message = f"The {image_format.name} file has 32-bit samples, which cannot be read here."
+        message = f"The {image_format.name} file has samples outside 0 to 65,535, which cannot be read here."
         raise DecodeError(ImageStatus.UNSUPPORTED_FORMAT, message)
-    grey = (values >> 8).astype(np.uint8)
+    # Pillow leaves the 12 bits of a TIFF as they are, and the direction of its levels.
+    bits = min(16, *tags.get(TiffImagePlugin.BITSPERSAMPLE, (16,)))
+    grey = (values >> (bits - 8)).astype(np.uint8)
+    if tags.get(TiffImagePlugin.PHOTOMETRIC_INTERPRETATION) == _WHITE_IS_ZERO:
+        grey = ~grey
     if isinstance(key := image.info.get("transparency"), int):
         grey[values == key] = 0xFF
     return Image.fromarray(grey)

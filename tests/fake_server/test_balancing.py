@@ -73,6 +73,28 @@ async def test_a_server_that_is_down_from_the_start_does_not_count() -> None:
             await clip.embed(b"a")
 
 
+class Stalled(FakeTriton):
+    """Never ends a handshake."""
+
+    async def ModelConfig(self, request: Any, context: Any) -> Any:
+        await asyncio.Event().wait()
+
+
+@simulated
+async def test_a_server_that_hangs_in_the_handshake_does_not_count() -> None:
+    async with client_of(Stalled(), FakeTriton()) as clip:
+        assert (await clip.embed(b"a", timeout_s=5)).errors == {}
+        assert now() == pytest.approx(1)
+
+
+async def test_no_request_is_larger_than_each_server_takes() -> None:
+    servers = [FakeTriton(max_batch_size=32), FakeTriton(max_batch_size=4)]
+    async with client_of(*servers) as clip:
+        assert (await clip.model()).max_batch_size == 4
+        assert (await clip.embed(images(100))).errors == {}
+    assert max(len(request.images) for server in servers for request in server.requests) == 4
+
+
 @pytest.mark.parametrize(
     ("second", "kind", "says"),
     [

@@ -19,6 +19,8 @@ from tests.fixtures.fakes import InMemoryClient, asynchronous, images
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from numpy.typing import NDArray
+
 NOISE = np.random.default_rng(0).integers(0, 256, (300, 400, 3), dtype=np.uint8)
 VECTOR_ID = "fake/random:0@00000000|shortest-bicubic-224x224|thumb-jpeg-q90-444"
 
@@ -110,6 +112,20 @@ async def test_a_bad_image_does_not_affect_its_batch(server: FakeTriton, clip: C
         late.raise_for_errors()
     with pytest.raises(ImageError, match="EMPTY"):
         (await clip.embed(b"")).raise_for_errors()
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+async def test_a_vector_that_is_not_finite_is_an_error_of_its_image(number: float) -> None:
+    def vector(image: bytes) -> NDArray[np.float32]:
+        return np.append(fake_vector(image, 7), np.float32(number if image == b"b" else 0))
+
+    server = FakeTriton(vector=vector)
+    async with InMemoryClient({"localhost": server}) as clip:
+        batch = await clip.embed([b"a", b"b", b"c"])
+        assert (clip.stats().images_embedded, clip.stats().images_failed) == (2, 1)
+    assert {index: error.code for index, error in batch.errors.items()} == {1: "INTERNAL"}
+    assert "not finite" in batch.errors[1].message
+    assert np.isnan(batch.vectors).all(axis=1).tolist() == [False, True, False]
 
 
 async def test_requests_keep_to_the_batch_size_and_the_byte_limit() -> None:

@@ -23,7 +23,7 @@ from clip_client import (
 from clip_client._transports.grpc import channel_options
 from clip_client._transports.grpc_errors import ERROR_TABLE, OTHER, find_row
 from clip_client.testing import FakeTriton, Reply
-from tests.fixtures.fakes import LOST, InMemoryTransports, listening, relay
+from tests.fixtures.fakes import LOST, InMemoryTransports, images, listening, relay
 from tests.fixtures.waiting import until
 
 RETRIED: Final = (Unavailable, Overloaded, ModelNotReady)
@@ -56,6 +56,7 @@ SEEN: Final[list[tuple[str, str, type[ClipError]]]] = [
     ("NOT_FOUND", "Request for unknown model: 'clip_image' has no available versions", ModelNotReady),
     ("INVALID_ARGUMENT", "Request for unknown model: 'clip_image' version 7 is not ready", ModelNotReady),
     ("INVALID_ARGUMENT", f"{_ENSEMBLE}unexpected deadlock, at least one output is not set", ProtocolMismatch),
+    ("INVALID_ARGUMENT", "inference request batch-size must be <= 8 for 'clip_image'", ProtocolMismatch),
     ("INVALID_ARGUMENT", "unexpected inference output 'embedding' for model 'clip_image'", ProtocolMismatch),
     ("DEADLINE_EXCEEDED", "Deadline Exceeded", DeadlineExceeded),
     ("UNAUTHENTICATED", "Jwt is missing", Unauthorized),
@@ -105,6 +106,16 @@ async def test_every_row_of_the_error_table(
     assert not [word for word in ("\n", "/opt", "/srv", "boom", "Traceback", "SSL_", "ipv4:") if word in str(error)]
     assert len(server.requests) == 1
     assert clip.stats().requests_failed == 1
+
+
+async def test_after_a_request_that_is_too_large_the_next_call_asks_again(fake: FakeTriton, near: ClipClient) -> None:
+    await near.model()
+    fake.max_batch_size = 4
+    fake.script(Reply(status=grpc.StatusCode.INVALID_ARGUMENT, details="batch-size must be <= 4 for 'clip_image'"))
+    with pytest.raises(ProtocolMismatch, match=r"takes fewer images .* call again\."):
+        await near.embed(images(8))
+    assert (await near.embed(images(8))).errors == {}
+    assert [len(request.images) for request in fake.requests] == [8, 4, 4]
 
 
 async def test_an_error_does_not_hold_its_call(fake: FakeTriton) -> None:

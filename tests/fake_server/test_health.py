@@ -136,6 +136,18 @@ async def test_all_steps_share_one_deadline() -> None:
     assert now() == pytest.approx(5)
 
 
+@simulated
+async def test_the_time_includes_that_of_looking_the_name_up() -> None:
+    async def getaddrinfo(*_: object, **__: object) -> None:
+        await asyncio.Event().wait()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+        failed = await broken_step(InMemoryClient({}, "silent.example.org"), timeout_s=5)
+    assert (failed.server, failed.name, failed.error) == ("grpc://silent.example.org:8001", "connect", DeadlineExceeded)
+    assert now() == pytest.approx(5)
+
+
 class Newer(FakeTriton):
     """A release that pip does not have."""
 

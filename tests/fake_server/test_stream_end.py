@@ -214,18 +214,29 @@ async def test_cancelling_embed_cancels_its_request_on_the_server(server: FakeTr
         assert clip.stats().images_in_flight == 0
 
 
-async def test_images_that_arrive_after_the_client_is_closed_fail_at_once(fake: FakeTriton) -> None:
-    go_on = asyncio.Event()
+async def waiting(*first: bytes) -> AsyncIterator[bytes]:
+    for image in first:
+        yield image
+    await asyncio.Event().wait()
 
-    async def source() -> AsyncIterator[bytes]:
-        yield b"a"
-        await go_on.wait()
-        yield b"b"
 
+@pytest.mark.parametrize("taken", [1, 2], ids=["with a result at hand", "while its source waits"])
+async def test_closing_a_client_ends_its_streams(fake: FakeTriton, taken: int) -> None:
     async with InMemoryClient({"localhost": fake}) as clip:
-        items = clip.embed_stream(source())
-        await anext(items)
-    go_on.set()
+        items = clip.embed_stream(waiting(b"a", b"b"), ordered=False)
+        for _ in range(taken):
+            await anext(items)
+        rest = asyncio.create_task(anext(items)) if taken == 2 else None
+        await until(lambda: fake.images_embedded == 2)
     with pytest.raises(Unavailable, match="closed"):
-        await asyncio.wait_for(anext(items), 20)
+        await asyncio.wait_for(rest or anext(items), 20)
     assert other_tasks() == set()
+
+
+async def test_a_client_that_is_closed_just_after_its_handshake(fake: FakeTriton) -> None:
+    async with InMemoryClient({"localhost": fake}) as clip:
+        call = asyncio.create_task(clip.embed(waiting()))
+        while "model=" not in repr(clip):  # noqa: ASYNC110 - at that moment, before the call goes on
+            await asyncio.sleep(0)
+    with pytest.raises(Unavailable, match="closed"):
+        await asyncio.wait_for(call, 20)

@@ -123,6 +123,24 @@ def test_closing_from_another_thread_ends_a_call(server: FakeTriton) -> None:
             call.result(timeout=20)
 
 
+@pytest.mark.parametrize("call", [SyncClipClient.embed, SyncClipClient.embed_stream])
+def test_closing_ends_a_call_whose_source_blocks(server: FakeTriton, call: Callable[..., Any]) -> None:
+    is_asked, go_on = threading.Event(), threading.Event()
+
+    def source() -> Iterator[bytes]:
+        is_asked.set()
+        go_on.wait()
+        yield b"a"
+
+    with ThreadPoolExecutor(1) as pool:
+        with SyncClipClient(server.url) as clip:
+            blocked = pool.submit(lambda: list(call(clip, source())))
+            is_asked.wait()
+        with pytest.raises(Unavailable, match="closed"):
+            blocked.result(timeout=20)
+        go_on.set()
+
+
 INTERRUPTED = pytest.mark.parametrize("call", [SyncClipClient.embed, SyncClipClient.embed_stream])
 
 

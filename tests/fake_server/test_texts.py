@@ -158,6 +158,24 @@ async def test_a_label_is_the_mean_of_its_templates(bias: float | None) -> None:
     np.testing.assert_allclose(found.probabilities, expected, rtol=1e-5)
 
 
+class Slow(FakeTriton):
+    """Its handshakes take three seconds."""
+
+    async def ModelConfig(self, request: Any, context: Any) -> Any:
+        await asyncio.sleep(3)
+        return await super().ModelConfig(request, context)
+
+
+@simulated
+async def test_the_time_of_a_classification_includes_the_handshake() -> None:
+    server = Slow(has_text=True)
+    server.script(NEVER)
+    async with InMemoryClient({"localhost": server}) as clip:
+        with pytest.raises(DeadlineExceeded):
+            await clip.classify([b"a"], ["cat"], templates=["{}"], timeout_s=5)
+        assert now() == pytest.approx(5)
+
+
 @simulated
 async def test_a_classification_has_one_time_and_one_model() -> None:
     server = FakeTriton(has_text=True)
@@ -175,6 +193,14 @@ async def test_a_classification_has_one_time_and_one_model() -> None:
             await clip.embed(b"b")
         with pytest.raises(ProtocolMismatch, match="changed their model during the call"):
             await call
+
+
+async def test_a_label_that_cannot_be_embedded_is_named(near: ClipClient) -> None:
+    with pytest.raises(
+        TextError, match=r"^text 1: NOT_UTF8: The label 'half a \\ud83d' cannot be embedded: "
+    ) as caught:
+        await near.classify([b"a"], ["cat", "half a \ud83d", "x" * 2**17])
+    assert (caught.value.code, caught.value.index) == ("NOT_UTF8", 1)
 
 
 async def test_an_image_that_fails_has_no_probabilities(fake: FakeTriton, near: ClipClient) -> None:

@@ -82,13 +82,14 @@ def test_the_size_limit(tmp_path: Path) -> None:
     assert len(read(path)) == len(read(io.BytesIO(b"x" * MAX))) == MAX
     path.write_bytes(b"x" * (MAX + 9))
     # A file has its size before it is read; an object is read as far as the limit.
-    for source, size in ((path, MAX + 9), (io.BytesIO(b"x" * (MAX + 9)), MAX + 1)):
+    large = np.zeros((3, MAX), np.uint8)
+    others = ((io.BytesIO(large.data), MAX + 1), (large.tobytes(), 3 * MAX), (large.data, 3 * MAX))
+    for source, size in ((path, MAX + 9), *others):
         with pytest.raises(ImageError, match=f"at least {size} bytes and max_image_bytes") as caught:
             read(source)
         assert caught.value.code == "TOO_LARGE"
-    with pytest.raises(ImageError) as caught:
-        encode(encoded(NOISE, "PNG"), max_image_bytes=1000)
-    assert caught.value.code == "TOO_LARGE"
+    strict = ImageEncoder(ClientConfig(transfer="original", max_image_bytes=1000))
+    assert [strict.unchanged(bytes(size)) for size in (1000, 1001)] == [bytes(1000), None]
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "HSV", "I;16", "I"])
@@ -102,6 +103,20 @@ def test_a_picture_in_memory_arrives_pixel_by_pixel(mode: str) -> None:
     assert (np.asarray(arrived) == np.asarray(image)).all()
     for array in (PIXELS, PIXELS[:, ::-1]):
         assert (pixels_of(read(array)) == array).all()
+
+
+@pytest.mark.parametrize("kind", ["<u2", ">u2", "<i4"])
+def test_16_bits_of_a_picture_arrive_in_any_byte_order(kind: str) -> None:
+    samples = np.arange(48, dtype=np.uint16).reshape(6, 8) * 1394
+    assert (np.asarray(opened(read(Image.fromarray(samples.astype(kind))))) == samples).all()
+
+
+@pytest.mark.parametrize(("mode", "becomes"), [("La", "LA"), ("PA", "RGBA"), ("RGBa", "RGBA")])
+def test_modes_that_png_lacks_keep_their_transparency(mode: str, becomes: str) -> None:
+    picture = Image.new(becomes, (4, 4), (200, 128) if becomes == "LA" else (200, 200, 200, 128)).convert(mode)
+    arrived = opened(read(picture))
+    assert arrived.mode == becomes
+    assert arrived.getchannel("A").getextrema() == (128, 128)
 
 
 class Broken:
@@ -130,6 +145,8 @@ TRUNCATED = encoded(Image.fromarray(np.random.default_rng(5).integers(0, 256, (6
         (io.StringIO("text"), "UNREADABLE", "open the file in binary mode"),
         (Broken(), "UNREADABLE", "reading it raised RuntimeError"),
         (Image.new("F", (2, 2)), "UNSUPPORTED_FORMAT", "no defined white level"),
+        (Image.new("I", (2, 2), 65_536), "UNSUPPORTED_FORMAT", "samples outside 0 to 65535"),
+        (Image.new("I", (2, 2), -1), "UNSUPPORTED_FORMAT", "samples outside 0 to 65535"),
         (Image.open(io.BytesIO(TRUNCATED[:2000])), "UNREADABLE", "cannot be read"),
     ],
 )

@@ -70,10 +70,14 @@ def test_16_bits_are_scaled_to_8() -> None:
     samples = np.arange(64 * 66, dtype=np.uint16).reshape(64, 66) * 15
     grey = (samples >> 8).astype(np.uint8)
     rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in samples)
+    even, odd = samples[:, ::2] >> 4, samples[:, 1::2] >> 4
+    of_12_bits = np.dstack([even >> 4, (even & 15) << 4 | odd >> 8, odd & 255]).astype(np.uint8).tobytes()
     for data, expected in (
         (image_files.png(66, 64, 16, 0, rows), grey),
         (b"P5 66 64 65535\n" + samples.astype(">u2").tobytes(), grey),
         (image_files.grey_tiff(samples), grey),
+        (image_files.tiff(image_files.picture_tags((66, 64), [16], 0, 8448), samples.tobytes()), ~grey),
+        (image_files.tiff(image_files.picture_tags((66, 64), [12], 1, 6336), of_12_bits), grey),
         (image_files.png(22, 64, 16, 2, rows), grey.reshape(64, 22, 3)),
     ):
         assert np.array_equal(np.asarray(decode(data)), expected)
@@ -91,6 +95,14 @@ def test_a_colour_key_becomes_white(depth: int, colour_type: int, bands: int) ->
     decoded = np.asarray(decode(image_files.png(2, 2, depth, colour_type, rows, key)).convert("RGB"))
     assert decoded[1, 1].tolist() == [40, 40, 40]
     assert decoded[0, 0].tolist() == [255, 255, 255]
+
+
+@pytest.mark.parametrize(("depth", "row", "other"), [(2, 0b0110_0000, 170), (4, 0x12, 34)])
+def test_a_level_of_few_bits_becomes_white(depth: int, row: int, other: int) -> None:
+    """Of two pixels with the levels 1 and 2, the first is transparent."""
+    key = image_files.png_chunk(b"tRNS", struct.pack(">H", 1))
+    decoded = decode(image_files.png(2, 1, depth, 0, bytes([0, row]), key)).convert("L")
+    assert np.asarray(decoded).tolist() == [[255, other]]
 
 
 def test_warnings_are_suppressed_and_no_filter_stays(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,7 +54,12 @@ REFUSED = {
         name: (data, ImageStatus.UNSUPPORTED_FORMAT, f"The file is of format {name}, which cannot be read here.")
         for name, data in UNREADABLE.items()
     },
-    "32 bits": (image_files.grey_tiff(np.full((4, 4), 70_000, np.int32)), ImageStatus.UNSUPPORTED_FORMAT, "32-bit"),
+    **{
+        f"{kind}: {level}": (
+            image_files.grey_tiff(np.full((4, 4), level, kind)), ImageStatus.UNSUPPORTED_FORMAT, "outside 0 to 65,535",
+        )
+        for kind, level in (("int32", 70_000), ("int16", -1))
+    },
     "floats": (image_files.grey_tiff(np.full((4, 4), 0.5, np.float32)), ImageStatus.UNSUPPORTED_FORMAT, "mode F"),
     "a BMP of 7 bits": (changed(GOOD_FILES["bmp"], 28, b"\7\0"), ImageStatus.UNSUPPORTED_FORMAT, "BMP"),
     "four pixels of a colour": (
