@@ -167,13 +167,8 @@ class Place:
     def files_of(self, pictures: Iterable[str]) -> dict[str, dict[str, list[str]]]:
         """Return picture -> its contents, the one that names it first -> where their files were last seen."""
         assert self.store is not None, "vectors alone have no copies"
-        copies = self.store.copies.copies_of(list(pictures))
-        # A person may have said since that a copy is another picture.
-        names = self.pictures_of([content for some in copies.values() for content in some])
-        found = {
-            picture: [picture, *(one for one in copies.get(picture, ()) if names[one] == picture)]
-            for picture in pictures
-        }
+        copies = self.store.copies.copies_of(list(pictures), self.store.decisions.all())
+        found = {picture: [picture, *copies.get(picture, ())] for picture in pictures}
         files = self.store.files.paths_of([content for contents in found.values() for content in contents])
         return {
             picture: {content: _shortest_first(files[content]) for content in contents}

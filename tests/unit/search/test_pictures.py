@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from clip_client.dedup import Member
+
 QUERY = np.array([1, 0], dtype=np.float32)
 
 
@@ -135,17 +137,16 @@ def test_vectors_alone_know_paths_and_nothing_else() -> None:
     assert Place(index=PhotoIndex(2)).find(QUERY, Filter.of(since="2020")).pictures == ()
 
 
-def test_proven_copies_are_one_picture_until_a_person_says_otherwise(store: Store, tmp_path: Path) -> None:
-    folder = tmp_path / "photos"
+def member(name: str, tier: str = RE_ENCODED, **more: Any) -> Member:
+    return members.member(f"/{name}", sha256=content_of(name), tier=tier, **more)
 
-    def member(name: str, tier: str, **more: Any) -> Any:
-        return members.member(folder / name, sha256=content_of(name), tier=tier, **more)
 
+def test_proven_copies_are_one_picture_until_a_person_says_otherwise(store: Store) -> None:
     group = members.group(
         member("Alps/peak.jpg", EXACT),
         member("Alps/small.jpg", RE_ENCODED),
         member("Alps/edited.png", EDITED),
-        member("Sea/shore.heic", SIMILAR, copy_of=str(folder / "Alps/edited.png"), copy_tier=RE_ENCODED),
+        member("Sea/shore.heic", SIMILAR, copy_of="/Alps/edited.png", copy_tier=RE_ENCODED),
     )
     store.copies.record([group])
     assert found(store) == ["peak.jpg", "edited.png", "wave.jpg", "box.jpg"]
@@ -159,6 +160,27 @@ def test_proven_copies_are_one_picture_until_a_person_says_otherwise(store: Stor
     assert place_of(store).find(QUERY).pictures[0].copies == ()
     store.copies.record([members.group(member("Alps/edited.png", EXACT), member("Sea/shore.heic", SIMILAR))])
     assert "shore.heic" in found(store)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_copies_that_two_searches_proved_are_one_picture(store: Store, order: int) -> None:
+    groups = [
+        members.group(member("Alps/small.jpg"), member("Sea/wave.jpg")),
+        members.group(member("Alps/peak.jpg"), member("Alps/small.jpg")),
+    ]
+    for group in groups[::order]:
+        store.copies.record([group])
+    assert found(store) == ["peak.jpg", "edited.png", "shore.heic", "box.jpg"]
+    store.decisions.add("different", [content_of("Alps/peak.jpg"), content_of("Alps/small.jpg")])
+    assert found(store) == ["peak.jpg", "small.jpg", "edited.png", "shore.heic", "box.jpg"]
+
+
+def test_different_copies_of_one_photo_are_pictures_of_their_own(store: Store) -> None:
+    store.copies.record([members.group(member("Alps/peak.jpg"), member("Alps/small.jpg"), member("Alps/edited.png"))])
+    store.decisions.add("different", [content_of("Alps/small.jpg"), content_of("Alps/edited.png")])
+    pictures = place_of(store).find(QUERY).pictures[:3]
+    assert names(*(one.path for one in pictures)) == ["peak.jpg", "small.jpg", "edited.png"]
+    assert not any(one.copies for one in pictures)
 
 
 def test_pictures_whose_files_are_gone_are_counted_and_the_list_is_still_full(store: Store, tmp_path: Path) -> None:
