@@ -41,7 +41,7 @@ class FoundPicture:
     score: float
     """Cosine similarity to the query."""
     copies: tuple[str, ...] = ()
-    """The other files that a search for duplicates proved to show the same, and that are still there."""
+    """The other files that a search for duplicates proved to show the same, and that have not changed since."""
     content: str = ""
     """SHA-256 in hexadecimal; empty if it is not known."""
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class FoundPictures:
     rows: NDArray[np.bool_] | None = None
     """Which rows of the index these are; None for all."""
     gone: int = 0
-    """Pictures that are nearer than the last one shown, but whose files are no longer there."""
+    """Pictures that are nearer than the last one shown, but whose files are no longer there, or have changed."""
     fall: int | None = None
     """After how many of all results the scores fall off; None if they do so nowhere."""
 
@@ -127,7 +127,7 @@ class Place:
         return FoundPictures(pictures=tuple(shown), compared=compared, rows=rows, gone=gone, fall=fall)
 
     def _pictures(self, hits: Sequence[Hit], folder: str) -> Iterator[FoundPicture | None]:
-        """Yield the pictures of ``hits``, the nearest first; None for one whose files are gone."""
+        """Yield the pictures of ``hits``, the nearest first; None for one whose files are gone or have changed."""
         if self.store is None:
             for hit in hits:
                 if not self.without.contains(hit.key):
@@ -138,6 +138,8 @@ class Place:
         for hit in hits:
             groups.setdefault(pictures[hit.key], []).append(hit)
         all_files = self.files_of(groups)
+        of_all = (path for files in all_files.values() for paths in files.values() for path in paths)
+        listed = {path for path in self.store.files.unchanged(of_all) if not self.without.contains(path)}
         below = os.path.join(folder, "") if folder else ""
         for picture, some in groups.items():
             files = all_files[picture]
@@ -146,11 +148,11 @@ class Place:
                 (hit, path)
                 for hit in sorted(some, key=lambda hit: hit.key != picture)
                 for path in (files[hit.key] if self.paths is None else _shortest_first(self.paths[hit.key]))
-                if os.path.abspath(path).startswith(below) and self._is_listed(path)
+                if os.path.abspath(path).startswith(below) and os.path.abspath(path) in listed
             )
             of_picture = [path for paths in files.values() for path in paths]
             for hit, path in fitting:
-                copies = [one for one in of_picture if one != os.path.abspath(path) and self._is_listed(one)]
+                copies = [one for one in of_picture if one != os.path.abspath(path) and one in listed]
                 yield FoundPicture(
                     path=path, score=some[0].score, copies=tuple(copies), content=hit.key, facts=hit.facts
                 )
@@ -174,9 +176,6 @@ class Place:
             picture: {content: _shortest_first(files[content]) for content in contents}
             for picture, contents in found.items()
         }
-
-    def _is_listed(self, path: str) -> bool:
-        return os.path.isfile(path) and not self.without.contains(path)
 
 
 def _shortest_first(paths: Iterable[str]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from clip_client.dedup.store.decisions import DIFFERENT
@@ -59,6 +60,15 @@ class FileIndex(Database):
         for name, sha256 in self._found(question, [bytes.fromhex(sha256) for sha256 in contents]):
             found[sha256.hex()].append(os.fsdecode(name))
         return found
+
+    def unchanged(self, paths: Iterable[str]) -> set[str]:
+        """Return those of the absolute ``paths`` whose files are as they were when they were last read."""
+        files = []
+        for path in paths:
+            with suppress(OSError):
+                status = os.stat(path)
+                files.append(PhotoFile(path, status.st_size, status.st_mtime_ns))
+        return set(self.known(files))
 
     def contents_below(self, folder: str) -> set[str]:
         """Return the SHA-256 (hexadecimal) of the files that were last seen in a folder and below it."""

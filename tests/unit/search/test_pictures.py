@@ -183,11 +183,19 @@ def test_different_copies_of_one_photo_are_pictures_of_their_own(store: Store) -
     assert not any(one.copies for one in pictures)
 
 
-def test_pictures_whose_files_are_gone_are_counted_and_the_list_is_still_full(store: Store, tmp_path: Path) -> None:
-    os.unlink(tmp_path / "photos" / "Alps" / "peak.jpg")
-    result = place_of(store).find(QUERY, top=2)
-    assert names(*(picture.path for picture in result.pictures)) == ["small.jpg", "edited.png"]
-    assert (result.gone, result.compared) == (1, 6)
+def test_pictures_whose_files_are_gone_or_changed_are_counted_and_the_list_is_still_full(
+    store: Store, tmp_path: Path
+) -> None:
+    peak, wave, *copies = (
+        tmp_path / "photos" / name
+        for name in ("Alps/peak.jpg", "Sea/wave.jpg", "Sea/copy 1 of wave.jpg", "Sea/copy 2 of wave.jpg")
+    )
+    os.replace(wave, peak)  # now another picture
+    for copy in copies:
+        os.utime(copy, (0, 0))
+    result = place_of(store).find(QUERY, top=3)
+    assert names(*(picture.path for picture in result.pictures)) == ["small.jpg", "edited.png", "shore.heic"]
+    assert (result.gone, result.compared) == (2, 6)
 
 
 def test_the_index_follows_the_store(store: Store, tmp_path: Path) -> None:
