@@ -116,7 +116,7 @@ class Place:
         compared = len(self.index) if rows is None else int(np.count_nonzero(rows))
         count = max(2 * top, MOST_RANKS + 1)
         while True:
-            ranked = list(self._pictures(self.index.nearest(query, count, among=rows), wanted.folder))
+            ranked = list(self._pictures(self.index.nearest(query, count, among=rows), wanted))
             found = [picture for picture in ranked if picture is not None]
             if len(found) >= top or count >= compared:
                 break
@@ -126,7 +126,7 @@ class Place:
         gone = ranked[: ranked.index(shown[-1]) if shown else None].count(None)
         return FoundPictures(pictures=tuple(shown), compared=compared, rows=rows, gone=gone, fall=fall)
 
-    def _pictures(self, hits: Sequence[Hit], folder: str) -> Iterator[FoundPicture | None]:
+    def _pictures(self, hits: Sequence[Hit], wanted: Filter) -> Iterator[FoundPicture | None]:
         """Yield the pictures of ``hits``, the nearest first; None for one whose files are gone or have changed."""
         if self.store is None:
             for hit in hits:
@@ -140,7 +140,6 @@ class Place:
         all_files = self.files_of(groups)
         of_all = (path for files in all_files.values() for paths in files.values() for path in paths)
         listed = {path for path in self.store.files.unchanged(of_all) if not self.without.contains(path)}
-        below = os.path.join(folder, "") if folder else ""
         for picture, some in groups.items():
             files = all_files[picture]
             # The best copy is shown, if it fits: it may have more pixels than the nearest.
@@ -148,7 +147,7 @@ class Place:
                 (hit, path)
                 for hit in sorted(some, key=lambda hit: hit.key != picture)
                 for path in (files[hit.key] if self.paths is None else _shortest_first(self.paths[hit.key]))
-                if os.path.abspath(path).startswith(below) and os.path.abspath(path) in listed
+                if wanted.has_file(path) and os.path.abspath(path) in listed
             )
             of_picture = [path for paths in files.values() for path in paths]
             for hit, path in fitting:

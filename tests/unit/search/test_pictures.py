@@ -54,6 +54,7 @@ FILTERED: Final[tuple[tuple[dict[str, Any], list[str]], ...]] = (
     ({"near": "-33.9,-179.95,20"}, ["wave.jpg", "shore.heic"]),  # across the date line
     ({"near": "46.5,8.1,5"}, []),
     ({"in_folder": "Sea"}, ["wave.jpg", "shore.heic"]),  # and not in Sealed
+    ({"in_folder": "link"}, ["wave.jpg", "shore.heic"]),
 )
 """Options, with a folder relative to that of the photos -> what they leave, the nearest first."""
 
@@ -71,6 +72,7 @@ def unchanged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     folder = tmp_path_factory.mktemp("unchanged")
     with Store(folder / "store") as store:
         plant(store, folder / "photos", PHOTOS)
+        (folder / "photos" / "link").symlink_to("Sea")
         yield store
 
 
