@@ -15,7 +15,7 @@ from clip_client.dedup.types import RAW
 from clip_client.search.query import QueryError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection
 
     import pyarrow as pa
     from numpy.typing import NDArray
@@ -119,10 +119,12 @@ class Filter:
         return not self.folders or is_below(path, self.folders)
 
 
-def is_below(path: str, folders: Iterable[str]) -> bool:
+def is_below(path: str, folders: Collection[str]) -> bool:
     """Tell whether a file is in one of ``folders``, at any depth, or is named among them; those are absolute paths."""
     path = os.path.abspath(path)
-    return any(path == folder or path.startswith(os.path.join(folder, "")) for folder in folders)
+    while path not in folders and (above := os.path.dirname(path)) != path:
+        path = above
+    return path in folders
 
 
 def facts_table(features: pa.Table) -> pa.Table:

@@ -12,12 +12,12 @@ import numpy as np
 
 from clip_client.dedup.files.directories import DirectorySet
 from clip_client.dedup.reporting.previews import Picture, fit
-from clip_client.search.filters import Filter, taken_text
+from clip_client.search.filters import Filter, is_below, taken_text
 from clip_client.search.scores import MOST_RANKS, first_fall
 from preprocess_ensemble.cores import usable_cores
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -93,6 +93,8 @@ class Place:
     """Content -> its files, if no others are shown."""
     inside: NDArray[np.bool_] | None = None
     """Which rows of the index are searched; None for all."""
+    roots: Collection[str] = ()
+    """Absolute paths of folders and files; what is not below one of them is not listed. Empty for no limit."""
     without: DirectorySet = NOTHING
     """Files that are not listed, such as the photo that is searched for."""
     failed: Sequence[FailedFile] = ()
@@ -139,6 +141,8 @@ class Place:
             groups.setdefault(pictures[hit.key], []).append(hit)
         all_files = self.files_of(groups)
         of_all = (path for files in all_files.values() for paths in files.values() for path in paths)
+        if self.roots:
+            of_all = (path for path in of_all if is_below(path, self.roots))
         listed = {path for path in self.store.files.unchanged(of_all) if not self.without.contains(path)}
         for picture, some in groups.items():
             files = all_files[picture]

@@ -70,13 +70,14 @@ class FileIndex(Database):
                 files.append(PhotoFile(path, status.st_size, status.st_mtime_ns))
         return set(self.known(files))
 
-    def contents_below(self, folder: str) -> set[str]:
-        """Return the SHA-256 (hexadecimal) of the files that were last seen in a folder and below it."""
-        first = os.path.join(os.fsencode(os.path.abspath(folder)), b"")
-        question = "SELECT sha256 FROM files WHERE path >= ? AND path < ?"
+    def contents_below(self, path: str) -> set[str]:
+        """Return the SHA-256 (hexadecimal) of the files that were last seen in a folder and below it, or of a file."""
+        name = os.fsencode(os.path.abspath(path))
+        first = os.path.join(name, b"")
+        question = "SELECT sha256 FROM files WHERE path = ? OR path >= ? AND path < ?"
         # The separator is one byte, so the next one is where the names of other folders begin.
         after = first[:-1] + bytes([first[-1] + 1])
-        return {sha256.hex() for (sha256,) in self._connection.execute(question, (first, after))}
+        return {sha256.hex() for (sha256,) in self._connection.execute(question, (name, first, after))}
 
     def sha256_of(self, path: str, hash_file: Callable[[str], str]) -> str:
         """Return the SHA-256 of one file: the known one, or, if the file has changed since, that of ``hash_file``.
