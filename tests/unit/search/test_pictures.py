@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -208,6 +209,17 @@ def test_the_index_follows_the_store(store: Store, tmp_path: Path) -> None:
     for damaged in (store.directory / "index").glob("*/*/photos.arrow"):
         damaged.write_bytes(b"damaged")
     assert found(store)[0] == "new.jpg"
+
+
+def test_an_index_of_an_earlier_version_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Store(tmp_path / "store") as store:
+        with monkeypatch.context() as earlier:
+            for module in ("clip_client.dedup.features.image_features", "clip_client.search.store_index"):
+                earlier.setattr(import_module(module), "ALGORITHM", "look-0")
+            plant(store, tmp_path / "photos", {"a.jpg": at(1)})
+            assert found(store, since="2019") == []
+        plant(store, tmp_path / "photos", {"a.jpg": at(1, taken="2019-05-03")})
+        assert found(store, since="2019") == ["a.jpg"]
 
 
 def test_a_store_without_such_vectors_says_which_it_has(unchanged: Store) -> None:
