@@ -67,7 +67,7 @@ async def _embeddings(service: Service, body: Body, *, modality: Modality | None
 
 async def _embed_form(service: Service, body: Body) -> Response:
     form = await body.form(max_files=body.max_items)
-    # Some clients send a file as a field, without a name.
+    # An image that is sent as a field may happen to be a text.
     images = [value if isinstance(value, bytes) else value.encode() for name, value in form if name == "images"]
     return await _embed(service, body, images)
 
