@@ -88,7 +88,7 @@ class Body:
         return parsed(model, content)
 
     async def form(self, *, max_files: int) -> list[tuple[str, str | bytes]]:
-        """Read a multipart form: the name and value of each field, a file's as bytes. Raises Refusal."""
+        """Read a multipart form: the name and value of each field; bytes if it is a file or no UTF-8. Raises Refusal."""
         headers = self.request.headers
         if not headers.get("content-type", "").lower().startswith("multipart/form-data"):
             raise Refusal(422, "The body must be a form: multipart/form-data.")
@@ -99,7 +99,9 @@ class Body:
                 fields = (await form.parse()).multi_items()
             if not form.is_complete:
                 raise Refusal(422, "The form ends before its last boundary.")
-            return [(name, await value.read() if isinstance(value, UploadFile) else value) for name, value in fields]
+            return [
+                (name, await value.read() if isinstance(value, UploadFile) else _text(value)) for name, value in fields
+            ]
         except MultiPartException as error:
             raise Refusal(422, f"The form cannot be read: {error.message}") from None
         except ValueError:  # such as a charset or a boundary that no text can have
@@ -148,12 +150,31 @@ class Body:
 
 
 class _Form(MultiPartParser):
-    """Starlette's parser, which takes a form that was cut off for a complete one, and leaves its files open."""
+    """Starlette's parser, which takes a form that was cut off for a complete one, and leaves its files open.
+
+    It also decodes each field as a text, and some clients send an image as a field: a file without a name. Here a
+    field is a text in Latin-1, which has all of its bytes.
+    """
 
     is_complete = False
 
+    def on_part_end(self) -> None:
+        part = self._current_part
+        super().on_part_end()
+        if part.file is None:
+            self.items[-1] = part.field_name, part.data.decode("latin-1")
+
     def on_end(self) -> None:
         self.is_complete = True
+
+
+def _text(field: str) -> str | bytes:
+    """Return the value of a field in Latin-1 as the text that it is in UTF-8, or its bytes."""
+    content = field.encode("latin-1")
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return content
 
 
 def _outside_strings(content: bytes, most: int) -> int:

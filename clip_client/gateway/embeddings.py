@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import BaseModel, Field
 
+from clip_client._errors import ClipError
 from clip_client.gateway.body import ITEM_FORMS, Body, Modality, decoded, items_of
 from clip_client.gateway.dialect import FORM, INFINITY, OPENAI, Endpoint, Refusal, json_response
 from preprocess_ensemble.contract import ImageStatus
@@ -21,6 +22,7 @@ from preprocess_ensemble.contract import ImageStatus
 if TYPE_CHECKING:
     from starlette.responses import Response
 
+    from clip_client._model import ModelInfo
     from clip_client.gateway.service import Service
 
 
@@ -67,7 +69,7 @@ async def _embeddings(service: Service, body: Body, *, modality: Modality | None
 
 async def _embed_form(service: Service, body: Body) -> Response:
     form = await body.form(max_files=body.max_items)
-    # Some clients send a file as a field, without a name.
+    # An image that is sent as a field may happen to be a text.
     images = [value if isinstance(value, bytes) else value.encode() for name, value in form if name == "images"]
     return await _embed(service, body, images)
 
@@ -95,10 +97,17 @@ async def _embed(service: Service, body: Body, images: list[bytes]) -> Response:
 
 
 async def _list_models(service: Service, _: Body, *, owner: str) -> Response:
-    """Answer with the models that a request may name. infinity's client accepts no owner but infinity."""
+    """Answer with the models that are ready. infinity's client accepts no owner but infinity."""
+    known: dict[str, ModelInfo] = {}
+    try:
+        async for name, model in service.infos():
+            known[name] = model
+    except ClipError:
+        if not known:
+            raise
     listed = []
-    for name, model in (await service.infos()).items():
-        stats = service.clients[name].stats()
+    for name in filter(known.__contains__, service.clients):
+        model, stats = known[name], service.clients[name].stats()
         waiting = stats.images_waiting + stats.images_in_flight
         ids = {"model": model.id, "vector_id": model.vector_id, "text_vector_id": model.text_vector_id}
         of_infinity = {
@@ -118,7 +127,7 @@ async def _health(service: Service, _: Body) -> Response:
 
 async def _healthz(service: Service, _: Body) -> Response:
     await service.require_health()
-    model = next(iter((await service.infos()).values()))
+    model = await next(iter(service.clients.values())).model()
     return json_response({"status": "ok", "model": model.id})
 
 

@@ -6,7 +6,7 @@ CLIP elsewhere, too, and the library would hold vectors of two models.
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from typing import Any, Final, Literal
 
 import httpx
@@ -85,17 +85,19 @@ async def _clip(service: Service, body: Body, entries: _Entries, form: dict[str,
 
 
 async def _served(service: Service, asked: str) -> str:
-    """Return the id of the model that has the weights of Immich's ``asked``. Raises Refusal that names the export."""
+    """Return the name of the model that has the weights of Immich's ``asked``. Raises Refusal that names the export."""
     architecture, tag = open_clip_names(asked[:100])
     if architecture.startswith("nllb"):
         message = "Immich writes the language before each text for nllb models, and this gateway does not"
         raise Refusal(400, f"{message}: choose another model in Immich.", code="model_not_found")
-    known = (await service.infos()).values()
-    for model in known:
-        if (model.model, model.pretrained.replace("-", "_")) == (architecture, tag):
-            return model.id
+    known = []
+    async with aclosing(service.infos()) as infos:
+        async for name, model in infos:
+            if (model.model, model.pretrained.replace("-", "_")) == (architecture, tag):
+                return name
+            known.append(model.id)
     message = (
-        f"Immich asks for {asked[:100]!r}, and this gateway serves {', '.join(model.id for model in known)}. "
+        f"Immich asks for {asked[:100]!r}, and this gateway serves {', '.join(sorted(known))}. "
         "Vectors of two models must not be mixed: choose that model in Immich, or export Immich's: "
         f"clip-export --model {architecture} --pretrained {tag or 'TAG'}"
     )

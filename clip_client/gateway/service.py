@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Iterable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Sequence
+from contextlib import AsyncExitStack, aclosing
 from typing import TYPE_CHECKING, Any, Final
 
 import httpx
@@ -14,7 +14,7 @@ from prometheus_client import Counter
 
 from clip_client._client import ClipClient
 from clip_client._config import ClientConfig
-from clip_client._errors import ItemError, ProtocolMismatch
+from clip_client._errors import ClipError, ItemError, ProtocolMismatch
 from clip_client._results import EmbeddingBatch
 from clip_client.gateway.dialect import Refusal
 from clip_client.gateway.fetch import Fetcher
@@ -67,10 +67,28 @@ class Service:
             self._health.cancel()
         await self._stack.aclose()
 
-    async def infos(self) -> dict[str, ModelInfo]:
-        """Return what is known of each model. Raises ClipError."""
-        models = await all_of([client.model(timeout_s=self._timeout_s) for client in self.clients.values()])
-        return dict(zip(self.clients, models, strict=True))
+    async def infos(self) -> AsyncGenerator[tuple[str, ModelInfo]]:
+        """Yield the name of each model and what is known of it, those that are ready first.
+
+        At the end it raises ClipError if a model is not ready, so that no caller of another one waits for it.
+        """
+
+        async def asked(name: str) -> tuple[str, ModelInfo]:
+            return name, await self.clients[name].model(timeout_s=self._timeout_s)
+
+        tasks = [asyncio.ensure_future(asked(name)) for name in self.clients]
+        failed: ClipError | None = None
+        try:
+            for task in asyncio.as_completed(tasks):
+                try:
+                    yield await task
+                except ClipError as error:
+                    failed = error
+        finally:
+            for one in tasks:
+                one.cancel()
+        if failed is not None:
+            raise failed
 
     async def embed(
         self, body: Body, name: str, items: Sequence[Item], *, dimension: int | None = None
@@ -112,11 +130,13 @@ class Service:
             return next(iter(self.clients.values()))
         if name in self.clients:
             return self.clients[name]
-        known = await self.infos()
-        for known_name, model in known.items():
-            if name in (model.id, model.id.partition("@")[0]):
-                return self.clients[known_name]
-        listed = ", ".join(f"{known_name} ({model.id})" for known_name, model in known.items())
+        known = []
+        async with aclosing(self.infos()) as infos:
+            async for known_name, model in infos:
+                if name in (model.id, model.id.partition("@")[0]):
+                    return self.clients[known_name]
+                known.append(f"{known_name} ({model.id})")
+        listed = ", ".join(sorted(known))
         raise Refusal(404, f"There is no model {name[:100]!r} here; there is: {listed}.", code="model_not_found")
 
     async def _fetched(self, body: Body, urls: dict[int, httpx.URL]) -> dict[int, bytes]:

@@ -42,6 +42,8 @@ STATE_NAMES: Final = {
 }
 SIDES: Final = {"small": 112, "large": 480}
 """Longest side of a 4:3 picture on the pages, in CSS pixels, by the size that its address names."""
+_UNUSED: Final = ("", "folder=", "path=", "not-path=", "format=")
+"""Rules of which a form has only the name."""
 
 
 # What requests ask for: filters, numbers, and JSON bodies.
@@ -77,7 +79,7 @@ def used_rules(rules: list[str]) -> list[str]:
     """Leave out what a form sends for rules without an argument, such as ``folder=``."""
     if len(rules) > 100 or any(len(rule) > 5000 for rule in rules):
         raise HTTPException(400, "at most 100 rules of at most 5000 characters")
-    return [rule for rule in rules if rule and not rule.endswith("=")]
+    return [rule for rule in rules if rule not in _UNUSED]
 
 
 def read_number(request: Request, name: str, *, default: int = 0, most: int = 10**9) -> int:

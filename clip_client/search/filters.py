@@ -15,7 +15,7 @@ from clip_client.dedup.types import RAW
 from clip_client.search.query import QueryError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     import pyarrow as pa
     from numpy.typing import NDArray
@@ -41,8 +41,8 @@ class Filter:
     first_ms: int | None = None
     """Milliseconds since 1970 by the camera's clock, as ``end_ms``, which is the first that no longer fits."""
     end_ms: int | None = None
-    folder: str = ""
-    """Absolute."""
+    folders: tuple[str, ...] = ()
+    """Absolute paths of the folder: as it was named, and without links."""
     camera: str = ""
     """Part of its make and model, without upper case."""
     format: str = ""
@@ -70,10 +70,11 @@ class Filter:
         number, or millions such as ``"2M"``, and ``near`` is ``"LATITUDE,LONGITUDE,KM"``. Raises QueryError for what
         cannot be read.
         """
+        folder = os.path.abspath(os.path.expanduser(in_folder))
         return cls(
             first_ms=_milliseconds(since, "since")[0] if since else None,
             end_ms=_milliseconds(until, "until")[1] if until else None,
-            folder=os.path.abspath(os.path.expanduser(in_folder)) if in_folder else "",
+            folders=tuple(dict.fromkeys((folder, os.path.realpath(folder)))) if in_folder else (),
             camera=camera.casefold(),
             format=_format_name(format) if format else "",
             pixels=_pixels(min_pixels) if min_pixels else None,
@@ -87,7 +88,7 @@ class Filter:
         """
         if self == Filter() or not len(index):
             return None
-        if self != Filter(folder=self.folder) and not set(FACTS) <= set(index.column_names):
+        if self != Filter(folders=self.folders) and not set(FACTS) <= set(index.column_names):
             raise QueryError(
                 "only in-folder can be asked of vectors alone, which do not say when, where and how the photos were "
                 "taken; name the folder of the photos instead"
@@ -106,11 +107,24 @@ class Filter:
             fits &= _named(index, "camera", lambda name: self.camera in name.casefold())
         if self.format:
             fits &= _named(index, "format", lambda name: name == self.format)
-        if self.folder:
-            below = os.path.join(self.folder, "")
-            paths = (key for key in index.keys() if os.path.abspath(key).startswith(below)) if store is None else ()
-            fits &= index.holding(paths if store is None else store.files.contents_below(self.folder))
+        if self.folders:
+            if store is None:
+                fits &= index.holding(filter(self.has_file, index.keys()))
+            else:
+                fits &= index.holding(set[str]().union(*map(store.files.contents_below, self.folders)))
         return fits
+
+    def has_file(self, path: str) -> bool:
+        """Tell whether a file is in the folder or below it."""
+        return not self.folders or is_below(path, self.folders)
+
+
+def is_below(path: str, folders: Collection[str]) -> bool:
+    """Tell whether a file is in one of ``folders``, at any depth, or is named among them; those are absolute paths."""
+    path = os.path.abspath(path)
+    while path not in folders and (above := os.path.dirname(path)) != path:
+        path = above
+    return path in folders
 
 
 def facts_table(features: pa.Table) -> pa.Table:

@@ -12,12 +12,12 @@ import numpy as np
 
 from clip_client.dedup.files.directories import DirectorySet
 from clip_client.dedup.reporting.previews import Picture, fit
-from clip_client.search.filters import Filter, taken_text
+from clip_client.search.filters import Filter, is_below, taken_text
 from clip_client.search.scores import MOST_RANKS, first_fall
 from preprocess_ensemble.cores import usable_cores
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -41,7 +41,7 @@ class FoundPicture:
     score: float
     """Cosine similarity to the query."""
     copies: tuple[str, ...] = ()
-    """The other files that a search for duplicates proved to show the same, and that are still there."""
+    """The other files that a search for duplicates proved to show the same, and that have not changed since."""
     content: str = ""
     """SHA-256 in hexadecimal; empty if it is not known."""
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class FoundPictures:
     rows: NDArray[np.bool_] | None = None
     """Which rows of the index these are; None for all."""
     gone: int = 0
-    """Pictures that are nearer than the last one shown, but whose files are no longer there."""
+    """Pictures that are nearer than the last one shown, but whose files are no longer there, or have changed."""
     fall: int | None = None
     """After how many of all results the scores fall off; None if they do so nowhere."""
 
@@ -93,6 +93,8 @@ class Place:
     """Content -> its files, if no others are shown."""
     inside: NDArray[np.bool_] | None = None
     """Which rows of the index are searched; None for all."""
+    roots: Collection[str] = ()
+    """Absolute paths of folders and files; what is not below one of them is not listed. Empty for no limit."""
     without: DirectorySet = NOTHING
     """Files that are not listed, such as the photo that is searched for."""
     failed: Sequence[FailedFile] = ()
@@ -116,7 +118,7 @@ class Place:
         compared = len(self.index) if rows is None else int(np.count_nonzero(rows))
         count = max(2 * top, MOST_RANKS + 1)
         while True:
-            ranked = list(self._pictures(self.index.nearest(query, count, among=rows), wanted.folder))
+            ranked = list(self._pictures(self.index.nearest(query, count, among=rows), wanted))
             found = [picture for picture in ranked if picture is not None]
             if len(found) >= top or count >= compared:
                 break
@@ -126,8 +128,8 @@ class Place:
         gone = ranked[: ranked.index(shown[-1]) if shown else None].count(None)
         return FoundPictures(pictures=tuple(shown), compared=compared, rows=rows, gone=gone, fall=fall)
 
-    def _pictures(self, hits: Sequence[Hit], folder: str) -> Iterator[FoundPicture | None]:
-        """Yield the pictures of ``hits``, the nearest first; None for one whose files are gone."""
+    def _pictures(self, hits: Sequence[Hit], wanted: Filter) -> Iterator[FoundPicture | None]:
+        """Yield the pictures of ``hits``, the nearest first; None for one whose files are gone or have changed."""
         if self.store is None:
             for hit in hits:
                 if not self.without.contains(hit.key):
@@ -138,7 +140,10 @@ class Place:
         for hit in hits:
             groups.setdefault(pictures[hit.key], []).append(hit)
         all_files = self.files_of(groups)
-        below = os.path.join(folder, "") if folder else ""
+        of_all = (path for files in all_files.values() for paths in files.values() for path in paths)
+        if self.roots:
+            of_all = (path for path in of_all if is_below(path, self.roots))
+        listed = {path for path in self.store.files.unchanged(of_all) if not self.without.contains(path)}
         for picture, some in groups.items():
             files = all_files[picture]
             # The best copy is shown, if it fits: it may have more pixels than the nearest.
@@ -146,11 +151,11 @@ class Place:
                 (hit, path)
                 for hit in sorted(some, key=lambda hit: hit.key != picture)
                 for path in (files[hit.key] if self.paths is None else _shortest_first(self.paths[hit.key]))
-                if os.path.abspath(path).startswith(below) and self._is_listed(path)
+                if wanted.has_file(path) and os.path.abspath(path) in listed
             )
             of_picture = [path for paths in files.values() for path in paths]
             for hit, path in fitting:
-                copies = [one for one in of_picture if one != os.path.abspath(path) and self._is_listed(one)]
+                copies = [one for one in of_picture if one != os.path.abspath(path) and one in listed]
                 yield FoundPicture(
                     path=path, score=some[0].score, copies=tuple(copies), content=hit.key, facts=hit.facts
                 )
@@ -167,21 +172,13 @@ class Place:
     def files_of(self, pictures: Iterable[str]) -> dict[str, dict[str, list[str]]]:
         """Return picture -> its contents, the one that names it first -> where their files were last seen."""
         assert self.store is not None, "vectors alone have no copies"
-        copies = self.store.copies.copies_of(list(pictures))
-        # A person may have said since that a copy is another picture.
-        names = self.pictures_of([content for some in copies.values() for content in some])
-        found = {
-            picture: [picture, *(one for one in copies.get(picture, ()) if names[one] == picture)]
-            for picture in pictures
-        }
+        copies = self.store.copies.copies_of(list(pictures), self.store.decisions.all())
+        found = {picture: [picture, *copies.get(picture, ())] for picture in pictures}
         files = self.store.files.paths_of([content for contents in found.values() for content in contents])
         return {
             picture: {content: _shortest_first(files[content]) for content in contents}
             for picture, contents in found.items()
         }
-
-    def _is_listed(self, path: str) -> bool:
-        return os.path.isfile(path) and not self.without.contains(path)
 
 
 def _shortest_first(paths: Iterable[str]) -> list[str]:

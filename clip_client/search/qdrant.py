@@ -129,7 +129,7 @@ class QdrantCollection:
                 groups: dict[str, list[Any]] = {}
                 for point in found:
                     groups.setdefault((point.payload or {})["picture"], []).append(point)
-                pictures = [one for group in groups.values() if (one := _picture(group, wanted.folder, without))]
+                pictures = [one for group in groups.values() if (one := _picture(group, wanted, without))]
                 if len(pictures) >= top or len(found) < count:
                     return FoundPictures(pictures=tuple(pictures[:top]), compared=compared)
                 count *= 4
@@ -212,17 +212,18 @@ def _conditions(wanted: Filter) -> Any:
         must.append(models.FieldCondition(key="location", geo_radius=circle))
     if wanted.camera:
         must.append(models.FieldCondition(key="camera_name", match=models.MatchText(text=wanted.camera)))
-    for key, value in (("folders", wanted.folder), ("format", wanted.format)):
-        if value:
-            must.append(models.FieldCondition(key=key, match=models.MatchValue(value=value)))
+    if wanted.folders:
+        must.append(models.FieldCondition(key="folders", match=models.MatchAny(any=list(wanted.folders))))
+    if wanted.format:
+        must.append(models.FieldCondition(key="format", match=models.MatchValue(value=wanted.format)))
     return models.Filter(must=must) if must else None
 
 
-def _picture(points: Sequence[Any], folder: str, without: DirectorySet) -> FoundPicture | None:
+def _picture(points: Sequence[Any], wanted: Filter, without: DirectorySet) -> FoundPicture | None:
     """Return the picture that all points show; None if none of its files is listed."""
     # As in a store, the best copy is shown if it fits.
     for point in sorted(points, key=lambda point: point.payload["content"] != point.payload["picture"]):
-        own = sorted(point.payload["files"], key=lambda path: not path.startswith(folder))
+        own = sorted(point.payload["files"], key=lambda path: not wanted.has_file(path))
         first, *others = [path for path in own if not without.contains(path)] or [""]
         if first:
             others += [path for path in point.payload["copies"] if not without.contains(path)]

@@ -75,7 +75,7 @@ def store_index(store: Store, vector_id: str, on_progress: OnProgress | None = N
             index = _opened(folder) or PhotoIndex(known[vector_id], vector_id=vector_id)
             if index.about.get("stamp") != stamp:
                 _update(index, folder, vectors, features, on_progress or (lambda what, done, total: None))
-                index.about["stamp"] = stamp
+                index.about.update(stamp=stamp, algorithm=ALGORITHM)
                 index.save(folder)
     except AlreadyLocked:
         message = f"another process is writing the index in {folder}; wait for it, or stop it"
@@ -113,14 +113,16 @@ async def embed_files(embedder: Embedder, files: Sequence[PhotoFile], store: Sto
 def _stamp(*tables: ParquetStore) -> str:
     """Return what changes with every file that is added: the files themselves never change."""
     names = (name for table in tables for name in sorted(os.listdir(table.folder)) if name.endswith(".parquet"))
-    return hashlib.sha256("\n".join((ALGORITHM, *names)).encode()).hexdigest()
+    return hashlib.sha256("\n".join(names).encode()).hexdigest()
 
 
 def _opened(folder: Path) -> PhotoIndex | None:
+    """Open an index; None for one that is made again: it is damaged, or has facts of another version."""
     try:
-        return PhotoIndex.open(folder)
-    except (FileNotFoundError, VectorsError):  # of another version, or damaged: it is made again
+        index = PhotoIndex.open(folder)
+    except (FileNotFoundError, VectorsError):
         return None
+    return index if index.about.get("algorithm") == ALGORITHM else None
 
 
 def _update(

@@ -260,7 +260,8 @@ def test_a_photo_that_the_kept_one_may_be_made_from_is_kept_unless_a_person_mark
             page = go(context, running)
             open_first(page)
             expect(page.locator("figure").nth(1).get_by_text(PUT_INTO)).to_be_visible()
-            expect(page.locator("[name=move]:checked")).to_have_count(0)
+            expect(page.get_by_role("checkbox", checked=True)).to_have_count(0)
+            press(page, "2", "1")  # a photo that was kept for a moment is not marked by that
             expect(page.get_by_role("button", name="Nothing moves")).to_be_disabled()
             press(page, "Enter")
             expect(page.locator(".list")).to_be_visible()

@@ -327,7 +327,7 @@ def _print(
         print_failed(place.failed, place.skipped, notes)
     if about["gone"]:
         are_gone = counted(about["gone"], "nearer picture")
-        notes.print(f"{are_gone} not listed, because the files are no longer where they were", markup=False)
+        notes.print(f"{are_gone} not listed, because the files are gone or have changed", markup=False)
     if arguments.strict and about["scores_fall_after"] is None and pictures:
         notes.print("the scores fall off nowhere, so --strict leaves nothing out", markup=False)
     notes.print(f"{counted(about['compared'], 'photo')} compared, model {about['model']}", markup=False)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from clip_client.dedup.store.decisions import DIFFERENT
 from clip_client.dedup.store.sqlite import Database
 from clip_client.dedup.types import SAFE_TIERS, PhotoFile
 
@@ -16,6 +18,15 @@ if TYPE_CHECKING:
 
 _FILES_AT_ONCE: Final = 900
 """A search may ask about a million."""
+_CHAIN: Final = """
+WITH RECURSIVE chain AS (
+    SELECT * FROM copies WHERE {} IN ({{}}) UNION SELECT copies.* FROM copies JOIN chain ON {}
+) SELECT * FROM chain
+"""
+_ABOVE: Final = _CHAIN.format("sha256", "copies.sha256 = chain.picture")
+"""The rows that lead from contents to those that name their pictures."""
+_BELOW: Final = _CHAIN.format("picture", "copies.picture = chain.sha256")
+"""The rows that lead to contents."""
 
 
 class FileIndex(Database):
@@ -50,13 +61,23 @@ class FileIndex(Database):
             found[sha256.hex()].append(os.fsdecode(name))
         return found
 
-    def contents_below(self, folder: str) -> set[str]:
-        """Return the SHA-256 (hexadecimal) of the files that were last seen in a folder and below it."""
-        first = os.path.join(os.fsencode(os.path.abspath(folder)), b"")
-        question = "SELECT sha256 FROM files WHERE path >= ? AND path < ?"
+    def unchanged(self, paths: Iterable[str]) -> set[str]:
+        """Return those of the absolute ``paths`` whose files are as they were when they were last read."""
+        files = []
+        for path in paths:
+            with suppress(OSError):
+                status = os.stat(path)
+                files.append(PhotoFile(path, status.st_size, status.st_mtime_ns))
+        return set(self.known(files))
+
+    def contents_below(self, path: str) -> set[str]:
+        """Return the SHA-256 (hexadecimal) of the files that were last seen in a folder and below it, or of a file."""
+        name = os.fsencode(os.path.abspath(path))
+        first = os.path.join(name, b"")
+        question = "SELECT sha256 FROM files WHERE path = ? OR path >= ? AND path < ?"
         # The separator is one byte, so the next one is where the names of other folders begin.
         after = first[:-1] + bytes([first[-1] + 1])
-        return {sha256.hex() for (sha256,) in self._connection.execute(question, (first, after))}
+        return {sha256.hex() for (sha256,) in self._connection.execute(question, (name, first, after))}
 
     def sha256_of(self, path: str, hash_file: Callable[[str], str]) -> str:
         """Return the SHA-256 of one file: the known one, or, if the file has changed since, that of ``hash_file``.
@@ -86,7 +107,8 @@ class FileIndex(Database):
 class ProvenCopies(Database):
     """A table in the store. It may be lost at any time: then copies are proved once more."""
 
-    # A picture is named by the content that its group keeps. That content has no row of its own.
+    # A picture is named by the content that its group keeps. That content has a row of its own only if another search
+    # proved it a copy.
     SCHEMA = """
     CREATE TABLE IF NOT EXISTS copies (sha256 BLOB PRIMARY KEY, picture BLOB NOT NULL) WITHOUT ROWID;
     CREATE INDEX IF NOT EXISTS copies_by_picture ON copies (picture)
@@ -101,7 +123,10 @@ class ProvenCopies(Database):
             contents.update(bytes.fromhex(member.sha256) for member in group.members)
             rows.update((bytes.fromhex(copy), bytes.fromhex(of)) for copy, of in _pictures(group).items() if copy != of)
         with self._transaction():
-            self._connection.executemany("DELETE FROM copies WHERE sha256 = ?", [(one,) for one in contents])
+            known = list(self._found("SELECT sha256, picture FROM copies WHERE sha256 IN ({})", list(contents)))
+            # What a group keeps may be a copy of a photo that this search did not see.
+            outdated = [(copy,) for copy, of in known if copy in rows or of in contents]
+            self._connection.executemany("DELETE FROM copies WHERE sha256 = ?", outdated)
             self._connection.executemany("INSERT INTO copies VALUES (?, ?)", rows.items())
 
     def pictures_of(self, contents: Collection[str], decisions: Iterable[Decision] = ()) -> dict[str, str]:
@@ -109,25 +134,36 @@ class ProvenCopies(Database):
 
         Contents are SHA-256 in hexadecimal. ``decisions`` about different photos undo what was proved before them.
         """
-        pictures = {content: content for content in contents}
-        pictures.update(self._copies("SELECT sha256, picture FROM copies WHERE sha256 IN ({})", contents))
-        for decision in decisions:
-            if decision.what == "different":
-                for content in decision.contents & pictures.keys():
-                    if pictures[content] in decision.contents:
-                        pictures[content] = content
-        return pictures
+        apart = [decision.contents for decision in decisions if decision.what == DIFFERENT]
+        above = self._copies(_ABOVE, set(contents).union(*apart))
+        separated = set[str]()
+        for different in apart:
+            of = {content: _top(content, above) for content in different}
+            number = Counter(of.values())
+            separated.update(content for content in different if number[of[content]] > 1)
+        above = {copy: of for copy, of in above.items() if copy not in separated}
+        return {content: _top(content, above) for content in contents}
 
-    def copies_of(self, pictures: Collection[str]) -> dict[str, list[str]]:
+    def copies_of(self, pictures: Collection[str], decisions: Iterable[Decision] = ()) -> dict[str, list[str]]:
         """Return the content that names a picture -> its other contents, for those that have any."""
         found = defaultdict[str, list[str]](list)
-        for copy, picture in self._copies("SELECT sha256, picture FROM copies WHERE picture IN ({})", pictures):
-            found[picture].append(copy)
+        for copy, picture in self.pictures_of(sorted(self._copies(_BELOW, pictures)), decisions).items():
+            if copy != picture:
+                found[picture].append(copy)
         return dict(found)
 
-    def _copies(self, question: str, contents: Collection[str]) -> Iterator[tuple[str, str]]:
-        for copy, picture in self._found(question, [bytes.fromhex(content) for content in contents]):
-            yield copy.hex(), picture.hex()
+    def _copies(self, question: str, contents: Collection[str]) -> dict[str, str]:
+        keys = [bytes.fromhex(content) for content in contents]
+        return {copy.hex(): of.hex() for copy, of in self._found(question, keys)}
+
+
+def _top(content: str, above: Mapping[str, str]) -> str:
+    """Follow ``above`` from a content to the last one. Searches of different photos may have proved a circle."""
+    passed = set[str]()
+    while content in above and content not in passed:
+        passed.add(content)
+        content = above[content]
+    return content
 
 
 def _pictures(group: DuplicateGroup) -> dict[str, str]:

@@ -125,11 +125,10 @@ const decided = [];  // where the decisions of this tab were made, to return the
 
 const submits = {
   async choose(form, button) {
-    const numbers = (name) => all(`[name=${name}]:checked`, form).map((input) => Number(input.value));
-    const [keep] = numbers("keep");
     const what = button.value;
     const seen = Number(form.dataset.seen);
-    const body = what === "keep" ? { what, keep, seen, move: numbers("move").filter((place) => place !== keep) } : { what };
+    const keep = Number(one("[name=keep]:checked", form).value);
+    const body = what === "keep" ? { what, keep, seen, move: marked(form).map((box) => Number(box.value)) } : { what };
     const here = location.href;
     if (!(await send(form.action, body))) return;
     decided.push(here);
@@ -152,16 +151,12 @@ const submits = {
   },
 };
 
-// What is kept does not move; what was kept before does, unless a person says otherwise.
+// What is kept does not move. Its hidden mark stays as it was, and counts again once another photo is kept.
+const marked = (form) => all("figure:not(.kept) [name=move]:checked", form);
+
 document.addEventListener("change", (event) => {
   if (event.target.name !== "keep") return;
-  const form = event.target.form;
-  for (const figure of all("figure", form)) {
-    const isKept = one("[name=keep]", figure).checked;
-    if (figure.classList.contains("kept") && !isKept) one("[name=move]", figure).checked = true;
-    figure.classList.toggle("kept", isKept);
-    if (isKept) one("[name=move]", figure).checked = false;
-  }
+  for (const figure of all("figure", event.target.form)) figure.classList.toggle("kept", one("[name=keep]", figure).checked);
 });
 document.addEventListener("change", (event) => {
   if (event.target.name === "merge_metadata") submits.plan(event.target.form);
@@ -173,7 +168,7 @@ document.addEventListener("change", (event) => {
 
 function summarise(form) {
   const kept = one("[name=keep]:checked", form);
-  const moving = all("[name=move]:checked", form).length + Number(form.dataset.movingUnseen);
+  const moving = marked(form).length + Number(form.dataset.movingUnseen);
   const button = one("[value=keep]", form);
   const others = moving === 1 ? "1 other" : `${moving} others`;
   one("span", button).textContent = moving ? `Keep ${Number(kept.value) + 1}, move ${others}` : "Nothing moves";
@@ -191,7 +186,7 @@ function summarise(form) {
 let asked = 0;
 
 async function refusals(form, keep) {
-  const chosen = all("[name=move]:checked", form).map((box) => ["move", box.value]);
+  const chosen = marked(form).map((box) => ["move", box.value]);
   const request = ++asked;
   const query = new URLSearchParams([["keep", keep], ["seen", form.dataset.seen], ...chosen]);
   const response = await fetch(`${form.dataset.plan}?${query}`).catch(() => null);

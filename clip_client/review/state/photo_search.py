@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -75,6 +76,7 @@ class PhotoSearch:
 
     def __init__(self, session: Session, clip: QueryEmbedder) -> None:
         self._session = session
+        self._roots = frozenset(map(os.path.abspath, session.roots))
         self._clip = clip
         self._uploads: OrderedDict[str, bytes] = OrderedDict()
         self._inside: tuple[object, NDArray[np.bool_]] | None = None
@@ -137,6 +139,7 @@ class PhotoSearch:
             store = self._session.store
             state = index.about.get("stamp")
             if self._inside is None or self._inside[0] != state:
-                contents = set[str]().union(*(store.files.contents_below(root) for root in self._session.roots))
+                contents = set[str]().union(*(store.files.contents_below(root) for root in self._roots))
                 self._inside = state, index.holding(contents)
-            return Place(index=index, store=store, inside=self._inside[1]).find(query, wanted, top=TOP)
+            place = Place(index=index, store=store, inside=self._inside[1], roots=self._roots)
+            return place.find(query, wanted, top=TOP)

@@ -126,9 +126,11 @@ async def test_a_bad_image_is_named_in_the_shape_of_the_dialect(
 async def test_a_form_has_a_result_for_each_image(http: httpx.AsyncClient, triton: FakeTriton) -> None:
     triton.answer_always(Reply(row_errors={1: (ImageStatus.TRUNCATED, "The file ends early.")}))
     images = [PNG_1X1, b"cut off", OTHER]
-    in_form = await http.post("/embed", files=[("images", ("photo.jpg", image)) for image in images])
+    in_form, in_fields = [
+        await http.post("/embed", files=[("images", (name, image)) for image in images]) for name in ("photo.jpg", None)
+    ]
     in_base64 = await http.post("/embed/base64", json={"images": [base64.b64encode(one).decode() for one in images]})
-    for answer in (in_form, in_base64):
+    for answer in (in_form, in_fields, in_base64):
         body = answer.json()
         assert (body["model"], body["dimension"]) == ("fake/random:0@00000000", 8)
         assert body["fingerprint"] == list(triton.fingerprint)

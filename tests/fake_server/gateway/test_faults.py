@@ -52,6 +52,14 @@ async def test_a_triton_that_is_gone_is_a_503_until_it_is_back(triton: FakeTrito
             await triton.stop()
 
 
+async def test_a_model_that_is_not_ready_fails_its_own_requests_only(triton: FakeTriton) -> None:
+    async with gateway(triton.url, model=("absent", "clip")) as http:
+        for model, status in (("fake/random:0@00000000", 200), ("absent", 503), ("of/neither", 503)):
+            assert (await http.post("/v1/embeddings", json={**BODY, "model": model})).status_code == status
+        assert (await http.post(**EMBEDDING[-1])).status_code == 200
+        assert [one["id"] for one in (await http.get("/v1/models")).json()["data"]] == ["clip"]
+
+
 @pytest.mark.parametrize(
     ("reply", "status"),
     [

@@ -67,6 +67,9 @@ async def test_clip_of_an_image_and_of_a_text(http: httpx.AsyncClient) -> None:
     answer = await http.post(**prediction(CLIP))
     assert_vector(answer, PNG_1X1)
     assert (answer.json()["imageWidth"], answer.json()["imageHeight"]) == (1, 1)
+    # A client may send the file without a name.
+    answer = await http.post("/predict", files={"entries": (None, json.dumps(CLIP)), "image": (None, PNG_1X1)})
+    assert_vector(answer, PNG_1X1)
     # Triton may know more formats than this process, and Immich's server does not read the size.
     assert_vector(await http.post(**prediction(CLIP, b"of another format")), b"of another format")
     for options in ({}, {"language": "de"}):

@@ -23,6 +23,11 @@ BODY = {"model": "clip", "input": URI}
 FORM = "multipart/form-data"
 PART = b'--b\r\ncontent-disposition: form-data; name="images"; filename="a"\r\n\r\n'
 
+LATIN_1 = (
+    b'--b\r\ncontent-disposition: form-data; name="entries"\r\n\r\n{"clip":{"textual":{"modelName":"fake__random:0"}}}'
+    b'\r\n--b\r\ncontent-disposition: form-data; name="text"\r\n\r\nh\xfctte\r\n--b--\r\n'
+)
+
 
 def asked(**body: Any) -> dict[str, Any]:
     return {"url": "/v1/embeddings", "json": {"model": "clip", **body}}
@@ -70,6 +75,7 @@ def clip(kind: str = "visual", model: str = "fake__random:0") -> dict[str, Any]:
         (prediction({"ocr": {"detection": {"modelName": "a"}}}), 400, "--immich-upstream"),
         (prediction(clip(), None), 400, "image or text"),
         (prediction(clip(), None, image="a"), 400, "image or text"),
+        (raw("/predict", LATIN_1, f"{FORM}; boundary=b"), 400, "image or text"),
         (prediction({}), 422, "no task"),
         (prediction([]), 422, "object"),
         (prediction({"clip": {}}), 422, "visual"),

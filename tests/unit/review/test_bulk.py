@@ -174,11 +174,12 @@ def test_a_rule_that_does_not_exist_is_refused(rules: list[Any], review: Review)
 
 
 def test_saved_rules_are_those_of_the_command_line(review: Review, tmp_path: Path) -> None:
-    assert review.post("/rules/save", {"name": "mine", "rules": ["folder=/p", "pixels", "format="]}).status == 200
+    rules = ["folder=/p", "path=*/x=", "pixels"]
+    assert review.post("/rules/save", {"name": "mine", "rules": [*rules, "format="]}).status == 200
     assert review.post("/rules/save", {"name": "bad", "rules": ["nothing"]}).status == 400
     assert review.post("/rules/save", {"name": "../x", "rules": ["pixels"]}).status == 400
     with Store(tmp_path / "store") as store:
-        assert store.settings.keep_rules() == {"mine": ("folder=/p", "pixels")}
+        assert store.settings.keep_rules() == {"mine": tuple(rules)}
     assert "mine" in review.get("/rules").text
     review.post("/rules/save", {"name": "mine"})
     with Store(tmp_path / "store") as store:

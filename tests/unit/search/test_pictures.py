@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -23,6 +24,8 @@ from tests.fixtures.search_store import VECTOR_ID, Planted, content_of, plant
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from clip_client.dedup import Member
 
 QUERY = np.array([1, 0], dtype=np.float32)
 
@@ -52,6 +55,7 @@ FILTERED: Final[tuple[tuple[dict[str, Any], list[str]], ...]] = (
     ({"near": "-33.9,-179.95,20"}, ["wave.jpg", "shore.heic"]),  # across the date line
     ({"near": "46.5,8.1,5"}, []),
     ({"in_folder": "Sea"}, ["wave.jpg", "shore.heic"]),  # and not in Sealed
+    ({"in_folder": "link"}, ["wave.jpg", "shore.heic"]),
 )
 """Options, with a folder relative to that of the photos -> what they leave, the nearest first."""
 
@@ -69,6 +73,7 @@ def unchanged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     folder = tmp_path_factory.mktemp("unchanged")
     with Store(folder / "store") as store:
         plant(store, folder / "photos", PHOTOS)
+        (folder / "photos" / "link").symlink_to("Sea")
         yield store
 
 
@@ -135,17 +140,16 @@ def test_vectors_alone_know_paths_and_nothing_else() -> None:
     assert Place(index=PhotoIndex(2)).find(QUERY, Filter.of(since="2020")).pictures == ()
 
 
-def test_proven_copies_are_one_picture_until_a_person_says_otherwise(store: Store, tmp_path: Path) -> None:
-    folder = tmp_path / "photos"
+def member(name: str, tier: str = RE_ENCODED, **more: Any) -> Member:
+    return members.member(f"/{name}", sha256=content_of(name), tier=tier, **more)
 
-    def member(name: str, tier: str, **more: Any) -> Any:
-        return members.member(folder / name, sha256=content_of(name), tier=tier, **more)
 
+def test_proven_copies_are_one_picture_until_a_person_says_otherwise(store: Store) -> None:
     group = members.group(
         member("Alps/peak.jpg", EXACT),
         member("Alps/small.jpg", RE_ENCODED),
         member("Alps/edited.png", EDITED),
-        member("Sea/shore.heic", SIMILAR, copy_of=str(folder / "Alps/edited.png"), copy_tier=RE_ENCODED),
+        member("Sea/shore.heic", SIMILAR, copy_of="/Alps/edited.png", copy_tier=RE_ENCODED),
     )
     store.copies.record([group])
     assert found(store) == ["peak.jpg", "edited.png", "wave.jpg", "box.jpg"]
@@ -161,11 +165,40 @@ def test_proven_copies_are_one_picture_until_a_person_says_otherwise(store: Stor
     assert "shore.heic" in found(store)
 
 
-def test_pictures_whose_files_are_gone_are_counted_and_the_list_is_still_full(store: Store, tmp_path: Path) -> None:
-    os.unlink(tmp_path / "photos" / "Alps" / "peak.jpg")
-    result = place_of(store).find(QUERY, top=2)
-    assert names(*(picture.path for picture in result.pictures)) == ["small.jpg", "edited.png"]
-    assert (result.gone, result.compared) == (1, 6)
+@pytest.mark.parametrize("order", [1, -1])
+def test_copies_that_two_searches_proved_are_one_picture(store: Store, order: int) -> None:
+    groups = [
+        members.group(member("Alps/small.jpg"), member("Sea/wave.jpg")),
+        members.group(member("Alps/peak.jpg"), member("Alps/small.jpg")),
+    ]
+    for group in groups[::order]:
+        store.copies.record([group])
+    assert found(store) == ["peak.jpg", "edited.png", "shore.heic", "box.jpg"]
+    store.decisions.add("different", [content_of("Alps/peak.jpg"), content_of("Alps/small.jpg")])
+    assert found(store) == ["peak.jpg", "small.jpg", "edited.png", "shore.heic", "box.jpg"]
+
+
+def test_different_copies_of_one_photo_are_pictures_of_their_own(store: Store) -> None:
+    store.copies.record([members.group(member("Alps/peak.jpg"), member("Alps/small.jpg"), member("Alps/edited.png"))])
+    store.decisions.add("different", [content_of("Alps/small.jpg"), content_of("Alps/edited.png")])
+    pictures = place_of(store).find(QUERY).pictures[:3]
+    assert names(*(one.path for one in pictures)) == ["peak.jpg", "small.jpg", "edited.png"]
+    assert not any(one.copies for one in pictures)
+
+
+def test_pictures_whose_files_are_gone_or_changed_are_counted_and_the_list_is_still_full(
+    store: Store, tmp_path: Path
+) -> None:
+    peak, wave, *copies = (
+        tmp_path / "photos" / name
+        for name in ("Alps/peak.jpg", "Sea/wave.jpg", "Sea/copy 1 of wave.jpg", "Sea/copy 2 of wave.jpg")
+    )
+    os.replace(wave, peak)  # now another picture
+    for copy in copies:
+        os.utime(copy, (0, 0))
+    result = place_of(store).find(QUERY, top=3)
+    assert names(*(picture.path for picture in result.pictures)) == ["small.jpg", "edited.png", "shore.heic"]
+    assert (result.gone, result.compared) == (2, 6)
 
 
 def test_the_index_follows_the_store(store: Store, tmp_path: Path) -> None:
@@ -176,6 +209,17 @@ def test_the_index_follows_the_store(store: Store, tmp_path: Path) -> None:
     for damaged in (store.directory / "index").glob("*/*/photos.arrow"):
         damaged.write_bytes(b"damaged")
     assert found(store)[0] == "new.jpg"
+
+
+def test_an_index_of_an_earlier_version_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Store(tmp_path / "store") as store:
+        with monkeypatch.context() as earlier:
+            for module in ("clip_client.dedup.features.image_features", "clip_client.search.store_index"):
+                earlier.setattr(import_module(module), "ALGORITHM", "look-0")
+            plant(store, tmp_path / "photos", {"a.jpg": at(1)})
+            assert found(store, since="2019") == []
+        plant(store, tmp_path / "photos", {"a.jpg": at(1, taken="2019-05-03")})
+        assert found(store, since="2019") == ["a.jpg"]
 
 
 def test_a_store_without_such_vectors_says_which_it_has(unchanged: Store) -> None:
