@@ -132,7 +132,7 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         default=repository_to_fill(),
         metavar="DIR",
-        help="default: triton_models in this folder if it is there, else a folder of yours; now %(default)s",
+        help="default: CLIP_MODEL, else triton_models in this folder, else your data folder; now %(default)s",
     )
     parser.add_argument(
         "--skeleton",
