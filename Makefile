@@ -94,4 +94,4 @@ audit: $(INSTALLED)  ## look up known vulnerabilities of the container's pinned 
 	containers/scripts/audit.sh $(abspath $(BIN))/pip-audit
 
 clean:  ## remove what the demo and the builds left; .venv and exported models stay
-	rm -rf demo build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf demo build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

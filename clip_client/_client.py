@@ -84,8 +84,9 @@ class ClipClient(ClientBase):
 
     ``url`` is ``host:port``, ``grpc://host:port`` or ``grpcs://host:port`` (TLS), or several of them; the default is
     the environment variable ``CLIP_URL``, then ``localhost:8001``. ``local:`` or ``local:DIR`` embeds in this process,
-    with the model of a repository (the environment variable ``CLIP_MODEL``, else ``triton_models``). ``auto:`` or
-    ``auto:host:port`` uses a server if one responds, else this process, and logs a warning once in that case.
+    with the model of a repository: by default that of the environment variable ``CLIP_MODEL``, else ``triton_models``
+    in this folder if it has a model, else the one in your data folder. ``auto:`` or ``auto:host:port`` uses a server if
+    one responds, else this process, and logs a warning once in that case.
 
     ``timeout_s`` is the time in which a call must get results (see :meth:`embed`), and ``token`` the bearer token.
     ``transfer`` is how images travel: ``"thumbnail"``, the default, reduces them to what the model needs,

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clip_client.dedup.aligned import PairSource
-from clip_client.dedup.types import Links, SearchStats
+from clip_client.dedup.types import NO_MODEL, Links, SearchStats
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -74,6 +74,11 @@ class DuplicateReport:
         )
 
     @property
+    def has_cosines(self) -> bool:
+        """Whether vectors were compared; if not, no output shows the similarities of the groups and members."""
+        return self.model != NO_MODEL
+
+    @property
     def groups_by_space(self) -> tuple[DuplicateGroup, ...]:
         """The groups, those that free the most space first."""
         return tuple(sorted(self.groups, key=lambda group: group.spare_bytes, reverse=True))
@@ -98,10 +103,10 @@ class DuplicateReport:
             "groups": [
                 {
                     "tier": group.tier,
-                    "min_similarity": group.min_similarity,
+                    "min_similarity": group.min_similarity if self.has_cosines else None,
                     "keep": group.keep,
                     "reason": group.reason,
-                    "members": [_member(member) for member in group.members],
+                    "members": [_member(member, has_cosine=self.has_cosines) for member in group.members],
                 }
                 for group in self.groups
             ],
@@ -117,7 +122,7 @@ class DuplicateReport:
         return json.dumps(self.to_mapping(), indent=2) + "\n"
 
 
-def _member(member: Member) -> dict[str, Any]:
+def _member(member: Member, *, has_cosine: bool) -> dict[str, Any]:
     photo, verdict, library = member.photo, member.verdict, member.photo.in_library
     return {
         "path": photo.path,
@@ -126,7 +131,7 @@ def _member(member: Member) -> dict[str, Any]:
         "width": photo.width,
         "height": photo.height,
         "format": photo.features.format or None,
-        "similarity": member.similarity,
+        "similarity": member.similarity if has_cosine else None,
         "tier": member.tier,
         "matches": [match.to_mapping() for match in member.matches],
         "verdict": {

@@ -56,6 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not (pretrained.partition(":")[0] == "random" or names_file(pretrained) or Path(pretrained).exists()):
         hub.do_not_wait(_say)
     try:
+        # The extras server and export have no ONNX Runtime, which would be missed only after the download.
+        import onnxruntime  # noqa: F401
+
         # PyTorch takes seconds to load; --help and a wrong option do not need it.
         from preprocess_ensemble.export.exporter import export_model
     except ModuleNotFoundError as error:
@@ -129,7 +132,7 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         default=repository_to_fill(),
         metavar="DIR",
-        help="default: triton_models in this folder if it is there, else a folder of yours; now %(default)s",
+        help="default: CLIP_MODEL, else triton_models in this folder, else your data folder; now %(default)s",
     )
     parser.add_argument(
         "--skeleton",

@@ -85,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     def add_seconds(option: str, default: float, text: str) -> None:
         add(option, type=_seconds, default=default, metavar="S", help=f"{text} (default: %(default)s)")
 
-    repository = "default: triton_models in this folder if it is there, else a folder of yours; now %(default)s"
+    repository = "default: CLIP_MODEL, else triton_models in this folder, else your data folder; now %(default)s"
     add("--repository", type=Path, default=default_repository(), metavar="DIR", help=repository)
     model = "export this model with clip-export first, unless the repository has it; the weights are downloaded"
     add("--model", metavar="M", help=model)

@@ -5,6 +5,9 @@ kills, freezes, fills up or replaces something. Each image has a deadline. ``wro
 image's vector, and ``lost`` counts images that got no answer by their deadline, by the client's error. ``recovery_s``
 is the longest time without an answer.
 
+The server runs with ``--canary-interval-s 1 --canary-timeout-s 2 --frozen-after-s 3``. The defaults are 3, 5 and 20 s,
+with which a frozen server recovers later.
+
 The rate is two fifths of the server's own rate, measured just before. The server must catch up with the images
 that arrive during a fault before their deadlines, and a machine that cannot keep up loses images without any fault.
 

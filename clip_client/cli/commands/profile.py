@@ -35,7 +35,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "model and the network. The server must allow reading its statistics: clip-serve --open-statistics. The "
         "counters include the requests of other clients during the measurement.",
     )
-    add_server_options(parser)
+    add_server_options(parser, takes_local=False)
     add_timeout_option(parser, default_s=60.0, meaning="time limit for one request")
     for name, default, meaning in (
         ("--requests", 100, "number of requests"),

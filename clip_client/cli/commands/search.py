@@ -125,7 +125,9 @@ def _add_search_options(parser: argparse.ArgumentParser) -> None:
     add_place_options(parser)
     parser.add_argument("--top", type=count, default=TOP, metavar="N", help=f"list N pictures (default: {TOP})")
     parser.add_argument(
-        "--strict", action="store_true", help="list none after the scores fall off, if they do so anywhere"
+        "--strict",
+        action="store_true",
+        help="end the list where the scores drop sharply; if they do so nowhere, leave none out",
     )
     parser.add_argument("--copies", action="store_true", help="also list the proven copies of each picture")
     group = parser.add_argument_group("only photos that were")

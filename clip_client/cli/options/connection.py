@@ -56,19 +56,23 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_server_options(parser: argparse.ArgumentParser, *, may_be_local: bool = False) -> None:
+def add_server_options(
+    parser: argparse.ArgumentParser, *, may_be_local: bool = False, takes_local: bool = True
+) -> None:
     """Add ``--url`` and the TLS and token options.
 
     If neither an option nor the environment names a server, ``may_be_local`` allows the model on this machine.
+    ``takes_local`` is whether the command works with ``--url local:DIR``.
     """
     parser.set_defaults(otherwise="auto:" if may_be_local else None, transfer=None)
     otherwise = f"localhost:8001{_ELSE_LOCAL if may_be_local else ''}"
+    local = "; or local:DIR to run the model repository DIR in this process" if takes_local else ""
     group = parser.add_argument_group("server")
     group.add_argument(
         "--url",
         metavar="U",
-        help="gRPC address of the server: host:port, grpc://host:port or grpcs://host:port; or local:DIR to run the "
-        f"model repository DIR in this process (default: the environment variable CLIP_URL, else {otherwise})",
+        help=f"gRPC address of the server: host:port, grpc://host:port or grpcs://host:port{local} (default: the "
+        f"environment variable CLIP_URL, else {otherwise})",
     )
     group.add_argument(
         "--model",

@@ -289,9 +289,9 @@ def _add_action_options(group: argparse._ArgumentGroup) -> None:
         action="append",
         metavar="TIER",
         help="what --apply moves instead of exact, same-pixels and re-encoded copies: one of these tiers, edited or "
-        "similar; can be given several times. Altered pictures, frames of a burst and other "
-        "moments of a scene are never moved. chosen moves instead what you chose in clip-client review or with "
-        "clip-client decide keep, whatever it is",
+        "similar; can be given several times. No tier moves altered pictures, frames of a burst or other moments of a "
+        "scene. chosen moves only what you chose in clip-client review or with clip-client decide keep, which may "
+        "include these",
     )
     group.add_argument(
         "--hard-link",

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 CSV_COLUMNS: Final = (
     "group", "kept", "tier", "path", "bytes", "width", "height", "similarity", "taken", "what", "moves", "why",
 )  # fmt: skip
-"""``group`` counts from 1; ``kept`` is yes or no; ``similarity`` is the cosine to the kept photo; ``what`` is words;
-``moves`` is what the verdict says, and ``why`` why the photo does not move by default."""
+"""``group`` counts from 1; ``kept`` is yes or no; ``similarity`` is the cosine to the kept photo, empty
+without a model; ``what`` is words; ``moves`` is what the verdict says, and ``why`` why the photo does not move by
+default."""
 
 _FORMULA: Final = ("=", "+", "-", "@")
 """A spreadsheet may run what begins with one of these."""
@@ -46,14 +47,14 @@ def csv_lines(report: DuplicateReport) -> Iterator[str]:
     writer.writerow(CSV_COLUMNS)
     for number, group in enumerate(report.groups, start=1):
         for member in group.members:
-            writer.writerow(_csv_row(number, member, group))
+            writer.writerow(_csv_row(number, member, group, has_cosine=report.has_cosines))
         yield buffer.getvalue()
         buffer.seek(0)
         buffer.truncate()
     yield buffer.getvalue()
 
 
-def _csv_row(number: int, member: Member, group: DuplicateGroup) -> tuple[str | int | float, ...]:
+def _csv_row(number: int, member: Member, group: DuplicateGroup, *, has_cosine: bool) -> tuple[str | int | float, ...]:
     is_kept = member.path == group.keep
     path, photo = escaped(member.path), member.photo
     return (
@@ -64,7 +65,7 @@ def _csv_row(number: int, member: Member, group: DuplicateGroup) -> tuple[str | 
         photo.size_bytes,
         photo.width,
         photo.height,
-        member.similarity,
+        member.similarity if has_cosine else "",
         photo.metadata.taken,
         "" if is_kept else in_words(member, group.members[0]),
         "" if is_kept else member.verdict.moves,

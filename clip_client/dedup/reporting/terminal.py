@@ -35,7 +35,7 @@ def print_groups(report: DuplicateReport, console: Console, *, verbose: bool = F
     by_space = report.groups_by_space
     shown = by_space if verbose else by_space[:_MOST_GROUPS]
     for number, group in enumerate(shown, start=1):
-        _print_group(number, group, console, verbose=verbose)
+        _print_group(number, group, console, verbose=verbose, has_cosines=report.has_cosines)
     if len(shown) < len(by_space):
         left = by_space[len(shown) :]
         space = human_bytes(sum(group.spare_bytes for group in left))
@@ -82,7 +82,7 @@ def _print(text: str, console: Console, style: str = "") -> None:
     console.print(Text(text, style=style), soft_wrap=not console.is_terminal)
 
 
-def _print_group(number: int, group: DuplicateGroup, console: Console, *, verbose: bool) -> None:
+def _print_group(number: int, group: DuplicateGroup, console: Console, *, verbose: bool, has_cosines: bool) -> None:
     kept, *others = group.members
     words = {member.path: in_words(member, kept) for member in others}
     is_uniform = len(set(words.values())) == 1
@@ -97,24 +97,26 @@ def _print_group(number: int, group: DuplicateGroup, console: Console, *, verbos
         _append(line, "; ", f"kept: {printable(group.reason)}", 3, console, style="dim")
     console.print(line, soft_wrap=True)
     if verbose and group.tier != EXACT:
-        _print(f"   {group.tier}, every pair at least {at_least(group.min_similarity)} alike", console, style="dim")
+        alike = f", every pair at least {at_least(group.min_similarity)} alike" if has_cosines else ""
+        _print(f"   {group.tier}{alike}", console, style="dim")
     shown = group.members if verbose else group.members[: _MOST_MEMBERS + 1]
     for member in shown:
         said = "" if is_uniform else words.get(member.path, "")
-        _print_member(member, said, console, is_kept=member is kept, verbose=verbose)
+        cosine = f"{member.similarity:.4f}" if has_cosines and member is not kept else ""
+        _print_member(member, said, cosine, console, is_kept=member is kept, verbose=verbose)
     if len(shown) < len(group.members):
         _print(f"   ... and {counted(len(group.members) - len(shown), 'more photo')}; -v lists them", console)
     console.print()
 
 
-def _print_member(member: Member, words: str, console: Console, *, is_kept: bool, verbose: bool) -> None:
+def _print_member(member: Member, words: str, cosine: str, console: Console, *, is_kept: bool, verbose: bool) -> None:
     photo, verdict = member.photo, member.verdict
     size = f"{photo.width}x{photo.height}" if photo.width else ""
     line = Text("   ")
     line.append("keep" if is_kept else "copy" if verdict.is_copy else "stay", style="green" if is_kept else "yellow")
     line.append(f"  {size:>10}  {human_bytes(photo.size_bytes):>7}")
     if verbose:
-        line.append(f"  {'' if is_kept else f'{member.similarity:.4f}':6}")
+        line.append(f"  {cosine:6}")
     line.append(f"  {printable(photo.label)}")
     indent = line.cell_len - cell_len(printable(photo.label))
     if words:

@@ -42,6 +42,7 @@ def test_every_command_of_a_server_has_the_same_options(command: str, capsys: py
         main([command, "--help"])
     said = capsys.readouterr().out
     assert said.index("--url") < said.index("TLS and token:") < said.index("--tls-ca") < said.index("--token-file")
+    assert ("local:DIR" in said) == (command != "profile"), "profile reads the counters of a server"
 
 
 def test_options_become_the_clients_settings(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import csv
 import json
 import os
 import pty
@@ -38,14 +39,19 @@ def test_copies_are_found_and_moved_and_the_output_names_no_model(
     picture.resize((320, 240), Image.Resampling.LANCZOS).save(photos / "half.jpg", quality=90)
     scene(2, (640, 480)).save(photos / "other.jpg")
     words = ["dedup", str(photos), "--without-model", "--store", str(tmp_path / "store")]
-    assert main([*words, "--json", str(tmp_path / "found.json"), "--report", str(tmp_path / "page.html")]) == 0
+    files = ["--json", str(tmp_path / "found.json"), "--csv", str(tmp_path / "found.csv")]
+    assert main([*words, *files, "--report", str(tmp_path / "page.html")]) == 0
     assert "Searched without a model: strong crops and edits may be missing." in capsys.readouterr().err
     found = json.loads((tmp_path / "found.json").read_text())
     assert found["model"] == NO_MODEL
     (group,) = found["groups"]
     moves = {(member["tier"], member["verdict"]["moves"]) for member in group["members"][1:]}
     assert moves == {("exact", "by default"), ("re-encoded", "by default")}
+    rows = csv.DictReader((tmp_path / "found.csv").read_text().splitlines())
+    cosines = [group["min_similarity"], *(member["similarity"] for member in group["members"])]
+    assert (cosines, [row["similarity"] for row in rows]) == ([None] * 4, [""] * 3), "nothing computed one"
     page = (tmp_path / "page.html").read_text()
+    assert "1.0000" not in page
     assert "without a model" in page
     assert "<code>none</code>" not in page
     assert main([*words, "--apply"]) == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -98,6 +99,15 @@ def test_without_a_hub_the_message_names_three_remedies(tmp_path: Path) -> None:
     assert "unset" not in said
     for way in ("--pretrained FILE", "HF_ENDPOINT=", "--pretrained random"):
         assert way in said
+    assert not (tmp_path / "models").exists()
+
+
+def test_a_missing_onnx_runtime_is_named_before_the_download(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    assert export_command.main(["--pretrained", "random", "--repository", str(tmp_path / "models")]) == 1
+    assert capsys.readouterr().err == 'clip-export needs onnxruntime: pip install "clip-triton[local]"\n'
     assert not (tmp_path / "models").exists()
 
 

@@ -25,6 +25,7 @@ from clip_client.dedup.types import (
     EDITED,
     EXACT,
     NEVER,
+    NO_MODEL,
     RE_ENCODED,
     SAFE_TIERS,
     SAME_PIXELS,
@@ -85,6 +86,9 @@ def test_numbers_date_and_camera_are_shown_on_request_only() -> None:
     ):
         assert said not in plain
         assert said in verbose
+    without_model = printed(replace(of, model=NO_MODEL), verbose=True)
+    assert "alike" not in without_model
+    assert without_model.count("0.9934") == verbose.count("0.9934") - 1, "only that of the test"
 
 
 @pytest.mark.parametrize(
