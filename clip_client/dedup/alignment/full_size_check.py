@@ -69,7 +69,7 @@ def full_photo(data: bytes) -> FullPhoto | None:
             orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
             return FullPhoto(
                 pixels=pixels,
-                is_lossless=image.format not in _LOSSY or b"VP8L" in data[:64],
+                is_lossless=_is_lossless(image, data),
                 table=np.array(steps[0], np.float32).reshape(BLOCK, BLOCK) if steps else None,
                 orientation=orientation if orientation in range(1, 9) else 1,
                 # JPEG XL has it among the pixels.
@@ -77,6 +77,18 @@ def full_photo(data: bytes) -> FullPhoto | None:
             )
     except Exception:  # Pillow may raise anything for a damaged file
         return FullPhoto(pixels=pixels)
+
+
+def _is_lossless(image: Image.Image, data: bytes) -> bool:
+    """Tell whether a file may store exactly the pixels that it was made from."""
+    if image.format != "WEBP":
+        return image.format not in _LOSSY or getattr(image, "is_lossless", False)  # JPEG XL says it
+    position = 12
+    # Of the chunks of a RIFF file, such as a profile, one has the picture.
+    while (name := data[position : position + 4]) not in (b"VP8L", b"VP8 ", b"ANMF", b""):
+        size = int.from_bytes(data[position + 4 : position + 8], "little")
+        position += 8 + size + size % 2
+    return name == b"VP8L"
 
 
 def in_srgb(image: Image.Image, profile: bytes) -> Image.Image:
