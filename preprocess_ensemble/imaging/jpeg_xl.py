@@ -42,6 +42,8 @@ class JxlHeader(NamedTuple):
     is_animated: bool
     bit_depth: int
     extra_channels: int
+    is_xyb: bool = True
+    """Whether colours are stored as XYB: never in a lossless file, and in lossy ones unless they hold a JPEG."""
 
 
 class JxlFile(ImageFile.ImageFile):
@@ -79,6 +81,11 @@ class JxlFile(ImageFile.ImageFile):
     def is_jpeg(self) -> bool:
         """Whether the file was made from a JPEG without loss."""
         return any(box.name == b"jbrd" for box in self._boxes)
+
+    @property
+    def is_lossless(self) -> bool:
+        """Whether the file stores exactly the pixels that it was made from."""
+        return not (self.is_jpeg or self._header.is_xyb)
 
     def load(self) -> Any:
         """Decode the pixels. Raises RuntimeError for a damaged file, and :class:`DecodeError` for one over a limit."""
@@ -214,4 +221,6 @@ def _read_header(codestream: bytes) -> JxlHeader:
         bit_depth = bits.choose((0, 8), (0, 10), (0, 12), (6, 1))
     bits.take(1)
     extra_channels = bits.choose((0, 0), (0, 1), (4, 2), (12, 1))
-    return JxlHeader(width, height, orientation, is_animated, bit_depth, extra_channels)
+    # What other channels than plain transparency have to say is not read, nor what follows it.
+    is_xyb = all(bits.take(1) for _ in range(extra_channels)) and bool(bits.take(1))
+    return JxlHeader(width, height, orientation, is_animated, bit_depth, extra_channels, is_xyb)

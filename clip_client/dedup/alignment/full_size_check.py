@@ -71,7 +71,7 @@ def full_photo(data: bytes) -> FullPhoto | None:
             orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
             return FullPhoto(
                 pixels=pixels,
-                is_lossless=image.format not in _LOSSY or b"VP8L" in data[:64],
+                is_lossless=_is_lossless(image, data),
                 table=np.array(steps[0], np.float32).reshape(BLOCK, BLOCK) if steps else None,
                 # Of a JPEG: sampling factors across and down of the luma, in which the others are mostly 1.
                 has_fine_colours=image.format != "WEBP" and (not layers or layers[0][1:3] == (1, 1)),
@@ -81,6 +81,18 @@ def full_photo(data: bytes) -> FullPhoto | None:
             )
     except Exception:  # Pillow may raise anything for a damaged file
         return FullPhoto(pixels=pixels)
+
+
+def _is_lossless(image: Image.Image, data: bytes) -> bool:
+    """Tell whether a file may store exactly the pixels that it was made from."""
+    if image.format != "WEBP":
+        return image.format not in _LOSSY or getattr(image, "is_lossless", False)  # JPEG XL says it
+    position = 12
+    # Of the chunks of a RIFF file, such as a profile, one has the picture.
+    while (name := data[position : position + 4]) not in (b"VP8L", b"VP8 ", b"ANMF", b""):
+        size = int.from_bytes(data[position + 4 : position + 8], "little")
+        position += 8 + size + size % 2
+    return name == b"VP8L"
 
 
 def in_srgb(image: Image.Image, profile: bytes) -> Image.Image:

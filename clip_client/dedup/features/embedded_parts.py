@@ -30,21 +30,22 @@ LAYERS: Final = "layers"
 SOUND: Final = "sound"
 RAW_DATA: Final = "RAW data"
 """Sensor data, in a file that is compared by its preview."""
-DATA: Final = "appended data"
-"""Of unknown kind."""
+DATA: Final = "unknown data"
 
 _LEAST_BYTES: Final = 1024
-"""Data of unknown kind behind the picture counts as content from this size. Cameras and programs append zeros, which
-are stripped before, a line break, or a time stamp in a block of about 100 bytes (Samsung). Pictures are larger."""
+"""Data of unknown kind behind the picture, or in parts of the file that programs may add, counts as content from this
+size. Cameras and programs append zeros, which are stripped before, a line break, or a time stamp in a block of about
+100 bytes (Samsung). Pictures are larger."""
 
 _MOST_MARKERS: Final = 10_000
 """In a JPEG. A camera writes about 20, a depth map of 10 MB takes 160, a progressive file some 30 more."""
 _MOST_CHUNKS: Final = 100_000
-"""In a PNG."""
+"""In a PNG or WebP."""
 _MOST_MPF_PICTURES: Final = 1_000
 
 _START_OF_IMAGE, _END_OF_IMAGE, _STANDALONE = 0xD8, 0xD9, 0x01
-_APP1, _APP2 = 0xE1, 0xE2
+_APP1, _APP2, _APP11 = 0xE1, 0xE2, 0xEB
+_APPLICATION: Final = range(0xE0, 0xF0)
 _MARKER: Final = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
 """Any marker of ITU-T T.81 except restart markers, which are among the pixel data, as are stuffed zeros."""
 
@@ -53,6 +54,13 @@ _XMP_EXTENSION: Final = b"http://ns.adobe.com/xmp/extension/\0"
 _XMP_EXTENSION_HEADER: Final = len(_XMP_EXTENSION) + 40
 """Followed by a digest of 32 characters, total length and offset: XMP specification, part 3, section 1.1.3.1."""
 _MPF: Final = b"MPF\0"
+_KNOWN_SEGMENTS: Final = (
+    *(b"JFIF\0", b"JFXX\0", b"Exif\0", b"http://ns.adobe.com/xap/1.0/", _XMP_EXTENSION, _MPF, b"ICC_PROFILE\0"),
+    *(b"Photoshop 3.0\0", b"Adobe\0", b"Ducky"),
+)
+"""How application segments of a JPEG begin that hold metadata, or parts that are recognised."""
+_CREDENTIALS: Final = b"jumdc2pa"
+"""In the first segment of content credentials (C2PA 2.1, section 11): a box of this type in JUMBF, in APP11."""
 _MPF_ENTRIES: Final = 0xB002
 _THUMBNAILS: Final = 0x01
 """First byte of the type of "large thumbnails" (CIPA DC-007), smaller versions of the picture that most cameras
@@ -72,8 +80,24 @@ _KNOWN_BOXES: Final = frozenset(
 )
 """Boxes of a HEIC or AVIF, or of a JPEG XL, with pictures, metadata, or parts that are recognised."""
 
+_KNOWN_CHUNKS: Final = frozenset(
+    {
+        *(b"IHDR", b"PLTE", b"IDAT", b"IEND", b"tRNS", b"cHRM", b"gAMA", b"iCCP", b"sBIT", b"sRGB", b"cICP", b"mDCV"),
+        *(b"cLLI", b"tEXt", b"zTXt", b"iTXt", b"bKGD", b"hIST", b"pHYs", b"sPLT", b"eXIf", b"tIME", b"acTL", b"fcTL"),
+        *(b"fdAT", b"caBX"),
+    }
+)
+"""Of PNG, third edition, and that of content credentials."""
+_KNOWN_RIFF_CHUNKS: Final = frozenset(
+    {b"VP8X", b"VP8 ", b"VP8L", b"ALPH", b"ANIM", b"ANMF", b"ICCP", b"EXIF", b"XMP ", b"C2PA"}
+)
+"""Of WebP."""
+
 _PHOTOSHOP_LAYERS: Final = 37724
 """TIFF tag ImageSourceData."""
+_SUB_DIRECTORIES: Final = 330
+_NEW_SUBFILE_TYPE: Final = 254
+_MOST_SUB_DIRECTORIES: Final = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,8 +122,7 @@ def embedded_parts(data: bytes) -> EmbeddedParts:
     if data.startswith(b"\xff\x0a") and _FILM.search(data):
         return _parts(data, [FILM], b"")  # a bare codestream of JPEG XL does not say where it ends
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        is_animated = data[12:16] == b"VP8X" and bool(data[20:21]) and bool(data[20] & 0x02)
-        return _parts(data, [FRAMES] if is_animated else [], data[8 + int.from_bytes(data[4:8], "little") :])
+        return _of_webp(data)
     if data.startswith((b"GIF8", b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")):
         return _parts(data, _frames_and_layers(data), b"")
     return EmbeddedParts()
@@ -131,10 +154,21 @@ def _of_jpeg(data: bytes) -> EmbeddedParts:
     in_xmp = [kind for name, kind in _IN_XMP if name in xmp]
     appended = [piece for piece in _without_thumbnails(data, end, pictures) if piece]
     kinds = _kinds_of_appended(appended, xmp, has_pictures=any(not is_small for is_small, _, _ in pictures))
-    if not (in_xmp or kinds):
+    unknown = _unknown_segments(data, segments)
+    in_unknown = [DATA] if len(unknown) >= _LEAST_BYTES else []
+    if not (in_xmp or kinds or in_unknown):
         return EmbeddedParts()
-    digest = hashlib.sha256(b"".join([*(appended if kinds else ()), xmp if in_xmp else b""]))
-    return EmbeddedParts(kinds=tuple(dict.fromkeys([*kinds, *in_xmp])), digest=digest.hexdigest()[:32])
+    held = [*(appended if kinds else ()), xmp if in_xmp else b"", unknown if in_unknown else b""]
+    digest = hashlib.sha256(b"".join(held)).hexdigest()[:32]
+    return EmbeddedParts(kinds=tuple(dict.fromkeys([*kinds, *in_xmp, *in_unknown])), digest=digest)
+
+
+def _unknown_segments(data: bytes, segments: list[tuple[int, int, int]]) -> bytes:
+    """Return what application segments of unknown kinds hold, such as the measurements of a thermal camera."""
+    own = [(marker, data[start:stop]) for marker, start, stop in segments if marker in _APPLICATION]
+    # Each segment of a JUMBF box begins with "JP" and the number of the box.
+    boxes = tuple(body[:4] for marker, body in own if marker == _APP11 and _CREDENTIALS in body[:32])
+    return b"".join(body.strip(b"\0") for _, body in own if not body.startswith((*_KNOWN_SEGMENTS, *boxes)))
 
 
 def _jpeg_segments(data: bytes) -> tuple[list[tuple[int, int, int]], int]:
@@ -196,16 +230,33 @@ def _kinds_of_appended(appended: list[bytes], xmp: bytes, *, has_pictures: bool)
 
 def _of_png(data: bytes) -> EmbeddedParts:
     # PNG, third edition, section 5.3: length, name, data and a checksum of 4 bytes.
-    position, is_animated = 8, False
+    position, is_animated, unknown = 8, False, []
     for _ in range(_MOST_CHUNKS):
-        name = data[position + 4 : position + 8]
+        name, start = data[position + 4 : position + 8], position
         if len(name) < 4:
             break
         is_animated |= name == b"acTL"
         position += 12 + int.from_bytes(data[position : position + 4], "big")
+        if name not in _KNOWN_CHUNKS:
+            unknown.append(data[start:position])
         if name == b"IEND":
             break
-    return _parts(data, [FRAMES] if is_animated else [], data[position:])
+    return _parts(data, [FRAMES] if is_animated else [], b"".join([*unknown, data[position:]]))
+
+
+def _of_webp(data: bytes) -> EmbeddedParts:
+    # RFC 9649, section 2.3: name, length, data, and a zero behind an odd length.
+    end = 8 + int.from_bytes(data[4:8], "little")
+    position, unknown = 12, []
+    for _ in range(_MOST_CHUNKS):
+        if position >= min(end, len(data)):
+            break
+        start, size = position, int.from_bytes(data[position + 4 : position + 8], "little")
+        position += 8 + size + size % 2
+        if data[start : start + 4] not in _KNOWN_RIFF_CHUNKS:
+            unknown.append(data[start:position])
+    is_animated = data[12:16] == b"VP8X" and bool(data[20:21]) and bool(data[20] & 0x02)
+    return _parts(data, [FRAMES] if is_animated else [], b"".join([*unknown, data[min(position, end) :]]))
 
 
 def _of_iso_media(data: bytes) -> EmbeddedParts:
@@ -264,8 +315,22 @@ def _frames_and_layers(data: bytes) -> list[str]:
 
     kinds = []
     with suppress(Exception), Image.open(io.BytesIO(data)) as image:  # a damaged file fails to decode anyway
-        if isinstance(image, TiffImagePlugin.TiffImageFile) and _PHOTOSHOP_LAYERS in image.tag_v2:
-            kinds.append(LAYERS)
         if getattr(image, "is_animated", False):
             kinds.append(FRAMES)
+        if isinstance(image, TiffImagePlugin.TiffImageFile):
+            if _PHOTOSHOP_LAYERS in image.tag_v2:
+                kinds.append(LAYERS)
+            directories = image.tag_v2.get(_SUB_DIRECTORIES, ())
+            if len(directories) > _MOST_SUB_DIRECTORIES or not all(_is_preview(data, at) for at in directories):
+                kinds.append(PICTURES)
     return kinds
+
+
+def _is_preview(data: bytes, directory: int) -> bool:
+    """Tell whether a directory of a TIFF describes a smaller version of another picture."""
+    order, is_big = "<" if data.startswith(b"II") else ">", 43 in data[2:4]
+    count_format, entry_format = ("Q", "HHQQ") if is_big else ("H", "HHII")
+    (count,) = struct.unpack_from(order + count_format, data, directory)
+    first, size = directory + struct.calcsize(order + count_format), struct.calcsize(order + entry_format)
+    entries = (struct.unpack_from(order + entry_format, data, first + size * number) for number in range(count))
+    return any(tag == _NEW_SUBFILE_TYPE and value & 1 for tag, _, _, value in entries)

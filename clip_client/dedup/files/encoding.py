@@ -65,8 +65,13 @@ def read_encoding(data: bytes) -> Encoding | None:
 
 
 def _extras(image: Image.Image, data: bytes, media: IsoMedia | None) -> tuple[str, ...]:
-    is_deep = image.mode.startswith(("I", "F")) or any(";16" in str(tile[3]) for tile in getattr(image, "tile", ()))
+    tiles = getattr(image, "tile", ())
+    is_deep = image.mode.startswith(("I", "F")) or any(";16" in str(tile[3]) for tile in tiles)
     is_deep = is_deep or image.info.get("bit_depth", 8) > 8
+    if image.format == "PPM":
+        is_deep = is_deep or any(isinstance(tile[3], tuple) and tile[3][1] > 255 for tile in tiles)  # mode, maxval
+    elif image.format == "JPEG2000":
+        is_deep = is_deep or _is_deep_jpeg_2000(data)
     # Further pictures in a JPEG are appended to it. A file with them never moves in favour of one without, but its
     # first picture may have copies.
     frames = 1 if image.format in ("JPEG", "MPO") else getattr(image, "n_frames", 1)
@@ -81,6 +86,13 @@ def _extras(image: Image.Image, data: bytes, media: IsoMedia | None) -> tuple[st
         "transparency": image.has_transparency_data,
     }
     return tuple(name for name, is_held in held.items() if is_held)
+
+
+def _is_deep_jpeg_2000(data: bytes) -> bool:
+    """Tell whether a component has more than 8 bits. ITU-T T.800, section A.5.1: the field Ssiz, 3 bytes apart."""
+    start = data.index(b"\xff\x4f\xff\x51") + 40  # of the codestream, with Csiz, the number of components
+    (components,) = struct.unpack_from(">H", data, start)
+    return any(depth & 0x7F > 7 for depth in data[start + 2 : start + 2 + 3 * components : 3])
 
 
 def _colour_space(image: Image.Image, codes: bytes) -> ColourSpace:

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 import cv2
 import numpy as np
 import pytest
-from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageFont, ImageOps
+from PIL import Image, ImageCms, ImageDraw, ImageEnhance, ImageFilter, ImageFont, ImageOps
 
 from clip_client.dedup.aligned import ENLARGED, MADE_LATER, UNTOLD
 from clip_client.dedup.alignment.full_size_check import check_at_full_size, full_photo
 from clip_client.dedup.compare.proofs import prove_again
 from clip_client.dedup.types import ALTERED, EDITED, RE_ENCODED
+from tests.fixtures.images import phone_files
 from tests.fixtures.images.scenes import cropped, noisy, resized, scene
 from tests.fixtures.members import alignment
 
@@ -178,10 +179,22 @@ def test_the_other_half_of_a_focus_stack_is_altered_even_for_a_cameras_file() ->
     assert checked(near, jpeg(sharp, 85), is_source=True).tier == ALTERED  # merged of both
 
 
-def test_two_lossless_files_that_differ_in_a_pixel_are_altered() -> None:
+PROFILE = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+
+
+LOSSLESS: dict[str, Callable[[Image.Image], bytes]] = {
+    "TIFF": lambda picture: written(picture, "TIFF"),
+    "WebP": lambda picture: written(picture, "WEBP", lossless=True),
+    "WebP with a profile": lambda picture: written(picture, "WEBP", lossless=True, icc_profile=PROFILE),
+    "JPEG XL": lambda picture: phone_files.jxl(picture, lossless=True),
+}
+
+
+@pytest.mark.parametrize("way", LOSSLESS)
+def test_two_lossless_files_that_differ_in_a_pixel_are_altered(way: str) -> None:
     changed = photo().copy()
     changed.putpixel((100, 200), (0, 0, 0))
-    found = checked(written(photo(), "PNG"), written(changed, "TIFF"))
+    found = checked(written(photo(), "PNG"), LOSSLESS[way](changed))
     assert found.tier == ALTERED
     assert found.region == pytest.approx((100 / 480, 200 / 360, 1 / 480, 1 / 360))
 

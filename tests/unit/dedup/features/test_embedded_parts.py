@@ -61,6 +61,25 @@ def layered_tiff() -> bytes:
     return image_files.encoded(image_files.picture(), "TIFF", exif=layers)
 
 
+def riff_chunk(name: bytes, size: int) -> bytes:
+    """A WebP whose last chunk has this name."""
+    data = image_files.file("WEBP") + name + struct.pack("<I", size) + b"?" * size
+    return data[:4] + struct.pack("<I", len(data) - 8) + data[8:]
+
+
+def tiff_with_another(subfile_type: int, count: int = 1) -> bytes:
+    """A TIFF that names ``count`` times a directory of another picture, of this type (1: a smaller version)."""
+    tags = [*image_files.picture_tags((4, 4), [8], 1, 16), (330, image_files.LONG, [0x01020304] * count)]
+    data = image_files.tiff(tags, bytes(16))
+    other = image_files.tiff_directory([(254, image_files.LONG, [subfile_type])], len(data))
+    return data.replace(struct.pack("<L", 0x01020304), struct.pack("<L", len(data))) + other
+
+
+CREDENTIALS = b"JP\0\1" + struct.pack(">II4sI", 1, 4000, b"jumb", 40) + b"jumdc2pa"
+THERMAL = (0xE1, b"FLIR\0\1\0\0" + b"?" * 600)
+LAYERS_OF_FIREWORKS = image_files.png_with_chunk(b"mkTS", b"?" * 1024)
+
+
 PARTS: dict[str, tuple[bytes, tuple[str, ...]]] = {
     "Pixel motion photo": (PIXEL_FILM + MP4, ("film",)),
     "Samsung motion photo": (STILL + samsung_trailer(UTC, (0x0A30, b"MotionPhoto_Data", MP4)), ("film",)),
@@ -74,9 +93,15 @@ PARTS: dict[str, tuple[bytes, tuple[str, ...]]] = {
     "dynamic depth": (with_xmp(b'<rdf:li Item:Semantic="Depth"/>') + OTHER, ("depth map",)),
     "Samsung depth map": (STILL + samsung_trailer((0x0AB1, b"DualShot_DepthMap_1", bytes(300))), ("depth map",)),
     "depth map in XMP": (with_segments((0xE1, DEPTH_IN_XMP)), ("depth map",)),
-    "appended data": (STILL + b"?" * 1024, ("appended data",)),
+    "appended data": (STILL + b"?" * 1024, ("unknown data",)),
     "PNG with a film": (image_files.file("PNG") + MP4, ("film",)),
     "WebP with a film": (image_files.file("WEBP") + MP4, ("film",)),
+    "thermal camera": (with_segments(THERMAL, THERMAL), ("unknown data",)),
+    "JUMBF of another kind": (with_segments((0xEB, b"JP\0\1" + b"?" * 1024)), ("unknown data",)),
+    "Fireworks": (LAYERS_OF_FIREWORKS, ("unknown data",)),
+    "WebP with a chunk of unknown kind": (riff_chunk(b"priv", 1024), ("unknown data",)),
+    "TIFF with a second picture": (tiff_with_another(0), ("further pictures",)),
+    "TIFF with many small versions": (tiff_with_another(1, 101), ("further pictures",)),
     "animated PNG": (animation("PNG", 2), ("further frames",)),
     "animated WebP": (animation("WEBP", 2), ("further frames",)),
     "animated GIF": (animation("GIF", 2), ("further frames",)),
@@ -94,7 +119,7 @@ PARTS: dict[str, tuple[bytes, tuple[str, ...]]] = {
     "depth map": (with_auxiliary(b"urn:mpeg:hevc:2015:auxid:2"), ("depth map",)),
     "motion photo of a Samsung": (HEIC + box(b"mpvd", MP4), ("film",)),
     "motion photo of a Pixel": (HEIC + MP4 + box(b"moov", bytes(99)), ("film",)),
-    "a box of unknown kind": (HEIC + box(b"sefd", b"?" * 1024), ("appended data",)),
+    "a box of unknown kind": (HEIC + box(b"sefd", b"?" * 1024), ("unknown data",)),
     "JPEG XL with a film": (JXL + MP4, ("film",)),
     "bare JPEG XL with a film": (phone_files.jxl(lossless=True) + MP4, ("film",)),
     "JPEG XL with a gain map": (JXL + box(b"jhgm", bytes(9)), ("gain map",)),
@@ -123,6 +148,12 @@ ALONE = {
     "WebP": image_files.file("WEBP") + b"\n",
     "TIFF": image_files.file("TIFF"),
     "alpha": iso_media(auxiliary=(b"urn:mpeg:hevc:2015:auxid:1",), items=(b"hvc1", b"Exif")),
+    "a short segment": with_segments(THERMAL),
+    "credentials": with_segments((0xEB, CREDENTIALS + bytes(16) + b"?" * 900), (0xEB, CREDENTIALS[:16] + b"?" * 900)),
+    "credentials in a PNG": image_files.png_with_chunk(b"caBX", b"?" * 2000),
+    "credentials in a WebP": riff_chunk(b"C2PA", 2000),
+    "resources of Photoshop": with_segments((0xED, b"Photoshop 3.0\0" + b"?" * 2000)),
+    "smaller version in a TIFF": tiff_with_another(1),
     "nothing": b"",
     "HEIC": HEIC,
     "tiles": phone_files.heic(image_files.picture(size=(150, 100)), tile_size=64),
@@ -146,6 +177,9 @@ def test_the_digest_is_that_of_the_parts_and_not_of_the_picture() -> None:
     other_still = image_files.jpeg(quality=60)
     assert embedded_parts(STILL + MP4) == embedded_parts(other_still + MP4 + bytes(64))
     assert embedded_parts(STILL + MP4).digest != embedded_parts(STILL + MP4 + b"!").digest
+    assert embedded_parts(with_segments(THERMAL, THERMAL)) == embedded_parts(
+        with_segments(THERMAL, THERMAL, still=other_still)
+    )
     first, second = (with_segments((0xE1, DEPTH_IN_XMP.replace(b"AAAA", four))) for four in (b"AAAB", b"AAAC"))
     assert embedded_parts(first).digest != embedded_parts(second).digest
 
@@ -194,17 +228,15 @@ def test_damaged_files_never_raise(seed: bytes, changes: list[tuple[int, int]], 
 @pytest.mark.parametrize(
     ("data", "kinds"),
     [
-        pytest.param(b"\xff\xd8\xff" + b"\xff\xfe\0\2" * 2_000_000, ("appended data",), id="comments"),
+        pytest.param(b"\xff\xd8\xff" + b"\xff\xfe\0\2" * 2_000_000, ("unknown data",), id="comments"),
         pytest.param(b"\xff\xd8" + b"\xff" * 8_000_000, (), id="fill bytes"),
         pytest.param(b"\xff\xd8\xff\xda\0\2" + b"\xff\0" * 4_000_000, (), id="stuffed pixels"),
         pytest.param(with_pictures(*[(0x010001, b"")] * 900, gap=bytes(8_000)), (), id="pictures"),
-        pytest.param(
-            b"\x89PNG\r\n\x1a\n" + b"\0\0\0\0IDAT\0\0\0\0" * 600_000, ("appended data",), id="chunks of a PNG"
-        ),
-        pytest.param(box(b"ftyp", b"heic") + b"\0\0\0\x08free" * 1_000_000, ("appended data",), id="boxes"),
+        pytest.param(b"\x89PNG\r\n\x1a\n" + b"\0\0\0\0IDAT\0\0\0\0" * 600_000, ("unknown data",), id="chunks of a PNG"),
+        pytest.param(box(b"ftyp", b"heic") + b"\0\0\0\x08free" * 1_000_000, ("unknown data",), id="boxes"),
         pytest.param(
             box(b"ftyp", b"heic") + box(b"meta", bytes(4), box(b"iprp", b"") * 900_000),
-            ("appended data",),
+            ("unknown data",),
             id="boxes in a box",
         ),
     ],

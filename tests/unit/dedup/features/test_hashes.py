@@ -129,6 +129,7 @@ MORE = {
     "transparent colour": encoded(NOISE.convert("P"), "PNG", transparency=0),
     "16 bits of grey": encoded(Image.fromarray(np.asarray(NOISE).astype(np.uint16) * 257), "PNG"),
     "16 bits of RGB": deep_png(),
+    "PPM of 16 bits": b"P6 2 1 65535\n" + bytes(range(12)),
     "HEIC of 10 bits": phone_files.deep_heic(10),
     "AVIF of 10 bits": phone_files.avif_of_10_bits(),
     "JPEG XL of 10 bits": phone_files.JXL_OF_10_BITS,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pytest
 from PIL import Image, ImageCms
@@ -72,11 +73,23 @@ def test_the_colour_space_of_a_file_is_found_wherever_it_stands(data: bytes, nam
     assert found.colour_space.name == name
 
 
+def jpeg_2000_of(bits: int, **options: Any) -> bytes:
+    """A header that gives the last of three components more bits, which Pillow reads but does not write."""
+    data = bytearray(file("JPEG2000", **options))
+    data[data.index(b"\xff\x4f\xff\x51") + 48] = bits - 1
+    return bytes(data)
+
+
 def test_a_header_says_what_an_opaque_picture_of_8_bits_cannot_hold() -> None:
     for data, extras in (
         (jpeg(quality=20), ()),
         (encoded(Image.new("RGBA", (80, 60), (9, 9, 9, 9)), "PNG"), CLEAR),
         (encoded(Image.new("I;16", (80, 60), 999), "PNG"), DEEP),
+        (file("PPM"), ()),
+        (b"P6 1 1 1023\n" + bytes(6), DEEP),
+        (file("JPEG2000"), ()),
+        (jpeg_2000_of(16), DEEP),
+        (jpeg_2000_of(12, no_jp2=True), DEEP),
     ):
         assert read_encoding(data) == Encoding(extras=extras)
     assert read_encoding(b"This is no image.") is read_encoding(b"") is None
