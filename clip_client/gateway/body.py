@@ -88,7 +88,7 @@ class Body:
         return parsed(model, content)
 
     async def form(self, *, max_files: int) -> list[tuple[str, str | bytes]]:
-        """Read a multipart form: the name and value of each field; bytes if it is a file or no UTF-8. Raises Refusal."""
+        """Read a multipart form: names and values, which are bytes if they are files or no UTF-8. Raises Refusal."""
         headers = self.request.headers
         if not headers.get("content-type", "").lower().startswith("multipart/form-data"):
             raise Refusal(422, "The body must be a form: multipart/form-data.")

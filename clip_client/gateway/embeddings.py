@@ -100,8 +100,8 @@ async def _list_models(service: Service, _: Body, *, owner: str) -> Response:
     """Answer with the models that are ready. infinity's client accepts no owner but infinity."""
     known: dict[str, ModelInfo] = {}
     try:
-        async for name, model in service.infos():
-            known[name] = model
+        async for ready in service.infos():
+            known.update([ready])  # those before an error count
     except ClipError:
         if not known:
             raise
