@@ -327,10 +327,11 @@ def _frames_and_layers(data: bytes) -> list[str]:
 
 
 def _is_preview(data: bytes, directory: int) -> bool:
-    """Tell whether a directory of a TIFF describes a smaller version of another picture."""
-    order, is_big = "<" if data.startswith(b"II") else ">", 43 in data[2:4]
-    count_format, entry_format = ("Q", "HHQQ") if is_big else ("H", "HHII")
-    (count,) = struct.unpack_from(order + count_format, data, directory)
-    first, size = directory + struct.calcsize(order + count_format), struct.calcsize(order + entry_format)
-    entries = (struct.unpack_from(order + entry_format, data, first + size * number) for number in range(count))
+    """Tell whether a directory of a TIFF describes a smaller version of another picture.
+
+    Those of a BigTIFF have a type of their own, which Pillow does not read.
+    """
+    order = "<" if data.startswith(b"II") else ">"
+    (count,) = struct.unpack_from(order + "H", data, directory)
+    entries = (struct.unpack_from(order + "HHII", data, directory + 2 + 12 * number) for number in range(count))
     return any(tag == _NEW_SUBFILE_TYPE and value & 1 for tag, _, _, value in entries)
