@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-MANY: Final = 150
+MANY: Final = 600
+"""So many that a busy machine, too, stops a run of them in the middle."""
 INTERRUPTED: Final = "clip-client: interrupted; the work that is done is kept, and the same command continues it"
 
 
