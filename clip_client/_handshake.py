@@ -7,8 +7,6 @@ import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-import anyio
-
 from clip_client._balancing.balancer import RETRIED, backoff_s
 from clip_client._encoding import IMAGE_ENCODINGS
 from clip_client._errors import ClipError, DeadlineExceeded, ProtocolMismatch, Unauthorized, Unavailable
@@ -95,25 +93,27 @@ class Handshake:
         servers = self._balancer.servers
         loop = asyncio.get_running_loop()
         remaining = max(0.001, deadline - loop.time())
-        outcomes: dict[Server, ModelInfo | Exception] = {}
-        async with anyio.create_task_group() as tasks:
-
-            async def ask(server: Server) -> None:
-                try:
-                    outcomes[server] = await server.transport.model(timeout_s=remaining)
+        tasks = [asyncio.ensure_future(server.transport.model(timeout_s=remaining)) for server in servers]
+        waiting = set(tasks)
+        until: float | None = None
+        try:
+            while waiting and (until is None or loop.time() < until):
+                left_s = None if until is None else until - loop.time()
+                done, waiting = await asyncio.wait(waiting, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+                if until is None and any(task.exception() is None for task in done):
                     # A server with another model that answers later is caught by its fingerprint.
-                    tasks.cancel_scope.deadline = min(tasks.cancel_scope.deadline, loop.time() + _PATIENCE_S)
-                except Exception as error:
-                    outcomes[server] = error
-
-            for server in servers:
-                tasks.start_soon(ask, server)
+                    until = loop.time() + _PATIENCE_S
+        finally:
+            for task in tasks:
+                task.cancel()
+            outcomes = await asyncio.gather(*tasks, return_exceptions=True)
         models: list[tuple[Server, ModelInfo]] = []
         failures: list[ClipError] = []
-        for server in (server for server in servers if server in outcomes):
-            outcome = outcomes[server]
+        for server, outcome in zip(servers, outcomes, strict=True):
             if isinstance(outcome, ModelInfo):
                 models.append((server, outcome))
+            elif isinstance(outcome, asyncio.CancelledError):
+                continue  # the time for it is over
             elif isinstance(outcome, ClipError) and not isinstance(outcome, ProtocolMismatch | Unauthorized):
                 failures.append(outcome)
             else:

@@ -129,6 +129,9 @@ def test_interruption_ends_with_the_number_of_the_signal_and_leaves_nothing(
             connection, _ = silent.accept()
             with connection:  # the command waits for an answer
                 process.send_signal(number)
-                _, said = process.communicate(timeout=60)
+                try:
+                    _, said = process.communicate(timeout=30)
+                finally:
+                    process.kill()  # one that does not end would be waited for
     assert (process.returncode, said) == (code, f"clip-client: interrupted{goes_on}\n")
     assert list(tmp_path.iterdir()) == [photo]
