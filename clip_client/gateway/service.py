@@ -87,6 +87,7 @@ class Service:
         finally:
             for one in tasks:
                 one.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)  # an error that nobody takes would be logged
         if failed is not None:
             raise failed
 

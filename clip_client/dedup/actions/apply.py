@@ -214,9 +214,9 @@ def _undo(entry: JournalEntry, journal: Journal) -> Outcome:
 
 def _is_back(entry: JournalEntry) -> bool:
     """Tell whether a person has moved the files of an entry back."""
-    photo = entry.files[0].original
-    is_hard_link = entry.method == HARDLINK and os.path.exists(entry.kept) and is_same_file(photo, entry.kept)
-    return not is_hard_link and all(is_copy(file.original, file) for file in entry.files)
+    if not all(is_copy(file.original, file) for file in entry.files):
+        return False
+    return entry.method != HARDLINK or _version(entry.files[0].original) != _version(entry.kept)  # else our hard link
 
 
 def _restore_files(entry: JournalEntry, journal: Journal, *, at_end: str) -> str:

@@ -267,10 +267,12 @@ def holds_all_detail(seen: Differences, *, is_reduced: bool) -> bool:
     shares, follows = own[busy] / theirs[busy], both[busy] / theirs[busy]
     if np.quantile(shares, 0.05) < _NEVER_LESS[is_reduced] or np.median(follows) > _LOUDER:
         return False
-    more, kept, with_detail = _ADDED
-    added = np.maximum(own - theirs, 0)[busy]
-    is_even = added.any() and np.corrcoef(added, theirs[busy])[0, 1] < with_detail
-    return not (is_even and np.median(shares) > more and np.median(follows) > kept)
+    most, least, correlation = _ADDED
+    added, detail = np.maximum(own - theirs, 0)[busy], theirs[busy]
+    added, detail = added - added.mean(), detail - detail.mean()
+    # By hand, because NumPy's corrcoef warns if one of them is the same everywhere.
+    is_even = added @ detail < correlation * np.sqrt((added @ added) * (detail @ detail))
+    return not (is_even and np.median(shares) > most and np.median(follows) > least)
 
 
 def _energies(kept: Pixels, duplicate: Pixels) -> Floats:

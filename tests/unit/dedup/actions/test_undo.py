@@ -34,16 +34,21 @@ def test_what_a_person_took_out_of_the_quarantine_is_forgotten(tmp_path: Path, j
 @pytest.mark.parametrize("hard_link", [False, True])
 def test_a_photo_is_restored_only_if_it_is_back(tmp_path: Path, journal: Journal, hard_link: bool) -> None:
     """Out of the quarantine, the person may have moved it back, or may have made something else with its name."""
-    found, (_, back, lost) = copies(tmp_path / "r", 3)
+    found, (_, back, lost, linked) = copies(tmp_path / "r", 4)
     apply(planned(found, [tmp_path / "r"], hard_link=hard_link), journal)
     for entry in journal.entries(IN_QUARANTINE):
         (file,) = entry.files
         os.replace(file.quarantined, back if file.original == str(back) else tmp_path / "taken.jpg")
     if not hard_link:
         write(lost, b"other")
+    linked.unlink(missing_ok=True)
+    linked.symlink_to("nowhere")
     assert {(one.path, one.done, one.message) for one in undo(journal)} == {
         (str(back), True, "Restored."),
-        (str(lost), False, "It was no longer in the quarantine, and another file has its name."),
+        *(
+            (str(path), False, "It was no longer in the quarantine, and another file has its name.")
+            for path in (lost, linked)
+        ),
     }
 
 
