@@ -46,7 +46,8 @@ _XMP: Final = b"http://ns.adobe.com/xap/1.0/\0"
 _XMP_EXTENSION: Final = b"http://ns.adobe.com/xmp/extension/\0"
 _XMP_EXTENSION_HEADER: Final = len(_XMP_EXTENSION) + 40
 """Followed by a digest of 32 characters, total length and offset: XMP specification, part 3, section 1.1.3.1."""
-_XMP_OF_GIF: Final = re.compile(rb"\x21\xff\x0bXMP DataXMP(.+?)\x01\xff\xfe", re.DOTALL)
+_END_OF_XMP: Final = b"\x01\xff\xfe"
+_XMP_OF_GIF: Final = re.compile(rb"\x21\xff\x0bXMP DataXMP(.+?)" + _END_OF_XMP, re.DOTALL)
 """A packet that is not in blocks, and the bytes that lead over it: XMP specification, part 3, section 1.1.2."""
 _CHARSET: Final = 8
 """Bytes before the text of a UserComment: EXIF 2.32, section 4.6.5."""
@@ -291,7 +292,8 @@ def _datasets(block: bytes) -> dict[tuple[int, int], list[bytes]]:
 
 def _further_xmp(segments: Iterable[tuple[str, bytes]], gif: bytes) -> Iterator[bytes]:
     """Yield the packets of a JPEG, of which Pillow gives the last, and those of a GIF, of which it gives none."""
-    yield from _XMP_OF_GIF.findall(gif)
+    # Up to the last end of a packet, so that no beginning is looked for an end in vain.
+    yield from _XMP_OF_GIF.findall(gif, 0, gif.rfind(_END_OF_XMP) + len(_END_OF_XMP))
     blocks = [data for kind, data in segments if kind == "APP1"]
     yield from (data.removeprefix(_XMP) for data in blocks if data.startswith(_XMP))
     # A segment holds 64 KiB, so the rest of a longer packet is in several others.
