@@ -14,10 +14,6 @@ float, grey beyond 16 bits, Lab  refused as UNSUPPORTED_FORMAT: nothing in the f
 
 from __future__ import annotations
 
-import threading
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
@@ -26,13 +22,14 @@ from PIL import Image
 
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging import turbojpeg_decoder
+from preprocess_ensemble.imaging.containers.jpeg import JpegHeader, read_header, scans_within_limit
 from preprocess_ensemble.imaging.formats import ImageFormat, identify
-from preprocess_ensemble.imaging.jpeg_header import JpegHeader, read_header, scans_within_limit
 from preprocess_ensemble.imaging.limits import DecodeError as DecodeError
 from preprocess_ensemble.imaging.limits import DecodeLimits as DecodeLimits
 from preprocess_ensemble.imaging.orientation import SCALE_INFO as SCALE_INFO
 from preprocess_ensemble.imaging.orientation import ScaleInfo, apply_transpose, swaps_sides
 from preprocess_ensemble.imaging.pillow_decoder import PillowFile
+from preprocess_ensemble.imaging.quiet import quiet_libraries
 
 if TYPE_CHECKING:
     import numpy as np
@@ -215,31 +212,3 @@ def _is_within(limits: DecodeLimits, header: JpegHeader, data: bytes) -> bool:
         and ratio <= limits.max_side_ratio
         and (not header.is_progressive or scans_within_limit(data, pixels))
     )
-
-
-_quiet_lock: Final = threading.Lock()
-_quiet_threads = 0
-_quiet_filters: warnings.catch_warnings[None] | None = None
-
-
-@contextmanager
-def quiet_libraries() -> Iterator[None]:
-    """Suppress Pillow's warnings about unusual files; the status says more.
-
-    Warning filters belong to the whole process (until Python 3.14), so `catch_warnings` in several threads at once may
-    leave the wrong ones behind. Here the first thread to enter sets the filter and the last one to leave removes it.
-    """
-    global _quiet_threads, _quiet_filters
-    with _quiet_lock:
-        if _quiet_threads == 0:
-            _quiet_filters = warnings.catch_warnings()
-            _quiet_filters.__enter__()
-            warnings.filterwarnings("ignore", module=r"PIL\.")
-        _quiet_threads += 1
-    try:
-        yield
-    finally:
-        with _quiet_lock:
-            _quiet_threads -= 1
-            if _quiet_threads == 0 and _quiet_filters is not None:
-                _quiet_filters.__exit__(None, None, None)

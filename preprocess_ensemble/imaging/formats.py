@@ -30,6 +30,7 @@ from PIL import (
     features,
 )
 
+from preprocess_ensemble.imaging.containers.iso_media import readable_avif
 from preprocess_ensemble.imaging.jpeg_xl import JxlFile
 
 _Opener = Callable[[IO[bytes]], ImageFile.ImageFile]
@@ -38,11 +39,9 @@ _HEAD_BYTES: Final = 512
 
 
 class Plugin(NamedTuple):
-    """A package that reads a format which Pillow does not."""
+    """A package of the extra ``phone`` that reads a format which Pillow does not."""
 
     module: str
-    package: str
-    """What pip calls it."""
 
     @property
     def is_installed(self) -> bool:
@@ -50,8 +49,8 @@ class Plugin(NamedTuple):
         return find_spec(self.module) is not None
 
 
-_PILLOW_HEIF: Final = Plugin("pillow_heif", "pillow-heif")
-_PILLOW_JXL: Final = Plugin("pillow_jxl", "pillow-jxl-plugin")
+_PILLOW_HEIF: Final = Plugin("pillow_heif")
+_PILLOW_JXL: Final = Plugin("pillow_jxl")
 
 
 class ImageFormat(NamedTuple):
@@ -81,7 +80,7 @@ class ImageFormat(NamedTuple):
     @property
     def refusal(self) -> str:
         """The message for a file of this format where it is not readable."""
-        remedy = f": pip install {self.needs.package}" if isinstance(self.needs, Plugin) else ""
+        remedy = ": pip install 'clip-triton[phone]'" if isinstance(self.needs, Plugin) else ""
         return f"The file is of format {self.name}, which cannot be read here{remedy}."
 
 
@@ -96,6 +95,13 @@ def _open_heif(source: IO[bytes]) -> ImageFile.ImageFile:
 
     opener: _Opener = HeifImageFile
     return opener(source)
+
+
+def _open_avif(source: IO[bytes]) -> ImageFile.ImageFile:
+    data = source.read()
+    source.seek(0)
+    readable = readable_avif(data)
+    return AvifImagePlugin.AvifImageFile(source if readable is data else BytesIO(readable))
 
 
 # The plugins' classes are called directly: `Image.open` would warn or raise about the number of pixels before this code
@@ -113,13 +119,13 @@ FORMATS: Final[tuple[ImageFormat, ...]] = (
     _format(
         "AVIF",
         rb".{4}ftyp(?:avif|avis|(?:mif1|msf1|miaf).{4}(?:.{4}){0,12}?avif)",
-        AvifImagePlugin.AvifImageFile,
+        _open_avif,
         "avif",
     ),
     _format("JPEG 2000", rb"\xff\x4f\xff\x51|\0\0\0\x0cjP  \r\n\x87\n", Jpeg2KImagePlugin.Jpeg2KImageFile, "jpg_2000"),
     _format("PPM", rb"P[1-6]\s", PpmImagePlugin.PpmImageFile),
     _format("QOI", rb"qoif", QoiImagePlugin.QoiImageFile),
-    _format("HEIC", rb".{4}ftyp(?:hei[cmsx]|hev[cmsx]|mif1|msf1|miaf)", _open_heif, _PILLOW_HEIF),
+    _format("HEIC", rb".{4}ftyp(?:hei[cmsx]|hev[cmsx]|mif1|mif3heic|msf1|miaf)", _open_heif, _PILLOW_HEIF),
     _format("Canon CR3 raw", rb".{4}ftypcrx "),
     _format("video (MP4 or QuickTime)", rb".{4}ftyp"),
     _format("JPEG XL", rb"\xff\x0a|\0\0\0\x0cJXL \r\n\x87\n", JxlFile, _PILLOW_JXL),
@@ -163,11 +169,11 @@ def limit_decoder_threads() -> None:
 
 
 def open_image(data: bytes) -> ImageFile.ImageFile:
-    """Open an image file for its metadata, like :func:`PIL.Image.open`, and with the plugins, which that may lack.
+    """Open an image file for its metadata, like :func:`PIL.Image.open`, and also what only the openers here can read.
 
     The file must have passed the limits of :func:`~.decode.decode`. Raises what Pillow's readers raise.
     """
     image_format = identify(data)
-    if image_format is not None and image_format.opener is not None and isinstance(image_format.needs, Plugin):
+    if image_format is not None and image_format.opener is not None and image_format.needs is not None:
         return image_format.opener(BytesIO(data))
     return Image.open(BytesIO(data))

@@ -14,14 +14,12 @@ from typing import Any, Final, NamedTuple
 from PIL import ExifTags, Image, ImageFile, JpegImagePlugin
 
 from preprocess_ensemble.contract import ImageStatus
-from preprocess_ensemble.imaging.iso_media import Box, file_boxes
-from preprocess_ensemble.imaging.jpeg_header import count_scans, scans_within_limit
+from preprocess_ensemble.imaging.containers.container import Container, Layout
+from preprocess_ensemble.imaging.containers.iso_media import JXL_CONTAINER, Box, file_boxes
+from preprocess_ensemble.imaging.containers.jpeg import count_scans, scans_within_limit
+from preprocess_ensemble.imaging.containers.read import read
 from preprocess_ensemble.imaging.limits import DecodeError, check_count, unsupported_variant
 
-CONTAINER: Final = b"\0\0\0\x0cJXL \r\n\x87\n"
-"""How a JPEG XL file begins that has boxes; all others are a bare codestream."""
-
-_TIFF: Final = (b"II*\0", b"MM\0*")
 _RATIOS: Final = ((1, 1), (12, 10), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))
 _SIZES: Final = ((9, 1), (13, 1), (18, 1), (30, 1))
 _HEADER_BYTES: Final = 64
@@ -60,32 +58,30 @@ class JxlFile(ImageFile.ImageFile):
         # Of an animation the decoder returns the last frame.
         if header.is_animated or header.extra_channels > _MOST_EXTRA_CHANNELS:
             raise unsupported_variant(self.format_description)
-        self._header = header
+        self.header = header
+        """What the codestream begins with."""
         # A file made from a JPEG without loss is restored, and shown as the JPEG says.
         swaps = header.orientation > 4 and not self.is_jpeg
         self._size = (header.height, header.width) if swaps else (header.width, header.height)
         self._mode = "RGBA" if header.extra_channels else "RGB"
         self.info["bit_depth"] = header.bit_depth
-        for box in self._boxes:
-            content = self._file[box.start : box.stop]
-            if box.name == b"Exif":
-                # The plugin's own encoder leaves out the offset that comes first.
-                offset = 0 if content.startswith(_TIFF) else 4 + int.from_bytes(content[:4], "big")
-                self.info.setdefault("exif", content[offset:])
-            elif box.name == b"xml ":
-                self.info.setdefault("xmp", content)
-            elif box.name == b"brob" and content[:4] in (b"Exif", b"xml "):
-                self.info["compressed_metadata"] = True
+        for block in reversed(read(self._file).blocks):
+            self.info[block.kind.lower()] = block.data
+        if self._has(b"brob"):
+            self.info["compressed_metadata"] = True
+
+    def _has(self, name: bytes) -> bool:
+        return any(box.name == name for box in self._boxes)
 
     @property
     def is_jpeg(self) -> bool:
         """Whether the file was made from a JPEG without loss."""
-        return any(box.name == b"jbrd" for box in self._boxes)
+        return self._has(b"jbrd")
 
     @property
     def is_lossless(self) -> bool:
         """Whether the file stores exactly the pixels that it was made from."""
-        return not (self.is_jpeg or self._header.is_xyb)
+        return not (self.is_jpeg or self.header.is_xyb)
 
     def load(self) -> Any:
         """Decode the pixels. Raises RuntimeError for a damaged file, and :class:`DecodeError` for one over a limit."""
@@ -107,7 +103,7 @@ class JxlFile(ImageFile.ImageFile):
         if self.is_jpeg and "compressed_metadata" in self.info:
             self.load()  # the restored JPEG has it
         exif = super().getexif()
-        if self._header.orientation != 1 and not self.is_jpeg:
+        if self.header.orientation != 1 and not self.is_jpeg:
             exif.pop(ExifTags.Base.Orientation, None)
         return exif
 
@@ -133,6 +129,30 @@ class JxlFile(ImageFile.ImageFile):
         return start[:_HEADER_BYTES]
 
 
+def read_container(data: bytes) -> Container:
+    """Read the structure of any image file: of a JPEG XL, whose colours are among its pixels, with these decoded.
+
+    One that was made from a JPEG without loss is read as that JPEG. Raises what decoding raises.
+    """
+    if not data.startswith((JXL_CONTAINER, b"\xff\x0a")):
+        return read(data)
+    if jpeg := restored_jpeg(data):
+        return read(jpeg)
+    container = read(data)
+    with JxlFile(io.BytesIO(data)) as image:
+        image.load()
+        extra = image.header.extra_channels
+        container.layout = Layout(
+            colours="grey" if image.mode.startswith("L") else image.mode.removesuffix("A"),
+            depth=image.header.bit_depth,
+            has_alpha=image.mode.endswith("A"),
+            further_channels=extra - image.mode.endswith("A"),
+            is_lossless=image.is_lossless,
+            profile=image.info.get("icc_profile", b""),
+        )
+    return container
+
+
 def restored_jpeg(data: bytes) -> bytes:
     """Return the JPEG file that a JPEG XL file was made from without loss; empty if it was not.
 
@@ -153,7 +173,7 @@ def _decode(data: bytes) -> tuple[Any, ...]:
 
 def _boxes(data: bytes) -> Iterator[Box]:
     """Yield the boxes of a container. Raises :class:`DecodeError` (LIMIT) for too many."""
-    for number, box in enumerate(file_boxes(data) if data.startswith(CONTAINER) else (), start=1):
+    for number, box in enumerate(file_boxes(data) if data.startswith(JXL_CONTAINER) else (), start=1):
         check_count(number, _MOST_BOXES, "JPEG XL file", "boxes")
         yield box
 

@@ -14,8 +14,9 @@ import numpy as np
 from PIL import ExifTags, Image, ImageFile, TiffImagePlugin
 
 from preprocess_ensemble.contract import ImageStatus
-from preprocess_ensemble.imaging.iso_media import IsoMedia
-from preprocess_ensemble.imaging.jpeg_header import count_scans, scans_within_limit
+from preprocess_ensemble.imaging.containers.iso_media import IsoMedia
+from preprocess_ensemble.imaging.containers.jpeg import count_scans, scans_within_limit
+from preprocess_ensemble.imaging.jpeg_end import JPEG_END, lacks_only_its_end
 from preprocess_ensemble.imaging.limits import (
     DecodeError,
     DecodeLimits,
@@ -28,6 +29,7 @@ from preprocess_ensemble.imaging.structure_limits import (
     MAX_READS,
     check_parts,
     count_frames,
+    patch_pillow_big_tiff,
     patch_pillow_tags,
     structure_end,
 )
@@ -36,8 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from preprocess_ensemble.imaging.formats import ImageFormat
-
-_JPEG_END: Final = b"\xff\xd9"
 
 _FEW_BYTES: Final = 16
 """Fewer than any block that a pixel reader asks for, more than any field of a header."""
@@ -76,13 +76,25 @@ _YCBCR_SUBSAMPLING: Final = 530
 _KEY_FACTORS: Final[Mapping[object, int]] = {"L;2": 85, "L;4": 17}
 """Of a grey PNG with fewer than 8 bits, Pillow scales the pixels and not the level that is transparent."""
 
+_IN_OTHER_ORDER: Final = {
+    f"{mode};16{order}": f"{mode};16{other}"
+    for mode in ("RGB", "RGBA", "RGBX", "CMYK")
+    for order, other in (("B", "L"), ("L", "B"), ("N", "B" if sys.byteorder == "little" else "L"))
+}
+
 patch_pillow_tags()
+patch_pillow_big_tiff()
 
 # Pillow has no exception class of its own for a variant that it cannot read.
 _UNSUPPORTED_VARIANT: Final = re.compile(
-    r"unsupported|not supported|unknown pixel mode|unknown data organization|cannot handle|unrecogni[sz]ed image mode",
+    r"unsupported|not supported|not implemented|unknown pixel mode|unknown data organization|cannot handle|"
+    r"unrecogni[sz]ed image mode",
     re.IGNORECASE,
 )
+
+
+_NO_PICTURE: Final = "not identified by this driver"
+"""What Pillow says of a reader that finds no picture where it expects one."""
 
 
 class PillowFile:
@@ -97,7 +109,7 @@ class PillowFile:
         self._data = data
         self._format = image_format
         self._limits = limits
-        self._source = _Source(data + _JPEG_END if limits.allow_truncated and is_jpeg else data)
+        self._source = _Source(data + JPEG_END if limits.allow_truncated and is_jpeg else data)
         if is_jpeg:
             # Pillow joins the segments of EXIF, and copies all earlier ones for each. The limit of the metadata does
             # not count unused segments such as previews, so it does not refuse such a file.
@@ -108,7 +120,7 @@ class PillowFile:
         except DecodeError:
             raise
         except _BAD_FILE as error:
-            self._refuse(error, None)
+            self._refuse(error)
 
     @cached_property
     def transpose(self) -> Image.Transpose | None:
@@ -126,6 +138,35 @@ class PillowFile:
 
         Returns mode L, RGB, CMYK or YCbCr. Raises :class:`DecodeError`, and any other exception for a defect.
         """
+        image = self._decoded(scale)
+        return _to_plain_mode(image, self._format, self._tags)
+
+    def decode_whole(self, *, low_bytes: bool = False) -> Image.Image:
+        """Decode the first picture as it is, and apply its orientation. Call it once, in place of :meth:`decode`.
+
+        Returns mode L, RGB, CMYK or YCbCr, RGBA for one that may have transparency, or I or I;16 for grey of more than
+        8 bits. Of 16 bits in colour it has the high bytes, or, with ``low_bytes``, the low ones. Raises
+        :class:`DecodeError` if any of that cannot be read.
+        """
+        if low_bytes:
+            if not self._image.tile:  # it has been reduced to 8 bits already
+                raise unsupported_variant(self._format.name)
+            self._image.tile = [tile._replace(args=_of_low_bytes(tile.args, self._format)) for tile in self._image.tile]
+        image = self._decoded()
+        if image.mode.startswith("I"):
+            is_inverted = self._tags.get(TiffImagePlugin.PHOTOMETRIC_INTERPRETATION) == _WHITE_IS_ZERO
+            if is_inverted or "transparency" in image.info:
+                raise unsupported_variant(self._format.name)
+            return image
+        if image.has_transparency_data:
+            return _with_alpha(image)
+        return _to_plain_mode(image, self._format, self._tags)
+
+    @property
+    def _tags(self) -> Mapping[int, Any]:
+        return self._image.tag_v2 if isinstance(self._image, TiffImagePlugin.TiffImageFile) else {}
+
+    def _decoded(self, scale: int = 1) -> Image.Image:
         self._check_header()
         image = self._image
         whole = image.size
@@ -141,8 +182,10 @@ class PillowFile:
             self._load()
             if self._format.name == "PNG" and isinstance(key := image.info.get("transparency"), int):
                 image.info["transparency"] = key * _KEY_FACTORS.get(raw_mode, 1)
-            tags = image.tag_v2 if isinstance(image, TiffImagePlugin.TiffImageFile) else {}
-            return _to_plain_mode(apply_transpose(image, self.transpose), self._format, tags)
+            # Pillow's reader shows all of an AVIF, whatever its box says; that of HEIC crops.
+            if self._format.name == "AVIF" and (shown := IsoMedia(self._data).crop(*image.size)) is not None:
+                return apply_transpose(image.crop(shown), self.transpose)
+            return apply_transpose(image, self.transpose)
 
     def _check_header(self) -> None:
         image, data, limits = self._image, self._data, self._limits
@@ -178,7 +221,9 @@ class PillowFile:
                 f"the limit is {limits.max_side_ratio:g}."
             )
             raise DecodeError(ImageStatus.LIMIT, message)
-        check_count(count_frames(image, data, limits.max_frames), limits.max_frames, "image", "frames")
+        check_count(
+            count_frames(self._format.name, image, data, limits.max_frames), limits.max_frames, "image", "frames"
+        )
         metadata_bytes = sum(len(value) for value in image.info.values() if isinstance(value, bytes | str))
         if metadata_bytes > limits.max_metadata_bytes:
             message = (
@@ -207,13 +252,16 @@ class PillowFile:
         except DecodeError:
             raise
         except _BAD_FILE as error:
-            if not (allow_truncated and self._ends_early(image)):
-                self._refuse(error, image)
-            image.tile = []
+            if not self._ends_early():
+                self._refuse(error)
+            if allow_truncated:
+                image.tile = []
+            elif not self._add_end():
+                self._refuse(error)
             try:
                 image.load()
             except _BAD_FILE:  # no row was decoded
-                self._refuse(error, image)
+                self._refuse(error)
         else:
             was_lenient = ImageFile.LOAD_TRUNCATED_IMAGES and source.ran_out
             # libheif leaves a tile black whose bytes are missing.
@@ -221,11 +269,24 @@ class PillowFile:
             if (was_lenient or lacks_bytes) and not allow_truncated:
                 raise DecodeError(ImageStatus.TRUNCATED, self._truncated_message())
 
-    def _refuse(self, error: Exception, image: ImageFile.ImageFile | None) -> NoReturn:
-        """Say why the file cannot be read; ``image`` is None if it could not be opened."""
-        if _UNSUPPORTED_VARIANT.search(str(error)):
+    def _add_end(self) -> bool:
+        """Add the end marker to a JPEG that lacks nothing else. Returns False for any other file."""
+        try:
+            if self._format.name != "JPEG" or not lacks_only_its_end(self._data):
+                return False
+        except _BAD_FILE:
+            return False
+        self._source.seek(0, io.SEEK_END)
+        self._source.write(JPEG_END)
+        return True
+
+    def _refuse(self, error: Exception) -> NoReturn:
+        """Say why the file cannot be read."""
+        # pillow-heif leaves out the pictures of codecs that it lacks, such as uncompressed ones.
+        lacks_codec = self._format.name == "HEIC" and _NO_PICTURE in str(error)
+        if lacks_codec or _UNSUPPORTED_VARIANT.search(str(error)):
             raise unsupported_variant(self._format.name) from error
-        if self._ends_early(image):
+        if self._ends_early():
             raise DecodeError(ImageStatus.TRUNCATED, self._truncated_message()) from error
         message = f"The {self._format.name} file is corrupt: it cannot be decoded."
         raise DecodeError(ImageStatus.CORRUPT, message) from error
@@ -234,11 +295,11 @@ class PillowFile:
         size = len(self._source.getbuffer())
         return f"The {self._format.name} file is truncated: it ends after {size:,} bytes, before the picture does."
 
-    def _ends_early(self, image: ImageFile.ImageFile | None) -> bool:
+    def _ends_early(self) -> bool:
         """Whether the file is shorter than its reader asked for, or than its own structure claims."""
         # Some readers take the whole file at once, so only the structure can tell.
         data = self._source.getvalue()
-        return self._source.ran_out or structure_end(self._format.name, image, data) > len(data)
+        return self._source.ran_out or structure_end(self._format.name, data) > len(data)
 
 
 class _Source(io.BytesIO):
@@ -293,11 +354,29 @@ def _to_plain_mode(image: Image.Image, image_format: ImageFormat, tags: Mapping[
     raise DecodeError(ImageStatus.UNSUPPORTED_FORMAT, message)
 
 
-def _on_white(image: Image.Image) -> Image.Image:
+def _of_low_bytes(arguments: Any, image_format: ImageFormat) -> Any:
+    """Return what tells Pillow's reader of 16 bits in this byte order, the first word, to read them in the other one.
+
+    It then takes the low byte of each for the high one.
+    """
+    raw_mode, *others = arguments if isinstance(arguments, tuple) else (arguments,)
+    if not isinstance(raw_mode, str) or raw_mode not in _IN_OTHER_ORDER:
+        raise unsupported_variant(image_format.name)
+    other = _IN_OTHER_ORDER[raw_mode]
+    return (other, *others) if isinstance(arguments, tuple) else other
+
+
+def _with_alpha(image: Image.Image) -> Image.Image:
     key = image.info.get("transparency")
     if isinstance(key, tuple) and max(key) > 0xFF:  # a 16-bit file; Pillow has already scaled its colours
         image.info["transparency"] = tuple(value >> 8 for value in key)
-    rgba = image if image.mode == "RGBA" else image.convert("RGBA")
+    if image.mode == "La":  # grey that is multiplied by its transparency has no other way to colours
+        image = image.convert("LA")
+    return image if image.mode == "RGBA" else image.convert("RGBA")
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    rgba = _with_alpha(image)
     rgb = Image.new("RGB", image.size, "white")
     rgb.paste(rgba, mask=rgba)
     return rgb

@@ -12,9 +12,10 @@ import numpy.typing as npt
 
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.cores import usable_cores
-from preprocess_ensemble.imaging.decode import DecodePath, Decoder, decode_image, quiet_libraries
+from preprocess_ensemble.imaging.decode import DecodePath, Decoder, decode_image
 from preprocess_ensemble.imaging.formats import identify
 from preprocess_ensemble.imaging.limits import DecodeError, DecodeLimits, DecodeTimeBudget
+from preprocess_ensemble.imaging.quiet import quiet_libraries
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
 
 _INTERNAL_MESSAGE: Final = "The image could not be processed because of an internal error; the log has the details."

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import io
 import struct
-from collections.abc import Iterator
-from typing import IO, Any, Final, NamedTuple
+from contextlib import suppress
+from itertools import islice
+from typing import IO, Any, Final
 
 import PIL
-from PIL import GifImagePlugin, ImageFile, TiffImagePlugin
+from PIL import ImageFile, TiffImagePlugin
 
 from preprocess_ensemble.contract import ImageStatus
-from preprocess_ensemble.imaging.iso_media import IsoMedia
-from preprocess_ensemble.imaging.jpeg_xl import CONTAINER
+from preprocess_ensemble.imaging.containers import gif, iso_media, png, riff, tiff
 from preprocess_ensemble.imaging.limits import DecodeError, check_count
 
 MAX_READS: Final = 10_000
@@ -42,8 +42,13 @@ _ISO_MEDIA: Final = frozenset({"AVIF", "HEIC"})
 _DECODED_SHARE: Final = 3
 """Pixels that a HEIC or AVIF may make its picture of, compared with the most that a picture may have: transparency
 doubles them, and the last tiles of a grid may stand out."""
-_STORED_SHARE: Final = 2
-"""Bytes of all its parts, compared with the file. Encoders share what is equal, such as plain tiles."""
+_STORED_SHARE: Final = 4
+"""Bytes of all its parts, compared with the file. An AVIF may hold four layers of one stream, each as a picture."""
+_STORED_BYTES: Final = 2**20
+"""What the parts may have in any case. Encoders share what is equal, and the tiles of a plain picture all are: a file
+of 3 KB has 16 KB in its parts. They cost no more than those of a file of a megabyte that shares nothing."""
+_MAX_HEIC_ITEMS: Final = 1_000
+"""Pictures, tiles, EXIF and XMP: what libheif opens. 128 megapixels have 500 tiles of the usual 512 x 512."""
 
 
 def check_parts(name: str, data: bytes, max_pixels: int) -> None:
@@ -54,21 +59,28 @@ def check_parts(name: str, data: bytes, max_pixels: int) -> None:
     UNSUPPORTED_FORMAT.
     """
     if name == "PNG":
-        pixel_chunks, others = _count_chunks(data)
-        check_count(pixel_chunks, _MAX_PIXEL_CHUNKS, "PNG file", "chunks of pixels")
-        check_count(others, _MAX_CHUNKS, "PNG file", "chunks besides its pixels")
+        counts = [0, 0]
+        for chunk, _, _ in png.chunks(data):
+            counts[chunk in _PIXEL_CHUNKS] += 1
+            check_count(counts[True], _MAX_PIXEL_CHUNKS, "PNG file", "chunks of pixels")
+            check_count(counts[False], _MAX_CHUNKS, "PNG file", "chunks besides its pixels")
     elif name == "TIFF":
-        parts = max((count for tag, count in _first_directory(data) if tag in _TILE_TAGS), default=0)
+        reader = tiff.Tiff(data)
+        entries = reader.directory(reader.first, MAX_READS).entries  # a header with more is refused
+        parts = max((entry.values for tag, entry in entries.items() if tag in _TILE_TAGS), default=0)
         check_count(parts, _MAX_TILES, "TIFF file", "strips or tiles")
     elif name == "PPM" and data.startswith(_PLAIN_PPM):
         check_count(data.count(b"#"), _MAX_COMMENTS, "PPM file", "comments")
     elif name in _ISO_MEDIA:
-        media = IsoMedia(data)
+        media = iso_media.IsoMedia(data)
         names = {box.name for box in media.top_level}
         if b"moov" in names and b"meta" not in names:
             message = f"The {name} file is an image sequence without a still picture, which cannot be read here."
             raise DecodeError(ImageStatus.UNSUPPORTED_FORMAT, message)
-        check_count(media.stored_bytes, _STORED_SHARE * len(data), f"{name} file", "bytes in its parts together")
+        if name == "HEIC":
+            check_count(len(media.items), _MAX_HEIC_ITEMS, "HEIC file", "items, such as tiles")
+        most_bytes = max(_STORED_BYTES, _STORED_SHARE * len(data))
+        check_count(media.stored_bytes, most_bytes, f"{name} file", "bytes in its parts together")
         most = _DECODED_SHARE * max_pixels
         if (pixels := media.decoded_pixels(most)) > most:
             total = f"{pixels / 1e6:,.1f} megapixels in all"
@@ -76,143 +88,28 @@ def check_parts(name: str, data: bytes, max_pixels: int) -> None:
             raise DecodeError(ImageStatus.TOO_LARGE, message)
 
 
-def _count_chunks(data: bytes) -> tuple[int, int]:
-    """Count the chunks of pixels and the others, up to the first beyond a limit."""
-    # PNG, third edition, section 5.3: length, type, data and a checksum of 4 bytes.
-    pixel_chunks = others = 0
-    position = 8
-    while position + 8 <= len(data) and pixel_chunks <= _MAX_PIXEL_CHUNKS and others <= _MAX_CHUNKS:
-        if data[position + 4 : position + 8] in _PIXEL_CHUNKS:
-            pixel_chunks += 1
-        else:
-            others += 1
-        position += 12 + int.from_bytes(data[position : position + 4], "big")
-    return pixel_chunks, others
-
-
-class _TiffLayout(NamedTuple):
-    """How the directories of a TIFF are stored: TIFF 6.0, section 2; BigTIFF widens count, entry and offset."""
-
-    first_offset: int
-    """Where the offset of the first directory stands."""
-    offset: struct.Struct
-    entries: struct.Struct
-    entry: struct.Struct
-    """Tag and number of values."""
-
-    @classmethod
-    def of(cls, data: bytes) -> _TiffLayout:
-        order = "<" if data[:1] == b"I" else ">"
-        if 43 in data[2:4]:
-            return cls(8, struct.Struct(order + "Q"), struct.Struct(order + "Q"), struct.Struct(order + "HxxQ8x"))
-        return cls(4, struct.Struct(order + "I"), struct.Struct(order + "H"), struct.Struct(order + "HxxI4x"))
-
-
-def _first_directory(data: bytes) -> Iterator[tuple[int, int]]:
-    """Yield tag and number of values of each entry."""
-    layout = _TiffLayout.of(data)
-    try:
-        (start,) = layout.offset.unpack_from(data, layout.first_offset)
-        (entries,) = layout.entries.unpack_from(data, start)
-        for number in range(min(entries, MAX_READS)):  # a header with more entries is refused
-            yield layout.entry.unpack_from(data, start + layout.entries.size + number * layout.entry.size)
-    except (struct.error, OverflowError):
-        return  # The file ends early.
-
-
-def count_frames(image: ImageFile.ImageFile, data: bytes, at_most: int) -> int:
-    """Count the pictures in a file without decoding any; stop at one more than ``at_most``.
+def count_frames(name: str, image: ImageFile.ImageFile, data: bytes, at_most: int) -> int:
+    """Count the pictures in a file of the format ``name`` without decoding any; stop at one more than ``at_most``.
 
     Pillow's own ``n_frames`` parses every directory of a TIFF and every block of a GIF, however many there are.
     """
-    if isinstance(image, TiffImagePlugin.TiffImageFile):
-        return _count_tiff_directories(data, at_most)
-    if isinstance(image, GifImagePlugin.GifImageFile):
-        return _count_gif_frames(data, at_most)
-    return int(getattr(image, "n_frames", 1))
-
-
-def _count_tiff_directories(data: bytes, at_most: int) -> int:
-    # A chain that loops runs into the limit.
-    layout = _TiffLayout.of(data)
-    frames = 0
-    try:
-        (position,) = layout.offset.unpack_from(data, layout.first_offset)
-        while position and frames <= at_most:
-            frames += 1
-            (entries,) = layout.entries.unpack_from(data, position)
-            (position,) = layout.offset.unpack_from(data, position + layout.entries.size + layout.entry.size * entries)
-    except (struct.error, OverflowError):
-        pass  # The chain leaves the file: only the directories counted so far can be reached.
+    if name == "TIFF":
+        frames = sum(1 for _ in tiff.Tiff(data).positions(at_most + 1))
+    elif name == "GIF":
+        frames = sum(1 for _ in islice((one for one in gif.blocks(data) if one.label == gif.IMAGE), at_most + 1))
+    else:
+        frames = int(getattr(image, "n_frames", 1))
     return max(1, frames)
 
 
-def _count_gif_frames(data: bytes, at_most: int) -> int:
-    # GIF89a specification, section 18 and on: a colour table has 3 * 2 ** (n + 1) bytes, if flag 7 is set.
-    def table_bytes(flags: int) -> int:
-        return 3 << ((flags & 7) + 1) if flags & 0x80 else 0
-
-    frames = 0
-    try:
-        position = 13 + table_bytes(data[10])
-        while frames <= at_most:
-            if data[position] == 0x21:
-                position += 2
-            elif data[position] == 0x2C:
-                frames += 1
-                position += 11 + table_bytes(data[position + 9])
-            else:
-                break
-            while length := data[position]:
-                position += length + 1
-            position += 1
-    except IndexError:
-        pass  # The file ends early: only the frames counted so far can be reached.
-    return max(1, frames)
-
-
-def structure_end(name: str, image: ImageFile.ImageFile | None, data: bytes) -> int:
-    """Return the length in bytes that the file's own structure claims, or 0 for formats without such a claim.
-
-    ``name`` is its format's, and ``image`` the opened file, or None if it could not be opened.
-    """
+def structure_end(name: str, data: bytes) -> int:
+    """Return the length in bytes that the structure of a file of the format ``name`` claims, or 0 for others."""
     if name == "WebP":
-        return 8 + int.from_bytes(data[4:8], "little")
-    if name in _ISO_MEDIA or data.startswith(CONTAINER):
-        return _iso_boxes_end(data)
-    if isinstance(image, TiffImagePlugin.TiffImageFile):
-        return _tiff_pixels_end(image)
-    return 0
-
-
-def _iso_boxes_end(data: bytes) -> int:
-    # Top-level boxes of ISO/IEC 14496-12, section 4.2: a size of 1 means that 64 bits follow, 0 that no box follows.
-    position = 0
-    while position + 16 <= len(data):
-        size = int.from_bytes(data[position : position + 4], "big")
-        if size == 1:
-            size = int.from_bytes(data[position + 8 : position + 16], "big")
-        if size < 8:
-            break
-        position += size
-    return position
-
-
-def _tiff_pixels_end(image: TiffImagePlugin.TiffImageFile) -> int:
-    tags = image.tag_v2
-    end = 0
-    for offsets, counts in (
-        (TiffImagePlugin.STRIPOFFSETS, TiffImagePlugin.STRIPBYTECOUNTS),
-        (TiffImagePlugin.TILEOFFSETS, TiffImagePlugin.TILEBYTECOUNTS),
-    ):
-        pairs = zip(_whole_numbers(tags.get(offsets)), _whole_numbers(tags.get(counts)), strict=False)
-        end = max([end, *(offset + count for offset, count in pairs)])
-    return end
-
-
-def _whole_numbers(value: object) -> tuple[int, ...]:
-    items = value if isinstance(value, tuple) else (value,)
-    return tuple(item for item in items if isinstance(item, int))
+        return riff.end(data)
+    if name == "TIFF":
+        reader = tiff.Tiff(data)
+        return reader.pixels_end(reader.directory(reader.first, MAX_READS))
+    return iso_media.boxes_end(data) if name in _ISO_MEDIA or data.startswith(iso_media.JXL_CONTAINER) else 0
 
 
 class TagReader:
@@ -249,3 +146,35 @@ def patch_pillow_tags() -> None:
     directory: Any = TiffImagePlugin.ImageFileDirectory_v2
     load = directory.load
     directory.load = lambda self, fp: load(self, TagReader(fp))
+
+
+_BIG_TIFF_OFFSET: Final = 8
+"""Where the offset of a BigTIFF's first directory stands; no directory can begin there."""
+
+
+def patch_pillow_big_tiff() -> None:
+    """Make Pillow read big-endian BigTIFF, if it does not.
+
+    Pillow looks for the number of BigTIFF, 43, in the third byte of a file; in big-endian order it is the fourth. It
+    then reads no more than 8 bytes of the header, so the directory looks for its own place.
+    """
+    directory: Any = TiffImagePlugin.ImageFileDirectory_v2
+    magic = b"MM\0+"
+    with suppress(struct.error):
+        directory(magic + bytes(12))
+        return
+    start, load = directory.__init__, directory.load
+
+    def start_directory(self: Any, ifh: bytes = b"II*\0\0\0\0\0", *arguments: Any, **named: Any) -> None:
+        if not ifh.startswith(magic):
+            start(self, ifh, *arguments, **named)
+            return
+        start(self, ifh[:8], *arguments, **named)
+        self._bigtiff, self.next = True, _BIG_TIFF_OFFSET
+
+    def load_directory(self: Any, fp: IO[bytes]) -> None:
+        if self._bigtiff and self.prefix == magic[:2] and fp.tell() == _BIG_TIFF_OFFSET:
+            fp.seek(struct.unpack(">Q", fp.read(8))[0])
+        load(self, fp)
+
+    directory.__init__, directory.load = start_directory, load_directory

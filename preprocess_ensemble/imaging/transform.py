@@ -7,7 +7,6 @@ applies mean and standard deviation.
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -120,14 +119,6 @@ def preprocess(
         return np.array(image)
     out[...] = np.asarray(image)
     return out
-
-
-def reduced_jpeg(picture: Image.Image, config: PreprocessConfig, *, quality: int, subsampling: int) -> bytes:
-    """Return ``picture`` as a JPEG of the model's input size; ``quality`` and ``subsampling`` are Pillow's."""
-    pixels = preprocess(picture, config)  # uint8 (H, W, 3)
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "JPEG", quality=quality, subsampling=subsampling)
-    return buffer.getvalue()
 
 
 def _resize(image: Image.Image, size: tuple[int, int], config: PreprocessConfig) -> Image.Image:

@@ -6,7 +6,7 @@ Pillow's memory. It is used only as far as it is safe:
 - Full-size pixels: only for the chroma samplings for which a probe at load gives the very pixels of Pillow, because two
   releases of the library may smooth the colour differently.
 - The end of the file: libjpeg-turbo fills the missing part of a truncated file with grey and only warns. So a file
-  without its end marker is left to Pillow, which refuses it, and so is every file that the library warns about.
+  without its end marker is left to Pillow, and so is every file that the library warns about.
 
 Each call has a decompressor of its own, so threads share nothing.
 """
@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from preprocess_ensemble.imaging.jpeg_header import JpegHeader, Sampling, read_header
+from preprocess_ensemble.imaging.containers.jpeg import JpegHeader, Sampling, read_header
 from preprocess_ensemble.imaging.limits import large_image_lock
 from preprocess_ensemble.imaging.orientation import SCALE_INFO, ScaleInfo
 

@@ -30,6 +30,16 @@ def test_other_modes_are_shown_on_white(name: str) -> None:
     assert difference.max() <= 0.51
 
 
+@pytest.mark.skipif(
+    (b"II", 1, (1,), 1, (8, 8), (1,)) not in TiffImagePlugin.OPEN_INFO, reason="this Pillow is too old for such files"
+)
+def test_grey_that_is_multiplied_by_its_transparency_is_shown_on_white() -> None:
+    data = image_files.encoded(Image.new("LA", (4, 2), (60, 100)), "TIFF")
+    kind, multiplied = (struct.pack("<HHIHH", 338, 3, 1, number, 0) for number in (2, 1))
+    assert decode(data.replace(kind, multiplied)).getpixel((0, 0)) == (215, 215, 215)  # 60 + 255 - 100
+    assert decode(data).getpixel((0, 0)) != (215, 215, 215)
+
+
 def test_every_readable_format_is_met_here() -> None:
     met = {known.name for data in (*GOOD_FILES.values(), *CONVERTED_FILES.values()) if (known := identify(data))}
     assert met == {known.name for known in FORMATS if known.readable}

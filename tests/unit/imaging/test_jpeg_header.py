@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from preprocess_ensemble.imaging.jpeg_header import JpegHeader, read_header, scans_within_limit
+from preprocess_ensemble.imaging.containers.jpeg import JpegHeader, read_header, scans_within_limit
 
 
 def segment(marker: int, payload: bytes = b"", *, length: int | None = None) -> bytes:
@@ -24,7 +24,7 @@ def jpeg(*segments: bytes) -> bytes:
     return b"\xff\xd8" + b"".join(segments)
 
 
-SCAN = segment(0xDA, bytes(10))
+SCAN = segment(0xDA, b"\3" + bytes(9))
 HEADER = JpegHeader(
     width=64,
     height=48,
@@ -39,7 +39,8 @@ HEADER = JpegHeader(
 HEADERS = {
     "bare": (jpeg(frame(), SCAN), HEADER),
     "with pixels": (jpeg(frame(), SCAN) + b"pixels\xff\xd9", HEADER),
-    "grey": (jpeg(frame(factors=(0x11,)), SCAN), HEADER._replace(sampling=((1, 1),))),
+    "grey": (jpeg(frame(factors=(0x11,)), segment(0xDA, b"\1\0")), HEADER._replace(sampling=((1, 1),))),
+    "a scan for each colour": (jpeg(frame(), segment(0xDA, b"\1\0")), HEADER),
     "high": (jpeg(frame(width=1, height=65535), SCAN), HEADER._replace(width=1, height=65535)),
     "wide": (jpeg(frame(width=65535, height=1), SCAN), HEADER._replace(width=65535, height=1)),
     "no EXIF": (jpeg(segment(0xE0), segment(0xE2), frame(), SCAN), HEADER._replace(metadata_bytes=4)),

@@ -11,9 +11,9 @@ import pytest
 from PIL import Image, ImageOps, features
 
 from preprocess_ensemble.contract import ImageStatus
+from preprocess_ensemble.imaging.containers.iso_media import IsoMedia
 from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, decode
 from preprocess_ensemble.imaging.formats import limit_decoder_threads, open_image
-from preprocess_ensemble.imaging.iso_media import IsoMedia
 from preprocess_ensemble.imaging.jpeg_xl import JxlFile
 from tests.fixtures.images import image_files, phone_files
 from tests.fixtures.images.embedded_files import box
@@ -22,17 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 
-MEGAPIXEL = (1000, 1000)
-
-
-def heif(
-    items: Mapping[int, bytes],
-    references: Sequence[tuple[bytes, int, tuple[int, ...]]] = (),
-    *,
-    primary: int = 1,
-    size: tuple[int, int] = MEGAPIXEL,
-) -> bytes:
-    """A file of pictures of one size, with references between them and without pixels."""
+def heif(items: Mapping[int, bytes], references: Sequence[tuple[bytes, int, tuple[int, ...]]] = ()) -> bytes:
+    """A file of pictures of a megapixel, with references between them and without pixels."""
     entries = [box(b"infe", b"\2\0\0\0", struct.pack(">HH", number, 0), kind) for number, kind in items.items()]
     lists = [
         box(kind, struct.pack(f">HH{len(to)}H", item, len(to), *to)) for kind, item, to in references
@@ -41,12 +32,12 @@ def heif(
     return box(b"ftyp", b"heic", bytes(4)) + box(
         b"meta",
         bytes(4),
-        box(b"pitm", bytes(4), struct.pack(">H", primary)),
+        box(b"pitm", bytes(4), struct.pack(">H", 1)),
         box(b"iinf", bytes(4), struct.pack(">H", len(items)), *entries),
         box(b"iref", bytes(4), *lists),
         box(
             b"iprp",
-            box(b"ipco", box(b"ispe", bytes(4), struct.pack(">II", *size))),
+            box(b"ipco", box(b"ispe", bytes(4), struct.pack(">II", 1000, 1000))),
             box(b"ipma", bytes(4), struct.pack(">I", len(items)), owners),
         ),
     )
@@ -192,12 +183,13 @@ def with_size(data: bytes, width: int, height: int) -> bytes:
 
 
 def with_shared_bytes() -> bytes:
-    """A HEIC of four pictures that all consist of all bytes."""
-    data = bytearray(phone_files.heic(append_images=[image_files.picture(seed=seed) for seed in range(3)]))
+    """A HEIC of a megabyte, of five pictures that all consist of all bytes."""
+    data = bytearray(phone_files.heic(append_images=[image_files.picture(seed=seed) for seed in range(4)]))
+    data += box(b"free", bytes(2**20))
     start = data.index(b"mdat") + 4
     locations = data.index(b"iloc") + 4
-    assert struct.unpack_from(">H", data, locations + 6) == (4,)
-    for number in range(4):
+    assert struct.unpack_from(">H", data, locations + 6) == (5,)
+    for number in range(5):
         # Version 0: item, source, base of 4 bytes, one piece with offset and length of 4 bytes.
         struct.pack_into(">IHII", data, locations + 12 + 18 * number, start, 1, 0, len(data) - start)
     return bytes(data)

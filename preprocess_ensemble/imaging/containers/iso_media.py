@@ -1,4 +1,4 @@
-"""The boxes of HEIC and AVIF files, and what they say about the pictures in a file.
+"""The boxes of HEIC, AVIF and JPEG XL files, and what they say about the pictures in a file.
 
 ISO/IEC 14496-12 defines the boxes, and 23008-12 (HEIF) the items: pictures, the tiles that a picture is put together
 from, thumbnails, depth maps, EXIF. Nothing is decoded. Damaged parts are left out: the decoder refuses such a file.
@@ -6,11 +6,17 @@ from, thumbnails, depth maps, EXIF. Nothing is decoded. Damaged parts are left o
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from preprocess_ensemble.imaging.limits import check_count
+from preprocess_ensemble.imaging.containers.container import EXIF, XMP, Container, Layout
+from preprocess_ensemble.imaging.containers.container import number as _number
+from preprocess_ensemble.imaging.limits import DecodeError, check_count
+
+JXL_CONTAINER: Final = b"\0\0\0\x0cJXL \r\n\x87\n"
+"""How a JPEG XL file begins that has boxes; all others are a bare codestream."""
 
 _MOST_BOXES: Final = 10_000
 """A photo of 48 megapixels has about 200: most are its tiles."""
@@ -18,6 +24,31 @@ _MOST_REFERENCES: Final = 100_000
 """From items to items, properties and bytes. 128 megapixels in tiles of 64 x 64 have 31,250 to tiles."""
 _DEEPEST: Final = 8
 """Pictures that are parts of pictures. Cameras put one picture together from tiles, and some crop or turn it."""
+
+_MOST_ASSOCIATIONS: Final = 4
+"""libavif refuses a file with more boxes of this kind, whatever their flags."""
+
+_KNOWN_BOXES: Final = frozenset(
+    {
+        *(b"ftyp", b"meta", b"mdat", b"idat", b"free", b"skip", b"moov", b"mpvd"),
+        *(b"JXL ", b"jxlc", b"jxlp", b"jxll", b"jxli", b"Exif", b"xml ", b"brob", b"jbrd", b"jumb", b"jhgm"),
+    }
+)
+"""Of a HEIC or AVIF, or of a JPEG XL, with pictures, metadata, or parts that are recognised."""
+XMP_UUID: Final = bytes.fromhex("be7acfcb97a942e89c71999491e3afac")
+_CREDENTIALS: Final = bytes.fromhex("d8fec3d61b0e483c92975828877ec481")
+"""How a box ``uuid`` begins that holds XMP (XMP specification, part 3), or content credentials (C2PA 2.1, annex A)."""
+_TIFF: Final = (b"II*\0", b"MM\0*")
+_HIGH_BIT_DEPTH: Final = 0x40
+"""In the third byte of ``av1C``: AV1 Codec ISO Media File Format Binding, section 2.3.3."""
+_DEPTH_OF_HEVC: Final = 17
+"""Byte of ``hvcC`` with the bits of luma beyond 8: 14496-15, section 8.3.3.1."""
+
+_CONSTANT_LUMINANCE, _NON_CONSTANT = b"\0\x0a", b"\0\x09"
+"""Matrices of BT.2020 by ITU-T H.273, table 4."""
+_UNREADABLE: Final = re.compile(rb"tmap|nclx.{4}" + _CONSTANT_LUMINANCE, re.DOTALL)
+"""Signs of what libavif may refuse."""
+_UNKNOWN_VERSION: Final = 0xFF
 
 _NO_PICTURES: Final = frozenset({b"Exif", b"mime", b"uri ", b"tmap"})
 """Types of items that are no pictures; a tone map says how to combine two."""
@@ -61,6 +92,41 @@ def file_boxes(data: bytes) -> Iterator[Box]:
         yield box
 
 
+def boxes_end(data: bytes) -> int:
+    """Return where the last box ends by its own size, which may be beyond the end of the file."""
+    position = 0
+    while position + 16 <= len(data):
+        size = _number(data, position, 4)
+        size = _number(data, position + 8, 8) if size == 1 else size
+        if size < 8:  # 0: up to the end of the file
+            break
+        position += size
+    return position
+
+
+def readable_avif(data: bytes) -> bytes:
+    """Return an AVIF file with those bytes changed for which libavif refuses a picture that it can decode.
+
+    - Link-U's encoder lists the properties of each item of a picture with transparency in a box of its own, and libavif
+      refuses two such boxes with equal flags. Only the lowest bit means something (23008-12, section 9.3.2).
+    - libavif refuses a file with a tone map that it cannot read, but ignores one of an unknown version.
+    - libavif lacks the matrix of BT.2020 with constant luminance. As in libheif, the other one takes its place.
+    """
+    if data.count(b"ipma") < 2 and not _UNREADABLE.search(data):
+        return data
+    media, changed = IsoMedia(data), bytearray(data)
+    for number, box in enumerate(media.associations[:_MOST_ASSOCIATIONS] if len(media.associations) > 1 else ()):
+        changed[box.start + 3 : box.start + 4] = bytes([data[box.start + 3] & 1 | number << 1])
+    tone_maps = (item for item, kind in media.items.items() if kind == b"tmap")
+    for start, _ in (piece for item in tone_maps for piece in media.extents.get(item, ())[:1]):
+        if start < len(data):
+            changed[start] = _UNKNOWN_VERSION
+    for box in media.properties:
+        if box.name == b"colr" and _UNREADABLE.match(data, box.start):
+            changed[box.start + 8 : box.start + 10] = _NON_CONSTANT
+    return bytes(changed)
+
+
 class IsoMedia:
     """The structure of a HEIC or AVIF file. Raises :class:`DecodeError` (LIMIT) for one with too many parts."""
 
@@ -76,8 +142,14 @@ class IsoMedia:
         self.references: list[Reference] = []
         self.properties: list[Box] = []
         """Of all items, such as ``ispe``, the size of a picture."""
+        self.associations: list[Box] = []
+        """The boxes that say which item has which properties."""
         self._properties_of: dict[int, list[int]] = {}
         """Item -> positions in ``properties``."""
+        self.extents: dict[int, list[tuple[int, int]]] = {}
+        """Item -> where its pieces start and stop."""
+        self._data_start = 0
+        """Where the box of data begins that items may lie in, inside ``meta``."""
         self.stored_bytes = 0
         """Length of all items together, as far as the file has them. Several may share the same bytes."""
         self.stored_end = 0
@@ -87,6 +159,33 @@ class IsoMedia:
             if box.name == b"meta":
                 for child in self._children(box.start + 4, box.stop):
                     self._read_meta(child)
+
+    def properties_of(self, item: int) -> list[Box]:
+        """Return the properties of an item and of the pictures that it is put together from."""
+        parts = [part for one in self.references if one.kind == b"dimg" and one.item == item for part in one.to]
+        numbers = {number: None for one in (item, *parts) for number in self._properties_of.get(one, ())}
+        return [self.properties[number] for number in numbers if 0 <= number < len(self.properties)]
+
+    def content(self, item: int) -> bytes:
+        """Return the bytes of an item."""
+        return b"".join(self._data[start:stop] for start, stop in self.extents.get(item, ()))
+
+    def crop(self, width: int, height: int) -> tuple[int, int, int, int] | None:
+        """Return left, top, right and bottom of what is shown of the primary picture, which has this size in pixels.
+
+        None if all of it is. 14496-12, section 12.1.4: a size, and by how much its middle is moved, as fractions.
+        """
+        for box in self.properties_of(self.primary):
+            if box.name == b"clap":
+                numbers = [self._number(box.start + place, 4) for place in range(0, 32, 4)]
+                if not all(numbers[1::2]):
+                    return None
+                signed = [one - (one >> 31 << 32) for one in numbers]
+                across, down, right, below = (signed[place] / signed[place + 1] for place in range(0, 8, 2))
+                left, top = round((width - across) / 2 + right), round((height - down) / 2 + below)
+                shown = max(0, left), max(0, top), min(width, left + round(across)), min(height, top + round(down))
+                return shown if shown[0] < shown[2] and shown[1] < shown[3] else None
+        return None
 
     def further_pictures(self) -> list[int]:
         """Return the pictures that are neither the primary one nor a part, thumbnail or auxiliary picture of one."""
@@ -137,6 +236,8 @@ class IsoMedia:
             case b"iref":
                 for entry in self._children(box.start + 4, box.stop):
                     self.references.append(self._reference(entry, 4 if version else 2))
+            case b"idat":
+                self._data_start = box.start
             case b"iloc":
                 self._read_locations(box, version)
             case b"iprp":
@@ -144,6 +245,7 @@ class IsoMedia:
                     if child.name == b"ipco":
                         self.properties += self._children(child.start, child.stop)
                     elif child.name == b"ipma":
+                        self.associations.append(child)
                         self._read_associations(child)
 
     def _reference(self, box: Box, wide: int) -> Reference:
@@ -161,8 +263,10 @@ class IsoMedia:
         wide = 4 if version > 1 else 2
         position = box.start + 6 + wide
         while position < box.stop:
+            item = self._number(position, wide)
+            is_in_meta = version > 0 and self._number(position + wide, 2) & 15 == 1
             position += wide + (2 if version else 0) + 2
-            first = self._number(position, base)
+            first = self._number(position, base) + (self._data_start if is_in_meta else 0)
             pieces = self._number(position + base, 2)
             self._count_references(1 + pieces)
             position += base + 2
@@ -173,6 +277,7 @@ class IsoMedia:
                 there = max(0, len(self._data) - start)
                 piece = self._number(position, length) or there  # without a length, up to the end of the file
                 position += length
+                self.extents.setdefault(item, []).append((start, start + piece))
                 self.stored_bytes += min(piece, there)
                 self.stored_end = max(self.stored_end, start + piece)
 
@@ -208,5 +313,64 @@ class IsoMedia:
         return _number(self._data, position, size)
 
 
-def _number(data: bytes, position: int, size: int) -> int:
-    return int.from_bytes(data[position : position + size], "big")
+def read(data: bytes) -> Container:
+    """Read a HEIC, AVIF or JPEG XL; the codestream of the latter says how its picture is stored."""
+    is_jxl = data.startswith(JXL_CONTAINER)
+    try:
+        media = IsoMedia(data)
+    except DecodeError:  # too many parts
+        return Container(end=0)
+    end = media.top_level[-1].stop if media.top_level else 0
+    kinds = [box.name for box in media.top_level]
+    # Nothing of a picture in the short form of HEIF is read here.
+    container = Container(end=end, kinds=kinds, layout=None if is_jxl or b"mini" in kinds else _layout(data, media))
+    for box in media.top_level:
+        identity = data[box.start : box.start + 16] if box.name == b"uuid" else b""
+        if identity == XMP_UUID:
+            container.add(XMP, data[box.start + 16 : box.stop])
+        elif box.name not in _KNOWN_BOXES and identity != _CREDENTIALS:
+            container.unknown.append(data[box.start : box.stop])
+        elif is_jxl and box.name == b"Exif":
+            _add_exif(container, data[box.start : box.stop])
+        elif is_jxl and box.name == b"xml ":
+            container.add(XMP, data[box.start : box.stop])
+    for item, kind in media.items.items():
+        if kind == b"Exif":
+            _add_exif(container, media.content(item))
+        elif kind == b"mime" and b"<" in (packet := media.content(item))[:64]:
+            container.add(XMP, packet)
+        elif kind in (b"mime", b"uri "):
+            container.unknown.append(media.content(item))
+    return container
+
+
+def _add_exif(container: Container, content: bytes) -> None:
+    """Add a block of EXIF, before which stands an offset: 23008-12, annex A.2.1. Some encoders leave it out."""
+    offset = 0 if content.startswith(_TIFF) else 4 + _number(content, 0, 4)
+    container.add(EXIF, content[offset:].removeprefix(b"Exif\0\0"))
+
+
+def _layout(data: bytes, media: IsoMedia) -> Layout:
+    has_sequence = any(box.name == b"moov" for box in media.top_level)
+    layout = Layout(is_lossless=False, pages=1 + has_sequence + len(media.further_pictures()))
+    codes = set()
+    for box in media.properties_of(media.primary):
+        content = data[box.start : min(box.stop, box.start + 64)]
+        if box.name == b"ispe" and layout.size == (0, 0):  # that of the picture stands before those of its tiles
+            layout.size = _number(content, 4, 4), _number(content, 8, 4)
+        elif box.name == b"colr" and content.startswith(b"nclx"):
+            codes.add(content[4:8])
+        elif box.name == b"colr":
+            layout.profile = data[box.start + 4 : box.stop]
+        elif box.name == b"pixi":
+            layout.depth = max(layout.depth, *content[5 : 5 + _number(content, 4, 1)], 0)
+        elif box.name == b"av1C" and _number(content, 2, 1) & _HIGH_BIT_DEPTH:
+            layout.depth = max(layout.depth, 10)
+        elif box.name == b"hvcC":
+            layout.depth = max(layout.depth, 8 + (_number(content, _DEPTH_OF_HEVC, 1) & 7))
+    layout.codes = tuple(sorted(codes))
+    for one in media.references:
+        if one.kind == b"auxl" and media.primary in one.to:
+            names = [data[box.start + 4 : box.stop] for box in media.properties_of(one.item) if box.name == b"auxC"]
+            layout.has_alpha |= any(name.split(b"\0")[0].endswith((b"auxid:1", b":alpha")) for name in names)
+    return layout

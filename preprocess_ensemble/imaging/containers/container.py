@@ -1,0 +1,92 @@
+"""What is known of an image file without its pixels, whatever its format is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+EXIF: Final = "EXIF"
+"""A TIFF file of its own."""
+XMP: Final = "XMP"
+RESOURCES: Final = "resources of Photoshop"
+"""Among them IPTC."""
+RESOURCE_BEGINS: Final = (b"8BIM", b"PHUT", b"DCSR", b"AgHg", b"MeSa")
+"""How a resource begins: of Photoshop, PhotoDeluxe, Lightroom and ImageReady."""
+IPTC: Final = "IPTC"
+TEXT: Final = "text"
+COMMENT: Final = "comment"
+PICTURES: Final = "pictures"
+"""The Multi-Picture Format, an index of what is appended to a JPEG."""
+DATA: Final = "data"
+"""A small block of a known place and an unknown purpose, such as a position that GeoJP2 holds."""
+
+MOST_PARTS: Final = 100_000
+"""Chunks, blocks or boxes that are looked at in one file; what lies behind them counts as data behind the picture."""
+
+
+class Block(NamedTuple):
+    """A block of metadata."""
+
+    kind: str
+    data: bytes
+    name: str = ""
+    """Of a text, or of data."""
+    start: int = 0
+    """Position of ``data`` in the file."""
+
+
+@dataclass(kw_only=True)
+class Layout:
+    """How a file stores its picture, as far as its headers say it."""
+
+    size: tuple[int, int] = (0, 0)
+    """Width and height in pixels, as they are stored, in formats that cameras write."""
+    colours: str = "RGB"
+    """``"RGB"``, ``"grey"`` or ``"CMYK"``; a picture in YCbCr or with a palette is one in RGB."""
+    depth: int = 8
+    """Most bits of a channel."""
+    has_alpha: bool = False
+    """Whether pixels may be transparent; all of them may be opaque."""
+    further_channels: int = 0
+    """Beside those of colour and transparency, or of a purpose that the file does not say."""
+    pages: int = 1
+    """Frames of an animation, or pictures of a file."""
+    is_lossless: bool = True
+    """Whether it may store exactly the pixels that it was made from."""
+    profile: bytes = b""
+    """ICC."""
+    codes: tuple[bytes, ...] = ()
+    """Colour spaces by ITU-T H.273, in two bytes each: primaries and transfer."""
+    chromaticities: tuple[float, ...] = ()
+    """CIE x and y of white, red, green and blue."""
+    gamma: float | None = None
+    """Exponent of the curve from linear light to the stored numbers."""
+
+
+@dataclass(kw_only=True)
+class Container:
+    """The parts of a file."""
+
+    layout: Layout | None = None
+    """None if the header cannot be read, or if it says something about the colours that :class:`Layout` cannot hold."""
+    end: int
+    """Where the picture ends; what stands behind is no part of it."""
+    blocks: list[Block] = field(default_factory=list)
+    """In the order of the file."""
+    unknown: list[bytes] = field(default_factory=list)
+    """Parts of the file, before its end, that are of no kind which the format defines."""
+    kinds: list[bytes] = field(default_factory=list)
+    """The names of its boxes, chunks or the like, for those who look for a certain one."""
+
+    def all(self, kind: str) -> list[Block]:
+        """Return the blocks of a kind."""
+        return [block for block in self.blocks if block.kind == kind]
+
+    def add(self, kind: str, data: bytes, name: str = "", start: int = 0) -> None:
+        """Add a block."""
+        self.blocks.append(Block(kind, data, name, start))
+
+
+def number(data: bytes, position: int, size: int, order: str = "big") -> int:
+    """Return an unsigned number; 0 where the file has ended."""
+    return int.from_bytes(data[position : position + size], "little" if order == "little" else "big")

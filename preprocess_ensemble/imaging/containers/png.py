@@ -1,0 +1,127 @@
+"""Chunks of PNG files: PNG, third edition."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from typing import Final
+
+from preprocess_ensemble.imaging.containers.container import (
+    DATA,
+    EXIF,
+    MOST_PARTS,
+    TEXT,
+    XMP,
+    Container,
+    Layout,
+    number,
+)
+
+SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
+_CHECKSUM: Final = 4
+_MOST_TEXT: Final = 2**23
+"""Bytes of all texts after they were inflated, and of a profile."""
+_KNOWN: Final = frozenset(
+    b"IHDR PLTE IDAT IEND tRNS cHRM gAMA iCCP sBIT sRGB cICP mDCV cLLI tEXt zTXt iTXt bKGD hIST pHYs sPLT eXIf tIME "
+    b"acTL fcTL fdAT caBX".split()
+)
+"""Those of the standard, and that of content credentials."""
+_MEASURES: Final = {b"pCAL": "pixel calibration", b"sCAL": "physical scale"}
+"""Of scientific pictures: Extensions to the PNG 1.2 Specification, sections 4.2 and 4.3."""
+_COLOURS: Final = {0: ("grey", False), 2: ("RGB", False), 3: ("RGB", False), 4: ("grey", True), 6: ("RGB", True)}
+"""Colour type -> colours, and whether there is an alpha channel."""
+
+
+def chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
+    """Yield name, start and stop of the content of each chunk, up to the end of the picture or of the file."""
+    position = len(SIGNATURE)
+    while position + 8 <= len(data):
+        name, start = data[position + 4 : position + 8], position + 8
+        stop = start + number(data, position, 4)
+        yield name, start, stop
+        position = stop + _CHECKSUM
+        if name == b"IEND":
+            return
+
+
+def read(data: bytes) -> Container:
+    """Read a PNG."""
+    container = Container(end=len(SIGNATURE), layout=_layout(data))
+    is_srgb, left = False, _MOST_TEXT
+    for count, (name, start, stop) in enumerate(chunks(data)):
+        if count >= MOST_PARTS:
+            return container
+        container.end = stop + _CHECKSUM
+        container.kinds.append(name)
+        content = data[start:stop] if name not in (b"IDAT", b"fdAT") else b""
+        if name in _MEASURES:
+            container.add(DATA, content, _MEASURES[name], start)
+        elif name not in _KNOWN:
+            container.unknown.append(data[start - 8 : stop + _CHECKSUM])
+        elif name == b"eXIf":
+            container.add(EXIF, content, start=start)
+        elif name in (b"tEXt", b"zTXt", b"iTXt"):
+            left -= _add_text(container, name, content, left)
+        elif (layout := container.layout) is not None:
+            is_srgb |= name == b"sRGB"
+            _read_colours(layout, name, content)
+    if container.layout is not None and is_srgb:
+        container.layout.gamma, container.layout.chromaticities = None, ()
+    return container
+
+
+def _layout(data: bytes) -> Layout | None:
+    """Read the header: section 11.2.1."""
+    colours, has_alpha = _COLOURS.get(number(data, 25, 1), ("", False))
+    if not colours or data[12:16] != b"IHDR":
+        return None
+    size = number(data, 16, 4), number(data, 20, 4)
+    return Layout(size=size, colours=colours, depth=number(data, 24, 1), has_alpha=has_alpha)
+
+
+def _read_colours(layout: Layout, name: bytes, content: bytes) -> None:
+    """Read sections 11.3.2 and 11.3.1: the colour space, and a level that is transparent."""
+    if name == b"iCCP":
+        layout.profile = _inflated(content.partition(b"\0")[2][1:], _MOST_TEXT)
+    elif name == b"cICP" and len(content) >= 2:
+        layout.codes = (bytes((0, content[0], 0, content[1])),)
+    elif name == b"gAMA":
+        layout.gamma = number(content, 0, 4) / 100_000
+    elif name == b"cHRM":
+        layout.chromaticities = tuple(number(content, place, 4) / 100_000 for place in range(0, 32, 4))
+    elif name == b"tRNS":
+        layout.has_alpha = True
+    elif name == b"acTL":
+        layout.pages = 2  # at least; the picture itself may be none of its frames
+
+
+def _add_text(container: Container, kind: bytes, content: bytes, most: int) -> int:
+    """Add a text of up to ``most`` bytes, and return its length: section 11.3.3.
+
+    Keywords are in Latin-1, and so are texts but those of ``iTXt``, which are UTF-8.
+    """
+    keyword, separator, rest = content.partition(b"\0")
+    if not separator:
+        keyword, text = b"text", content
+    elif kind == b"tEXt":
+        text = rest
+    elif kind == b"zTXt":
+        text = _inflated(rest[1:], most) or rest[1:]
+    else:
+        is_compressed, (_, _, text) = rest[:1] == b"\1", (rest[2:].partition(b"\0"))
+        text = text.partition(b"\0")[2]
+        text = _inflated(text, most) or text if is_compressed else text
+    if keyword == b"XML:com.adobe.xmp":
+        container.add(XMP, text)
+    else:
+        text = text if kind == b"iTXt" else text.decode("latin-1").encode()
+        container.add(TEXT, text, keyword.decode("latin-1"))
+    return len(text)
+
+
+def _inflated(data: bytes, most: int) -> bytes:
+    """Inflate up to ``most`` bytes; beyond that the data stays as it is, and still differs from other data."""
+    try:
+        return zlib.decompressobj().decompress(data, most) if most > 0 else data
+    except zlib.error:
+        return b""

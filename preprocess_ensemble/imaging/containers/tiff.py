@@ -1,0 +1,190 @@
+"""Directories of TIFF files: TIFF 6.0, section 2, and BigTIFF, which widens counts and offsets. EXIF is a TIFF, too."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterator
+from typing import Final, NamedTuple, TypeAlias
+
+from preprocess_ensemble.imaging.containers.container import EXIF, IPTC, MOST_PARTS, RESOURCES, XMP, Container, Layout
+
+Value: TypeAlias = "bytes | tuple[int | float, ...]"
+
+EXIF_DIRECTORY, GPS_DIRECTORY, INTEROP_DIRECTORY = 0x8769, 0x8825, 0xA005
+SUB_DIRECTORIES: Final = 330
+_FORMATS: Final = {1: "s", 2: "s", 3: "H", 4: "I", 5: "I", 6: "s", 7: "s", 8: "h", 9: "i", 10: "i", 11: "f", 12: "d"}
+_FORMATS_OF_BIG: Final = {13: "I", 16: "Q", 17: "q", 18: "Q"}
+"""Type -> what its values are for :mod:`struct`; those of rationals are pairs."""
+_RATIONALS: Final = (5, 10)
+_WIDTH, _HEIGHT, _BITS, _PHOTOMETRIC, _CHANNELS, _EXTRA = 256, 257, 258, 262, 277, 338
+_PIECES: Final = ((273, 279), (324, 325), (513, 514))
+"""Offsets and lengths of strips, tiles and a JPEG thumbnail."""
+_METADATA: Final = {700: XMP, 33723: IPTC, 34377: RESOURCES}
+_PROFILE, _WHITE, _PRIMARIES, _TRANSFER = 34675, 318, 319, 301
+_MOST_DIRECTORIES: Final = 1_000
+_SMALL: Final = 2**16
+"""Bytes that may be read of any file, some of them several times."""
+_ALPHA: Final = (1, 2)
+"""ExtraSamples: associated and unassociated alpha; 0 says nothing."""
+_COLOURS: Final = {0: ("grey", 1), 1: ("grey", 1), 2: ("RGB", 3), 3: ("RGB", 1), 5: ("CMYK", 4), 6: ("RGB", 3)}
+"""PhotometricInterpretation -> colours, and how many channels they take."""
+
+
+class Entry(NamedTuple):
+    """One field of a directory, and where its values lie."""
+
+    tag: int
+    type: int
+    values: int
+    start: int
+    stop: int
+
+
+class Directory(NamedTuple):
+    """The fields of a directory, and where it lies."""
+
+    entries: dict[int, Entry]
+    start: int
+    stop: int
+
+
+class Tiff:
+    """A TIFF file, of any byte order and width. It reads what is asked for, and raises nothing for damaged files.
+
+    Many fields may name the same bytes. So values are read up to twice the length of the file, and are then empty.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.order = "<" if data[:1] == b"I" else ">"
+        self._is_big = 43 in data[2:4]
+        self._left = 2 * len(data) + _SMALL
+
+    @property
+    def first(self) -> int:
+        """Position of the first directory; 0 if there is none."""
+        return self._unpack("Q", 8) if self._is_big else self._unpack("I", 4)
+
+    def directory(self, start: int, most: int = MOST_PARTS) -> Directory:
+        """Read a directory, or as much of it as the file has; of more than ``most`` fields the first ones."""
+        wide, count = (8, "Q") if self._is_big else (4, "H")
+        size = struct.calcsize("<" + count)
+        number = self._unpack(count, start)
+        whole = 4 + 2 * wide  # tag, type, number of values, and the values or their place
+        stop = start + size + number * whole
+        entries: dict[int, Entry] = {}
+        for position in range(start + size, min(stop, start + size + most * whole, len(self.data) - whole + 1), whole):
+            tag, kind = self._unpack("H", position), self._unpack("H", position + 2)
+            values = self._unpack("Q" if self._is_big else "I", position + 4)
+            at = position + 4 + wide
+            length = values * _size(kind)
+            if length > wide:
+                at = self._unpack("Q" if self._is_big else "I", at)
+            entries.setdefault(tag, Entry(tag, kind, values, at, at + length))
+        return Directory(entries, start, stop + wide)
+
+    def positions(self, at_most: int) -> Iterator[int]:
+        """Yield where the directories of the pictures lie, in order. A chain that loops ends at the limit."""
+        wide, count = ("Q", "Q") if self._is_big else ("I", "H")
+        position = self.first
+        for _ in range(at_most):
+            if not position:
+                return
+            yield position
+            stop = position + struct.calcsize("<" + count)
+            position = self._unpack(wide, stop + self._unpack(count, position) * (4 + 2 * struct.calcsize("<" + wide)))
+
+    def values(self, entry: Entry | None) -> Value:
+        """Return the values of a field: bytes, or numbers, of which a rational is one; empty if they are cut off."""
+        if entry is None or entry.stop > len(self.data):
+            return ()
+        self._left -= entry.stop - entry.start
+        if self._left < 0:
+            return ()
+        code = (_FORMATS | _FORMATS_OF_BIG).get(entry.type, "s")
+        block = self.data[entry.start : entry.stop]
+        if code == "s":
+            return block
+        numbers = struct.unpack(f"{self.order}{len(block) // struct.calcsize('<' + code)}{code}", block)
+        if entry.type in _RATIONALS:
+            pairs = zip(numbers[::2], numbers[1::2], strict=False)
+            return tuple(above / below if below else math.nan for above, below in pairs)
+        return numbers
+
+    def numbers(self, directory: Directory, tag: int) -> tuple[int, ...]:
+        """Return the whole numbers of a field; bytes are numbers, too."""
+        found = self.values(directory.entries.get(tag))
+        return tuple(int(one) for one in found if math.isfinite(one))
+
+    def pixels_end(self, directory: Directory) -> int:
+        """Return where the last strip, tile or thumbnail of a directory ends; 0 if it has none."""
+        ends = [0]
+        for offsets, lengths in _PIECES:
+            ends += map(sum, zip(self.numbers(directory, offsets), self.numbers(directory, lengths), strict=False))
+        return max(ends)
+
+    def _unpack(self, code: str, position: int) -> int:
+        size = struct.calcsize("<" + code)
+        block = self.data[position : position + size] if position >= 0 else b""
+        return int.from_bytes(block, "little" if self.order == "<" else "big") if len(block) == size else 0
+
+
+def _size(kind: int) -> int:
+    code = (_FORMATS | _FORMATS_OF_BIG).get(kind, "s")
+    return struct.calcsize("<" + code) * (1 + (kind in _RATIONALS))
+
+
+def read(data: bytes) -> Container:
+    """Read a TIFF file, with the directories below those of its pictures."""
+    tiff = Tiff(data)
+    pages = [tiff.directory(start) for start in tiff.positions(_MOST_DIRECTORIES) if start < len(data)]
+    container = Container(end=8)
+    if not pages:
+        return container
+    first = pages[0]
+    container.layout = _layout(tiff, first, len(pages))
+    container.add(EXIF, data)
+    for tag, kind in _METADATA.items():
+        if (entry := first.entries.get(tag)) is not None:
+            container.add(kind, data[entry.start : entry.stop], start=entry.start)
+    waiting, seen = pages, {page.start for page in pages}
+    for _ in range(_MOST_DIRECTORIES):
+        if not waiting:
+            break
+        directory = waiting.pop()
+        container.end = max(container.end, _end(tiff, directory))
+        for tag in (SUB_DIRECTORIES, EXIF_DIRECTORY, GPS_DIRECTORY, INTEROP_DIRECTORY):
+            below = [at for at in tiff.numbers(directory, tag) if 0 < at < len(data) and at not in seen]
+            waiting += map(tiff.directory, below[:_MOST_DIRECTORIES])
+            seen.update(below)
+    return container
+
+
+def _end(tiff: Tiff, directory: Directory) -> int:
+    """Return where the last of what a directory refers to ends."""
+    fields = (entry.stop for entry in directory.entries.values() if entry.stop <= len(tiff.data))
+    return max(directory.stop, tiff.pixels_end(directory), *fields)
+
+
+def _layout(tiff: Tiff, directory: Directory, pages: int) -> Layout | None:
+    colours, needed = _COLOURS.get((tiff.numbers(directory, _PHOTOMETRIC) or (2,))[0], ("", 1))
+    channels = (tiff.numbers(directory, _CHANNELS) or (1,))[0]
+    profile = tiff.values(directory.entries.get(_PROFILE))
+    if not colours or (_TRANSFER in directory.entries and not profile):
+        return None
+    kinds = tiff.numbers(directory, _EXTRA)
+    extra = channels - needed
+    alpha = sum(kind in _ALPHA for kind in kinds[:extra])
+    measured = (*tiff.values(directory.entries.get(_WHITE)), *tiff.values(directory.entries.get(_PRIMARIES)))
+    (width, *_), (height, *_) = (tiff.numbers(directory, tag) or (0,) for tag in (_WIDTH, _HEIGHT))
+    return Layout(
+        size=(width, height),
+        colours=colours,
+        depth=max(tiff.numbers(directory, _BITS), default=1),
+        has_alpha=alpha > 0,
+        further_channels=max(0, extra - min(alpha, 1)),
+        pages=pages,
+        profile=profile if isinstance(profile, bytes) else b"",
+        chromaticities=tuple(map(float, measured)) if len(measured) == 8 else (),
+    )

@@ -1,0 +1,61 @@
+"""Decodes all that a file shows: transparency, colours below it, and all bits of each channel.
+
+What a model sees is less: :mod:`.decode` composites on white, and reduces to 8 bits.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from PIL import Image
+
+from preprocess_ensemble.imaging.containers.plain import unused_bits
+from preprocess_ensemble.imaging.decode import DecodeLimits, decode
+from preprocess_ensemble.imaging.formats import identify
+from preprocess_ensemble.imaging.limits import unsupported_variant
+from preprocess_ensemble.imaging.pillow_decoder import PillowFile
+from preprocess_ensemble.imaging.quiet import quiet_libraries
+
+if TYPE_CHECKING:
+    from preprocess_ensemble.imaging.containers.container import Layout
+
+_OPAQUE: Final = (255, 255)
+
+
+def decode_whole(data: bytes, layout: Layout) -> list[Image.Image]:
+    """Decode the first picture of a file whose header says ``layout``, and apply its EXIF orientation.
+
+    Returns the picture in mode RGB, CMYK or, if a pixel is transparent, RGBA; and, if its 16 bits were not made from 8,
+    a second one of the same mode with the low bytes of the first one's channels. Raises :class:`~.limits.DecodeError`
+    for a file that cannot be decoded, and for one with channels or bits that no picture here would show.
+    """
+    if not (layout.has_alpha or layout.further_channels or layout.depth > 8):
+        picture = decode(data)
+        return [picture if picture.mode == "CMYK" else picture.convert("RGB")]
+    image_format = identify(data)
+    assert image_format is not None  # its header was read
+    refusal = unsupported_variant(image_format.name)
+    if layout.further_channels:
+        raise refusal
+    is_deep = layout.depth > 8
+    with quiet_libraries():
+        parts = [PillowFile(data, image_format, DecodeLimits()).decode_whole()]
+        if is_deep and parts[0].mode.startswith("I"):
+            values = np.asarray(parts[0]).astype(np.uint16) << (16 - min(16, layout.depth))
+            parts = [Image.fromarray((values >> shift).astype(np.uint8)) for shift in (8, 0)]
+        elif is_deep:
+            parts.append(PillowFile(data, image_format, DecodeLimits()).decode_whole(low_bytes=True))
+    if image_format.name == "BMP" and layout.has_alpha and parts[0].mode != "RGBA":
+        bits = unused_bits(data)
+        if bits.min() != bits.max():
+            raise refusal
+    mode = "CMYK" if parts[0].mode == "CMYK" else "RGBA" if _is_transparent(parts[0]) else "RGB"
+    parts = [part.convert(mode) for part in parts]
+    if (len(parts) > 1 and not parts[1].getbbox(alpha_only=False)) or parts[0].tobytes() == parts[-1].tobytes():
+        return parts[:1]
+    return parts
+
+
+def _is_transparent(picture: Image.Image) -> bool:
+    return picture.mode == "RGBA" and picture.getchannel("A").getextrema() != _OPAQUE

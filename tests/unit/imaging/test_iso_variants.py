@@ -1,0 +1,190 @@
+"""HEIC and AVIF files as other encoders write them: read, or refused with the reason."""
+
+from __future__ import annotations
+
+import io
+import struct
+from typing import TYPE_CHECKING
+
+import pytest
+from PIL import Image, features
+
+from preprocess_ensemble.contract import ImageStatus
+from preprocess_ensemble.imaging.containers.iso_media import IsoMedia, boxes, file_boxes
+from preprocess_ensemble.imaging.containers.read import read
+from preprocess_ensemble.imaging.decode import DecodeError, decode
+from preprocess_ensemble.imaging.formats import identify, open_image
+from tests.fixtures.images import image_files, phone_files
+from tests.fixtures.images.embedded_files import box
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+needs_avif = pytest.mark.skipif(not features.check("avif"), reason="this Pillow cannot read AVIF")
+
+
+def with_meta(data: bytes, change: Callable[[bytes, bytes], bytes]) -> bytes:
+    """Rewrite the boxes of a file's ``meta`` box by name and content; it moves to the end, so that no item does."""
+    meta = next(one for one in file_boxes(data) if one.name == b"meta")
+    parts = [change(one.name, data[one.start : one.stop]) for one in boxes(data, meta.start + 4, meta.stop)]
+    return data.replace(b"meta", b"free", 1) + box(b"meta", bytes(4), *parts)
+
+
+def with_a_box_for_each_item(name: bytes, content: bytes) -> bytes:
+    """List the properties of each item in a box of its own."""
+    if name != b"iprp":
+        return box(name, content)
+    properties, associations = boxes(content, 0, len(content))
+    lists, position = [], associations.start + 8
+    while position < associations.stop:
+        end = position + 3 + content[position + 2]
+        lists.append(box(b"ipma", bytes(4), struct.pack(">I", 1), content[position:end]))
+        position = end
+    return box(name, box(b"ipco", content[properties.start : properties.stop]), *lists)
+
+
+@needs_avif
+def test_an_avif_with_transparency_may_list_the_properties_of_each_item_separately() -> None:
+    picture = image_files.picture().convert("RGBA")
+    picture.putalpha(Image.linear_gradient("L").resize(picture.size))
+    data = image_files.encoded(picture, "AVIF", speed=10, exif=phone_files.exif())
+    separate = with_meta(data, with_a_box_for_each_item)
+    assert len(IsoMedia(separate).associations) == 2
+    with pytest.raises(Exception, match="cannot identify"):
+        Image.open(io.BytesIO(separate))
+    assert decode(separate).tobytes() == decode(data).tobytes()
+    with open_image(separate) as image:
+        assert image.getexif()[0x0110] == "iPhone 15"
+
+
+def with_tone_map(data: bytes) -> bytes:
+    """An AVIF whose second item says, in one zero byte, how to combine the first item with the third."""
+    start, stop = IsoMedia(data).extents[1][0]
+    picture = (start, stop - start)
+
+    def change(name: bytes, content: bytes) -> bytes:
+        match name:
+            case b"iinf":
+                entries = ((2, b"tmap"), (3, b"av01"))
+                more = (box(b"infe", b"\2\0\0\0", struct.pack(">HH", item, 0), kind, b"\0") for item, kind in entries)
+                return box(name, content[:4], struct.pack(">H", 3), content[6:], *more)
+            case b"iloc":
+                return located([picture, (len(data) + 8, 1), picture])
+            case b"iprp":
+                properties, associations = boxes(content, 0, len(content))
+                own = content[associations.start + 10 : associations.stop]
+                listed = b"".join(struct.pack(">H", item) + own for item in (1, 2, 3))
+                new = box(b"ipma", bytes(4), struct.pack(">I", 3), listed)
+                refers = box(b"iref", bytes(4), box(b"dimg", struct.pack(">HHHH", 2, 2, 1, 3)))
+                group = box(b"grpl", box(b"altr", bytes(4), struct.pack(">IIII", 9, 2, 2, 1)))
+                return box(name, box(b"ipco", content[properties.start : properties.stop]), new) + refers + group
+        return box(name, content)
+
+    return with_meta(data.replace(b"miaf", b"tmap", 1) + box(b"free", b"\0"), change)
+
+
+@needs_avif
+def test_an_avif_is_read_without_its_tone_map() -> None:
+    data = image_files.encoded(image_files.picture(), "AVIF", speed=10)
+    toned = with_tone_map(data)
+    with pytest.raises(Exception, match="tone mapped"):
+        Image.open(io.BytesIO(toned)).load()
+    assert decode(toned).tobytes() == decode(data).tobytes()
+
+
+@needs_avif
+def test_an_avif_with_constant_luminance_is_read_with_the_other_matrix() -> None:
+    data = image_files.encoded(image_files.picture(), "AVIF", speed=10)
+    matrix = data.index(b"nclx") + 8
+    constant, other = (data[:matrix] + bytes([0, number]) + data[matrix + 2 :] for number in (10, 9))
+    with pytest.raises(RuntimeError, match="YUV"):
+        Image.open(io.BytesIO(constant)).load()
+    assert decode(constant).tobytes() == decode(other).tobytes() != decode(data).tobytes()
+
+
+def test_nothing_is_said_of_a_picture_in_the_short_form() -> None:
+    data = box(b"ftyp", b"mif3heic") + box(b"mini", bytes(8))
+    image_format = identify(data)
+    assert image_format is not None
+    assert (image_format.name, read(data).layout) == ("HEIC", None)
+
+
+@needs_avif
+def test_an_avif_shows_only_what_its_crop_leaves() -> None:
+    picture = image_files.picture()
+    data = image_files.encoded(picture, "AVIF", speed=10)
+    crop = box(b"clap", struct.pack(">IIIIiIiI", 40, 1, 20, 1, -2, 1, 6, 2))  # its middle lies 2 left and 3 below
+
+    def change(name: bytes, content: bytes) -> bytes:
+        if name != b"iprp":
+            return box(name, content)
+        properties, associations = boxes(content, 0, len(content))
+        listed = content[properties.start : properties.stop]
+        number = sum(1 for _ in boxes(listed, 0, len(listed))) + 1
+        own = bytearray(content[associations.start : associations.stop])
+        own[10] += 1
+        return box(name, box(b"ipco", listed, crop), box(b"ipma", bytes(own), bytes([0x80 | number])))
+
+    shown, whole = decode(with_meta(data, change)), decode(data)
+    assert shown.tobytes() == whole.crop((10, 17, 50, 37)).tobytes()
+
+
+def with_items(count: int) -> bytes:
+    """A HEIC of this many items, most of them of 4 bytes of text."""
+    data = phone_files.heic()
+    more = range(1000, 1000 + count - len(IsoMedia(data).items))
+
+    def change(name: bytes, content: bytes) -> bytes:
+        (entries,) = struct.unpack_from(">H", content, 6 if name == b"iloc" else 4)
+        total = struct.pack(">H", entries + len(more))
+        if name == b"iinf":
+            texts = [box(b"infe", b"\2\0\0\0", struct.pack(">HH", item, 0), b"mime\0text/plain\0") for item in more]
+            return box(name, content[:4], total, content[6:], *texts)
+        if name == b"iloc":
+            places = [struct.pack(">HHIHII", item, 0, 0, 1, 0, 4) for item in more]
+            return box(name, content[:6], total, content[8:], *places)
+        return box(name, content)
+
+    return with_meta(data, change)
+
+
+def test_a_heic_has_at_most_as_many_items_as_its_decoder_reads() -> None:
+    assert decode(with_items(1000)).size == (64, 48)
+    with pytest.raises(DecodeError) as caught:
+        decode(with_items(1001))
+    assert caught.value.status is ImageStatus.LIMIT
+    assert caught.value.message == "The HEIC file has more than 1,000 items, such as tiles, which is the limit."
+
+
+def test_a_heic_of_a_codec_that_is_not_installed_is_a_variant() -> None:
+    with pytest.raises(DecodeError) as caught:
+        decode(phone_files.heic().replace(b"hvc1", b"unci"))
+    assert caught.value.status is ImageStatus.UNSUPPORTED_FORMAT
+    assert caught.value.message == "The HEIC file is of a variant that cannot be read here."
+
+
+def located(places: list[tuple[int, int]]) -> bytes:
+    """A ``iloc`` box of items at these positions and of these lengths."""
+    items = [struct.pack(">HHHII", number, 0, 1, *place) for number, place in enumerate(places, 1)]
+    return box(b"iloc", bytes(4), b"\x44\0", struct.pack(">H", len(items)), *items)
+
+
+@needs_avif
+@pytest.mark.parametrize(("shares", "padding", "refused"), [(4, 2**20, False), (6, 2**20, True), (50, 0, False)])
+def test_items_may_share_what_costs_little_or_what_layers_share(shares: int, padding: int, refused: bool) -> None:
+    data = image_files.encoded(image_files.picture(), "AVIF", speed=10) + box(b"free", bytes(padding))
+    (stored,) = (one for one in file_boxes(data) if one.name == b"mdat")
+    picture = (stored.start, stored.stop - stored.start)
+
+    def change(name: bytes, content: bytes) -> bytes:
+        if name == b"iloc":
+            return located([picture] + [(0, len(data))] * (shares - 1))
+        return box(name, content)
+
+    shared = with_meta(data, change)
+    if not refused:
+        assert decode(shared).tobytes() == decode(data).tobytes()
+        return
+    with pytest.raises(DecodeError, match="bytes in its parts together") as caught:
+        decode(shared)
+    assert caught.value.status is ImageStatus.LIMIT
