@@ -9,12 +9,21 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from preprocess_ensemble.command_line import Parser, user_path
 from preprocess_ensemble.contract import DEFAULT_NAME
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.export import hub
-from preprocess_ensemble.export.model_source import TORCHSCRIPT_SUFFIX, WrongChoice, names_file, shipped_models
-from preprocess_ensemble.model_repository.location import repository_to_fill
+from preprocess_ensemble.export.model_source import WrongChoice, names_file, shipped_models
+from preprocess_ensemble.model_repository.location import (
+    MODEL_VARIABLE,
+    PRETRAINED_VARIABLE,
+    MisnamedModel,
+    model_to_export,
+    repository_to_fill,
+)
+from preprocess_ensemble.model_repository.tensorrt import VERSIONS, Tensorrt, default_cache
 
+_MODEL: Final = "ViT-B-32"
 _PRETRAINED: Final = "laion2b_s34b_b79k"
 _BOTH: Final = "image,text"
 _MODELS: Final = Path(__file__).with_name("models.md")
@@ -28,8 +37,8 @@ examples:
   clip-export --towers image                     without search by words
   clip-export --name big --model ViT-L-14 --pretrained laion2b_s32b_b82k
                                                  beside the default model, for ClipClient(url, model="big")
-  clip-export --name copies --model sscd_disc_mixup.torchscript.pt
-                                                 SSCD, an image model for copies
+  clip-export --precision fp16 --tensorrt --repository /srv/models
+                                                 for TensorRT on a GPU
   clip-export --pretrained random:0              seeded random weights, to try everything without a download
 
 PyTorch is needed for fp16, for weights that are not in a .safetensors file, and for models other than
@@ -41,18 +50,27 @@ repository stays unchanged. Exit status: 0 installed, 1 failed, 2 misused.
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status: 0 installed, 1 failed, 2 misused."""
-    options = _parser().parse_args(arguments)
+    try:
+        options = _parser().parse_args(arguments)
+        model, weights = model_to_export()
+        if options.tensorrt_cache is not None and options.tensorrt is None:
+            raise WrongChoice("--tensorrt-cache needs --tensorrt.")
+        tensorrt = None
+        if options.tensorrt is not None:
+            cache = (options.tensorrt_cache or default_cache()).absolute()
+            tensorrt = Tensorrt(version=options.tensorrt, cache=cache)
+    except (MisnamedModel, ReportedError) as error:
+        _say(str(error))
+        return 2
     if options.list:
         sys.stdout.write(listing())
         return 0
     # open_clip logs through the root logger, which would repeat each of our errors in other words.
     logging.basicConfig(level=logging.CRITICAL)
-    is_script = options.model.endswith(TORCHSCRIPT_SUFFIX)
-    if is_script and options.pretrained:
-        _say(f"--pretrained is for models without weights: {options.model} has its own.")
-        return 2
-    default = options.model if is_script else "random" if options.skeleton else _PRETRAINED
-    pretrained = options.pretrained or default
+    if options.model is not None:
+        weights = None  # those of another model
+    model = options.model or model or _MODEL
+    pretrained = options.pretrained or weights or ("random" if options.skeleton else _PRETRAINED)
     if not (pretrained.partition(":")[0] == "random" or names_file(pretrained) or Path(pretrained).exists()):
         hub.do_not_wait(_say)
     try:
@@ -65,15 +83,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _missing(error, "local")
     try:
         if options.skeleton is not None:
-            return _record(options.model, options.pretrained, options.skeleton)
+            return _record(model, options.pretrained, options.skeleton)
         export_model(
-            model=options.model,
+            model=model,
             pretrained=pretrained,
             precision=options.precision,
             repository=options.repository,
             name=options.name,
             text=options.towers == _BOTH,
             force=options.force,
+            tensorrt=tensorrt,
             report=_say,
         )
     except ReportedError as error:
@@ -88,8 +107,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="clip-export",
         description="Export an open_clip model to ONNX, check it, and install it in a Triton model repository.",
         epilog=_EPILOG.format(models=", ".join(shipped_models())),
@@ -97,15 +116,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--model",
-        default="ViT-B-32",
         metavar="M",
-        help="an open_clip model name, a JSON file in its format, a skeleton file, or one of SSCD's TorchScript files "
-        "(default: %(default)s)",
+        help="an open_clip model name, a JSON file in its format, or a skeleton file (default: the environment "
+        f"variable {MODEL_VARIABLE}, else {_MODEL})",
     )
     parser.add_argument(
         "--pretrained",
         metavar="TAG|PATH|random[:SEED]",
-        help=f"open_clip's tag of the weights, a checkpoint file, or seeded random weights (default: {_PRETRAINED})",
+        help=f"open_clip's tag of the weights, a checkpoint file, or seeded random weights (default: the environment "
+        f"variable {PRETRAINED_VARIABLE} if --model is not given, else {_PRETRAINED})",
     )
     parser.add_argument(
         "--precision",
@@ -129,20 +148,36 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--repository",
-        type=Path,
+        type=user_path,
         default=repository_to_fill(),
         metavar="DIR",
-        help="default: CLIP_MODEL, else triton_models in this folder, else your data folder; now %(default)s",
+        help="default: CLIP_REPOSITORY, else triton_models in this folder, else your data folder; now %(default)s",
     )
     parser.add_argument(
         "--skeleton",
-        type=Path,
+        type=user_path,
         metavar="FILE",
         help="install nothing, but record the model's graph without its weights, for exports without PyTorch: "
         "--model FILE.skeleton; with --pretrained, also vectors that such an export is compared with",
     )
+    parser.add_argument(
+        "--tensorrt",
+        nargs="?",
+        type=int,
+        const=VERSIONS[-1],
+        choices=VERSIONS,
+        help="run the image encoder, and with fp16 the text encoder, on this version of TensorRT, which needs a GPU; "
+        "Triton images have 11 since 26.06 (default: none; without a number %(const)s)",
+    )
+    parser.add_argument(
+        "--tensorrt-cache",
+        type=user_path,
+        metavar="DIR",
+        help="where the server keeps TensorRT's engines and timings (default: tensorrt in your cache folder)",
+    )
     parser.add_argument("--list", action="store_true", help="list models: size, speed, languages, licence; no export")
     parser.add_argument("--force", action="store_true", help="export even if the same model is installed already")
+    parser.add_version_option()
     return parser
 
 

@@ -49,8 +49,8 @@ class BuiltGraph:
 class ExportableModel(ABC):
     """A model with weights, ready to be written as graphs: through PyTorch, or from a skeleton.
 
-    ``text_config`` is the section ``text_cfg`` of open_clip's configuration of the model, empty for one without a text
-    tower. The sizes of the two towers are those in fp32.
+    ``text_config`` is the section ``text_cfg`` of open_clip's configuration of the model. The sizes of the two towers
+    are those in fp32.
     """
 
     def __init__(
@@ -69,18 +69,14 @@ class ExportableModel(ABC):
         self.image_bytes = image_bytes
         self.text_bytes = text_bytes
         self.weights_sha256 = weights_sha256(state)
-        self.has_text = bool(text_config)
         # Both are a single number, or a vector of one. See TextTower of the passport.
-        self.logit_scale = math.exp(state["logit_scale"].item()) if self.has_text else 1.0
+        self.logit_scale = math.exp(state["logit_scale"].item())
         self.logit_bias: float | None = state["logit_bias"].item() if "logit_bias" in state else None
 
     @property
+    @abstractmethod
     def token_kinds(self) -> tuple[int, int, int]:
-        """Length of the context, size of the vocabulary, id of the padding: what ``sample_tokens`` needs.
-
-        There are none without a text tower.
-        """
-        raise NotImplementedError
+        """Length of the context, size of the vocabulary, id of the padding: what ``sample_tokens`` needs."""
 
     @abstractmethod
     def build(self, rows: Rows, stage: Path, options: GraphOptions) -> BuiltGraph:
@@ -93,7 +89,7 @@ class ExportableModel(ABC):
     def check_tokenizer(self, tokenizer: Tokenizer, report: Callable[[str], None]) -> None:
         """Raise ExportError if open_clip has other token ids than ``tokenizer``.
 
-        Nothing is compared without a text tower, or where open_clip may be missing.
+        Nothing is compared where open_clip may be missing.
         """
         return
 

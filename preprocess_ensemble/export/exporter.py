@@ -6,6 +6,7 @@ are the same.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from preprocess_ensemble.contract import DEFAULT_NAME, ModelNames
 from preprocess_ensemble.export import parity
 from preprocess_ensemble.export.atomic_install import install, require_space, staging_directory, write
 from preprocess_ensemble.export.exportable import ExportableModel, GraphOptions
-from preprocess_ensemble.export.model_source import SKELETON_SUFFIX, TORCHSCRIPT_SUFFIX, WrongChoice
+from preprocess_ensemble.export.model_source import SKELETON_SUFFIX, WrongChoice
 from preprocess_ensemble.export.onnx_file import IR_VERSION, OPSET
 from preprocess_ensemble.export.skeleton import SkeletonModel
 from preprocess_ensemble.export.tokenizer_files import write_tokenizer
@@ -28,7 +29,9 @@ from preprocess_ensemble.model_repository.config import (
     pending_files,
     version_directory,
 )
+from preprocess_ensemble.model_repository.location import HERE
 from preprocess_ensemble.model_repository.passport import (
+    GRAPH_REVISION,
     Canary,
     Passport,
     TextTower,
@@ -41,6 +44,8 @@ from preprocess_ensemble.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from preprocess_ensemble.model_repository.tensorrt import Tensorrt
 
 PRECISIONS: Final = tuple(parity.REQUIRED_COSINE)
 _MAX_FILE_BYTES: Final = 2_000_000_000
@@ -60,21 +65,22 @@ def export_model(
     name: str = DEFAULT_NAME,
     text: bool = True,
     force: bool = False,
+    tensorrt: Tensorrt | None = None,
     report: Callable[[str], None] = lambda line: None,
 ) -> Passport:
     """Export ``model`` into the Triton model ``repository`` and return its passport.
 
-    ``model`` is one of open_clip's model names, the path of a JSON file in its format, of a skeleton, or of one of
-    SSCD's TorchScript files, which have their weights inside; ``pretrained`` is a tag, the path of a checkpoint, or
-    ``random[:SEED]``. Several models can be in one repository, each with its ``name``. If the repository does not
-    exist, it is created completely. ``text`` is whether to export the text tower as well; one that is installed stays
-    if it belongs to the same image tower, else it is removed. What is installed already is not exported again unless
-    ``force``. ``report`` receives one line before each step that takes time.
+    ``model`` is one of open_clip's model names, the path of a JSON file in its format, or that of a skeleton;
+    ``pretrained`` is a tag, the path of a checkpoint, or ``random[:SEED]``. Several models can be in one repository,
+    each with its ``name``. If the repository does not exist, it is created completely. ``text`` is whether to export
+    the text tower as well; one that is installed stays if it belongs to the same image tower, else it is removed. What
+    is installed already is not exported again unless ``force``, or unless this package writes a later revision of the
+    graph. ``tensorrt`` runs the encoders on TensorRT; see :func:`pending_files`. ``report`` receives one line before
+    each step that takes time.
 
     Raises ReportedError. After an error or an interruption the model that was installed before stays.
     """
-    if precision not in PRECISIONS:
-        raise WrongChoice(f"Unknown precision {precision!r}; choose {' or '.join(PRECISIONS)}.")
+    _check_choice(precision, tensorrt, repository)
     try:
         names = ModelNames(name)
     except ValueError as error:
@@ -91,13 +97,13 @@ def export_model(
     if installed is not None and installed.fingerprint == fingerprint and _has_text_tower(repository, names, installed):
         kept_text = installed.text
     kept = None
-    if installed and not force and (installed.fingerprint, installed.pretrained) == (fingerprint, source.pretrained):
-        kept = replace(installed, text=kept_text)
-    with_text = text and exportable.has_text and (force or kept_text is None)
+    if installed and not force and _is_current(installed) and installed.pretrained == source.pretrained:
+        kept = replace(installed, text=kept_text) if installed.fingerprint == fingerprint else None
+    with_text = text and (force or kept_text is None or not _is_current(kept_text))
     obsolete = [] if with_text or kept_text else _text_folders(repository, names)
     if kept is not None and not with_text and not obsolete:
         report(f"{kept.id} is installed already; --force exports it again")
-        write(pending_files(repository, kept, names))
+        write(pending_files(repository, kept, names, tensorrt))
         return kept
 
     needed = _needed_bytes(exportable, image=kept is None, text=with_text)
@@ -123,7 +129,7 @@ def export_model(
         passport_file = stage / PASSPORT_FILE
         passport_file.write_text(passport.to_json(), encoding="ascii")
         # Any problem of the repository shows here, before anything in it changes.
-        pending = pending_files(repository, passport, names)
+        pending = pending_files(repository, passport, names, tensorrt)
         adds = kept is not None and installed is not None and installed.text is None
         install(files, pending, obsolete, (passport_file, directory / PASSPORT_FILE), adds=adds)
         new = set(files.values())
@@ -141,17 +147,28 @@ def export_model(
     return passport
 
 
+def _check_choice(precision: str, tensorrt: Tensorrt | None, repository: Path) -> None:
+    """Raise WrongChoice for an unknown precision, and for TensorRT where it cannot run or git tracks its settings."""
+    if precision not in PRECISIONS:
+        raise WrongChoice(f"Unknown precision {precision!r}; choose {' or '.join(PRECISIONS)}.")
+    if tensorrt is None:
+        return
+    if precision == "int8":
+        raise WrongChoice("TensorRT does not take an int8 export: use --precision fp16 or fp32 with --tensorrt.")
+    if (repository.resolve().parent / ".git").exists() and repository.name == HERE.name:
+        raise WrongChoice(
+            f"The configuration in {repository} belongs to this checkout and serves machines without a GPU, too: name "
+            "another --repository with --tensorrt."
+        )
+
+
 def load_exportable(model: str, pretrained: str) -> ExportableModel:
     """Return the model with its weights: through PyTorch if it is installed, otherwise from its skeleton.
 
     Raises ExportError.
     """
-    if model.endswith(TORCHSCRIPT_SUFFIX):
-        try:
-            from preprocess_ensemble.export.pytorch.torchscript import TorchScriptModel
-        except ModuleNotFoundError as error:
-            raise WrongChoice(f"{model} needs {error.name}: pip install 'clip-triton[export]'.") from None
-        return TorchScriptModel(Path(model))
+    if model.endswith(".torchscript.pt"):
+        raise WrongChoice("Models of SSCD are gone: clip-client dedup proves copies with any model, such as ViT-B-32.")
     if not model.endswith(SKELETON_SUFFIX):
         try:
             from preprocess_ensemble.export.pytorch.model import PyTorchModel
@@ -212,6 +229,7 @@ def _write_image_tower(
         canary=Canary.of(parity.canary_image(), canary),
         opset=OPSET,
         ir_version=IR_VERSION,
+        exported_at=int(time.time()),
     )
     return passport, built.files, sentence
 
@@ -264,6 +282,10 @@ def _needed_bytes(exportable: ExportableModel, *, image: bool, text: bool) -> in
 
 def _has_data_file(weights_bytes: int) -> bool:
     return weights_bytes + _GRAPH_BYTES > _MAX_FILE_BYTES
+
+
+def _is_current(tower: Passport | TextTower) -> bool:
+    return tower.graph_revision == GRAPH_REVISION
 
 
 def _has_text_tower(repository: Path, names: ModelNames, passport: Passport) -> bool:

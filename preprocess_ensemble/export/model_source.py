@@ -17,7 +17,6 @@ the sample photos from different photos at a cosine of 0.998, in ViT-B-32 and in
 _RANDOM: Final = re.compile(r"random(?::(\d+))?")
 
 SKELETON_SUFFIX: Final = ".skeleton"
-TORCHSCRIPT_SUFFIX: Final = ".torchscript.pt"
 SHIPPED: Final = Path(__file__).with_name("skeletons")
 """Where the skeletons of this package are."""
 

@@ -23,6 +23,7 @@ OPSET: Final = 17
 IR_VERSION: Final = 8
 """Triton 24.10 has ONNX Runtime 1.19, which reads opsets up to 21 and IR versions up to 10."""
 
+_IN_FP32: Final = ("ArgMax", "LayerNormalization", "Softmax")
 _ROWS: Final = (2, 3)
 """Batch sizes whose shapes are compared: a value that is the same for both does not depend on the batch."""
 _LARGEST: Final = 64
@@ -73,6 +74,30 @@ def quantize(file: Path) -> None:
         model.opset_import.remove(opset)
     model.ir_version = IR_VERSION
     save(model, file)
+
+
+def compute_in_fp32(model: onnx.ModelProto) -> None:
+    """Cast to fp32, and back, around those nodes of an fp16 ``model`` that fp16 would spoil or CUDA lacks.
+
+    The sums of layer norms and softmaxes overflow in fp16 for some inputs; the L2 norm is written in fp32 already. ONNX
+    Runtime's CUDA provider has no ArgMax of integers.
+    """
+    graph, full, half = model.graph, onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16
+    nodes = list(graph.node)
+    casts = (node for node in nodes if node.op_type == "Cast")
+    already = {node.output[0] for node in casts if node.attribute[0].i == full}
+    del graph.node[:]
+    for node in nodes:
+        after = []
+        if node.op_type in _IN_FP32 and node.input[0] not in already:
+            made = node.output[0]
+            for index, name in enumerate(node.input):
+                node.input[index] = f"{made}/fp32/{index}"
+                graph.node.append(onnx.helper.make_node("Cast", [name], [node.input[index]], to=full))
+            if node.op_type != "ArgMax":
+                node.output[0] = f"{made}/fp32"
+                after.append(onnx.helper.make_node("Cast", [node.output[0]], [made], to=half))
+        graph.node.extend([node, *after])
 
 
 def fold_shapes(model: onnx.ModelProto) -> None:

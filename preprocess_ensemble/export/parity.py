@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from PIL import Image
 
+from preprocess_ensemble.export.exportable import is_pixels
 from preprocess_ensemble.export.model_source import ExportError
 from preprocess_ensemble.export.onnx_file import quantize
 from preprocess_ensemble.imaging.decode import decode
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 REQUIRED_COSINE: Final[Mapping[str, float]] = {"fp32": 0.9999, "fp16": 0.9999, "int8": 0.999}
 """Precision -> the lowest allowed cosine similarity to PyTorch fp32. Duplicates are decided within a cosine distance of
 0.01 to 0.03, so int8 may use a tenth of the smallest such distance. Trained weights may need more than that."""
+
+_ROUNDING: Final = 1e-6
+"""Largest difference of a number of a unit vector in fp32; 1.5e-7 was measured."""
 
 CANARY_TEXT: Final = "A red disc above blue stripes, on a field that fades from green."
 """Describes the canary image. It has capital letters and punctuation, so a skipped cleaning shows in its vector."""
@@ -62,17 +66,11 @@ def measure(built: BuiltGraph, rows: Rows, options: GraphOptions) -> tuple[Parit
     Returns what was measured, the vector (D,) of the canary, which is the last row, and a sentence for people. Raises
     ExportError if it is not what PyTorch computes.
     """
-    from onnxruntime import GraphOptimizationLevel
-
     file, precision = built.files[-1], options.precision
-    # As config.pbtxt says it: see model_repository/config.py.
-    of_session = session_options()
-    if precision == "fp16":
-        of_session.graph_optimization_level = GraphOptimizationLevel.ORT_ENABLE_EXTENDED
-    elif precision == "int8":
+    if precision == "int8":
         quantize(file)
-    options.report("comparing it with PyTorch" if built.other_weights is None else "checking it")
-    session = open_session(file, of_session)
+    options.report("comparing it with PyTorch" if built.other_weights is None else "checking the model")
+    session = open_session(file, session_options(weights=precision))
     lowest, vectors = check(session, rows, built.expected, options.fingerprint, precision)
     required = REQUIRED_COSINE[precision]
     if built.other_weights is None:
@@ -80,11 +78,9 @@ def measure(built: BuiltGraph, rows: Rows, options: GraphOptions) -> tuple[Parit
         sentence = f"cosine to PyTorch {lowest:.7f}, {required} is required"
     else:
         compared = 0
-        to_fp32 = "" if precision == "fp32" else f", and {precision} one of {lowest:.7f} to fp32"
-        sentence = (
-            f"its graph has a cosine of {built.other_weights:.7f} to PyTorch with other weights{to_fp32}; PyTorch's "
-            "vectors of these weights are not known here"
-        )
+        sentence = f"cosine to PyTorch {built.other_weights:.7f}, measured with other weights in the same graph"
+        if precision != "fp32":
+            sentence += f"; cosine of {precision} to fp32 {lowest:.7f}"
         lowest = min(lowest, built.other_weights)
     return Parity(images=compared, min_cosine=lowest, required=required), vectors[-1], sentence
 
@@ -118,8 +114,9 @@ def check(
         neighbours = checked_vectors(session, blanked, fingerprint, failed)
         if precision != "fp32":
             require_cosine(neighbours, together[~failed], least)
-        # Only fp32 adds the same numbers in the same order whatever else is in the batch.
-        elif not np.array_equal(neighbours, together[~failed]):
+        # Only fp32 adds the same numbers in the same order whatever else is in the batch, and only for images: texts
+        # share one matrix product, whose kernel depends on the number of its rows.
+        elif np.abs(neighbours - together[~failed]).max() > (0 if is_pixels(rows) else _ROUNDING):
             raise Disagreement("it lets a failed row change its neighbours' vectors")
     except Disagreement as error:
         raise ExportError(f"The exported model is not what PyTorch computes: {error}.") from None

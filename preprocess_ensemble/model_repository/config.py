@@ -16,12 +16,16 @@ from tritonclient.grpc import model_config_pb2
 from preprocess_ensemble.contract import DEFAULT_NAME, DEFAULT_NAMES, EMBEDDING, ENCODER, PIXELS, TOKENS, ModelNames
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.model_repository.passport import Passport
+from preprocess_ensemble.model_repository.tensorrt import Tensorrt, take_off_tensorrt
 
 ModelConfig = Any
 """The generated messages have no type annotations."""
 
 MODEL_FILE: Final = "model.onnx"
 PASSPORT_FILE: Final = "model.json"
+
+_WARM_UP_FILE: Final = "full-context"
+"""A row of tokens whose largest id is the last: a text tower computes only what precedes that one."""
 
 _TEMPLATES: Final = Path(__file__).with_name("templates")
 
@@ -37,11 +41,17 @@ __all__ = ("TritonPythonModel",)
 '''
 
 
-def pending_files(repository: Path, passport: Passport, names: ModelNames = DEFAULT_NAMES) -> dict[Path, str]:
+def pending_files(
+    repository: Path, passport: Passport, names: ModelNames = DEFAULT_NAMES, tensorrt: Tensorrt | None = None
+) -> dict[Path, str]:
     """Return the files, with their text, that ``repository`` needs for a model.
 
-    An existing config.pbtxt may contain an operator's changes: only its shapes are set, and its leading comment stays.
-    If its shapes are right already, it is not in the result. Raises ReportedError if one cannot be read.
+    With ``tensorrt`` the image encoder, and the text encoder of an fp16 export, run on TensorRT. Without it, an encoder
+    on which an earlier export has set TensorRT stays there. An int8 export never runs on it.
+
+    An existing config.pbtxt may contain an operator's changes: only its shapes and a warm-up with zeros for tokens are
+    set, and its leading comment stays. If nothing changes, it is not in the result. Raises ReportedError if one cannot
+    be read.
     """
     made = {
         names.preprocess: ("model.py", _MODEL_PY.format(step="preprocessing", module="triton_model")),
@@ -60,11 +70,24 @@ def pending_files(repository: Path, passport: Passport, names: ModelNames = DEFA
         config = _parsed(text, path)
         before = config.SerializeToString(deterministic=True)
         _set_shapes(name, config, passport, names)
+        if name in (names.encoder, names.text_encoder):
+            earlier = Tensorrt.written_into(config)
+            taken = ("fp16", "fp32") if name == names.encoder else ("fp16",)
+            if (chosen := tensorrt or earlier) and passport.precision in taken:
+                chosen.write_into(config, passport)
+            elif earlier:
+                take_off_tensorrt(config)
         if config.SerializeToString(deterministic=True) != before:
             comment = takewhile(lambda line: line.startswith(b"#"), text.splitlines(keepends=True))
             pending[path] = b"".join(comment).decode() + "\n" + config_text(config)
         elif not path.exists():
             pending[path] = text.decode()
+        if name == names.text_encoder and passport.text is not None:
+            # int32; the id 1 is in any vocabulary.
+            row = "\0" * 4 * (passport.text.tokenizer["context_length"] - 1) + "\1\0\0\0"
+            warm_up = repository / name / "warmup" / _WARM_UP_FILE
+            if not warm_up.exists() or warm_up.read_bytes() != row.encode():
+                pending[warm_up] = row
     return pending
 
 
@@ -132,6 +155,10 @@ def _set_shapes(name: str, config: ModelConfig, passport: Passport, names: Model
     for tensor_name, tensor in tensors:
         if tensor_name in dims:
             tensor.dims[:] = dims[tensor_name]
+    for warmup in config.model_warmup:
+        # Zeros end at the first token, so they would warm up for texts of one token.
+        if TOKENS in warmup.inputs and warmup.inputs[TOKENS].zero_data:
+            warmup.inputs[TOKENS].input_data_file = _WARM_UP_FILE
     level = config.optimization.graph.level
     if name not in (names.encoder, names.text_encoder) or level not in (0, _HALF_GRAPH_LEVEL):
         return

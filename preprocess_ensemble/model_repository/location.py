@@ -1,4 +1,4 @@
-"""Where the model repository is if a command or a client names none."""
+"""Where the model repository is, and which model to export into it, if a command or a client names none."""
 
 from __future__ import annotations
 
@@ -7,37 +7,75 @@ from pathlib import Path
 from typing import Final
 
 from preprocess_ensemble import contract
+from preprocess_ensemble.errors import ReportedError
 
+REPOSITORY_VARIABLE: Final = "CLIP_REPOSITORY"
+"""Environment variable that holds the path of the model repository."""
 MODEL_VARIABLE: Final = "CLIP_MODEL"
-"""Environment variable that names the model repository."""
+"""Environment variable that holds the model to export, as ``clip-export --model`` takes it."""
+PRETRAINED_VARIABLE: Final = "CLIP_PRETRAINED"
+"""Environment variable that holds its weights, as ``clip-export --pretrained`` takes them."""
 HERE: Final = Path("triton_models")
 """The repository of a checkout, or of a server's working directory."""
 
 
-def default_repository() -> Path:
-    """Return the repository to read: that of ``CLIP_MODEL``, else ``./triton_models`` if it is there, else the user's.
+class MisnamedModel(ReportedError, ValueError):
+    """``CLIP_MODEL`` holds a path that belongs into ``CLIP_REPOSITORY``."""
 
-    If ``./triton_models`` has no model and the user's repository has one, it is the user's.
+
+def model_to_export() -> tuple[str | None, str | None]:
+    """Return the model and the weights that the environment names. Raises MisnamedModel."""
+    model = os.environ.get(MODEL_VARIABLE) or None
+    if model and os.path.isdir(model) and (os.sep in model or has_models(Path(model))):
+        raise MisnamedModel(
+            f"{MODEL_VARIABLE} is the folder {model}, and names a model such as ViT-B-32: put the path of a model "
+            f"repository into {REPOSITORY_VARIABLE}."
+        )
+    return model, os.environ.get(PRETRAINED_VARIABLE) or None
+
+
+def default_repository() -> Path:
+    """Return the repository to read: ``CLIP_REPOSITORY``, else ``./triton_models`` if it is there, else the user's.
+
+    If ``./triton_models`` has no model and the user's repository has one, it is the user's. Raises MisnamedModel.
     """
-    if named := os.environ.get(MODEL_VARIABLE):
-        return Path(named)
+    if (named := _named()) is not None:
+        return named
     own = user_repository()
     return HERE if HERE.is_dir() and (has_model(HERE) or not has_model(own)) else own
 
 
 def repository_to_fill() -> Path:
-    """Return the repository to export into: that of ``CLIP_MODEL``, else ``./triton_models`` if it is there, else the
-    user's."""
-    if named := os.environ.get(MODEL_VARIABLE):
-        return Path(named)
+    """Return the repository to export into: ``CLIP_REPOSITORY``, else ``./triton_models`` if it is there, else the
+    user's. Raises MisnamedModel.
+    """
+    if (named := _named()) is not None:
+        return named
     return HERE if HERE.is_dir() else user_repository()
 
 
+def _named() -> Path | None:
+    if named := os.environ.get(REPOSITORY_VARIABLE):
+        return Path(named)
+    model_to_export()  # may be misnamed
+    return None
+
+
+def has_models(folder: Path) -> bool:
+    """Return whether a folder is a model repository, with models of whatever kind."""
+    return any(folder.glob("*/config.pbtxt"))
+
+
 def user_repository() -> Path:
-    """Return the repository in the user's data directory."""
+    """Return the repository in the user's data directory. Raises ``ReportedError`` for a user without a home."""
     from platformdirs import user_data_path
 
-    return user_data_path("clip-client", appauthor=False) / "models"
+    try:
+        return user_data_path("clip-client", appauthor=False) / "models"
+    except RuntimeError:
+        raise ReportedError(
+            f"This user has no home folder for a model repository: set HOME or {MODEL_VARIABLE}, or use --repository."
+        ) from None
 
 
 def has_model(repository: Path, names: contract.ModelNames = contract.DEFAULT_NAMES) -> bool:

@@ -11,7 +11,7 @@ import binascii
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final
 
 from preprocess_ensemble.contract import CONTRACT_VERSION
@@ -20,6 +20,8 @@ from preprocess_ensemble.errors import ReportedError
 _GRAPH_VERSION: Final = 1
 _TEXT_GRAPH_VERSION: Final = 1
 """Raise it if the exported graph computes something else from the same weights: the fingerprint then changes."""
+GRAPH_REVISION: Final = 2
+"""Raise it if the exported graphs compute the same in another way: clip-export then replaces installed ones."""
 
 
 class PassportError(ReportedError, ValueError):
@@ -91,6 +93,7 @@ class TextTower:
     logit_bias: float | None
     """Added to the logit. A model that has one (SigLIP) was trained with a sigmoid for each pair, others with a softmax
     over the texts."""
+    graph_revision: int = GRAPH_REVISION
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,11 +101,11 @@ class Passport:
     """The identity of one exported model. The server sends it to clients in the handshake."""
 
     model: str
-    """open_clip's name of the architecture, or the name of an SSCD model."""
+    """open_clip's name of the architecture."""
     pretrained: str
     """open_clip's tag, ``file:NAME`` for a checkpoint, or ``random:SEED``."""
     weights_sha256: str
-    """SHA-256 over the sorted fp32 state dict (name, shape and bytes of each tensor), or of a TorchScript file."""
+    """SHA-256 over the sorted fp32 state dict (name, shape and bytes of each tensor)."""
     preprocess: Mapping[str, Any]
     """size (height, width), interpolation, resize_mode, fill_color, mean and std."""
     preprocess_id: str
@@ -117,6 +120,10 @@ class Passport:
     ir_version: int
     text: TextTower | None = None
     """None if only the image tower was exported."""
+    exported_at: int = field(default=0, compare=False)
+    """Seconds since 1970 in UTC; 0 if the model was exported before this was written down."""
+    graph_revision: int = GRAPH_REVISION
+    """That of the package that wrote the graph; 1 if the model was exported before this was written down."""
     contract: int = CONTRACT_VERSION
 
     @property
@@ -160,14 +167,15 @@ class Passport:
 
     @classmethod
     def _from_document(cls, document: Mapping[str, Any]) -> Passport:
-        text, onnx = document.get("text"), document["onnx"]
+        text, onnx, first = document.get("text"), document["onnx"], {"graph_revision": 1}
         renamed = {
             "parity": document["gate"],
             "opset": onnx["opset"],
             "ir_version": onnx["ir"],
-            "text": None if text is None else _record(TextTower, text | {"parity": text["gate"]}),
+            "exported_at": document.get("exported_at", 0),
+            "text": None if text is None else _record(TextTower, {**first, **text, "parity": text["gate"]}),
         }
-        passport: Passport = _record(cls, {**document, **renamed})
+        passport: Passport = _record(cls, {**first, **document, **renamed})
         for canary in (passport.canary.vector, *((passport.text.canary_vector,) if passport.text else ())):
             if len(canary) != passport.dimension:
                 raise ValueError(f"a canary has {len(canary)} numbers, not {passport.dimension}")
@@ -197,11 +205,11 @@ _CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {
 def _record(kind: type[Any], document: Mapping[str, Any]) -> Any:
     """Make a record of a JSON object, which may have more members. Raises KeyError, TypeError and ValueError."""
     values = {}
-    for field in fields(kind):
-        value = document[field.name]
-        if field.type == "str" and not (isinstance(value, str) and value):
-            raise ValueError(f"{field.name} is not a text")
-        values[field.name] = _CONVERTERS.get(str(field.type), lambda value: value)(value)
+    for one in fields(kind):
+        value = document[one.name]
+        if one.type == "str" and not (isinstance(value, str) and value):
+            raise ValueError(f"{one.name} is not a text")
+        values[one.name] = _CONVERTERS.get(str(one.type), lambda value: value)(value)
     return kind(**values)
 
 

@@ -5,6 +5,7 @@ Every export passes it, and every runtime that is to take the place of ONNX Runt
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -115,51 +116,48 @@ def checked_vectors(
     return vectors[~failed]
 
 
-class AgreementCheck:
-    """Compares sessions of a tower of the model of ``passport`` with ``reference``, on this processor.
+def lowest_cosine(session: Session, reference: Session, passport: Passport, tokenizer: Path | None = None) -> float:
+    """Return the least cosine of the vectors of ``session`` to those of ``reference``, on this processor.
 
-    It is the image tower, or the text tower if ``tokenizer`` is the folder of its files. The rows are the passport's
-    canary and samples: first the canary alone, then all in one batch with a failed row in the middle. The reference
-    embeds them once, when this is made. Raises what it raises, and TokenizerError.
+    It is the image tower of the model of ``passport``, or the text tower if ``tokenizer`` is the folder of its files.
+    The rows are the passport's canary and samples: first the canary alone, then all in one batch with a failed row in
+    the middle. Raises Disagreement if the cosine is below REQUIRED_COSINE, and what :func:`checked_vectors` and
+    :func:`samples` raise.
     """
-
-    def __init__(self, reference: Session, passport: Passport, tokenizer: Path | None = None) -> None:
-        self.sample: Rows
-        """Eight pictures (8, H, W, 3) uint8, or token ids of eight texts (8, L) int32."""
-        self._fingerprint, canary, self.sample = _images(passport) if tokenizer is None else _texts(passport, tokenizer)
-        rows = np.concatenate([canary, self.sample])
-        middle = len(rows) // 2
-        batches = (
-            (canary, np.zeros(1, np.bool_)),
-            (np.insert(rows, middle, 0, axis=0), np.arange(len(rows) + 1) == middle),
+    fingerprint, canary, sample = samples(passport, tokenizer)
+    rows = np.concatenate([canary, sample])
+    middle = len(rows) // 2
+    batches = (
+        (canary, np.zeros(1, np.bool_)),
+        (np.insert(rows, middle, 0, axis=0), np.arange(len(rows) + 1) == middle),
+    )
+    return min(
+        require_cosine(
+            checked_vectors(session, batch, fingerprint, failed),
+            checked_vectors(reference, batch, fingerprint, failed),
+            REQUIRED_COSINE,
         )
-        self._batches = [
-            (batch, failed, checked_vectors(reference, batch, self._fingerprint, failed)) for batch, failed in batches
-        ]
-
-    def lowest_cosine(self, session: Session) -> float:
-        """Return the least cosine of the vectors of ``session`` to those of the reference.
-
-        Raises Disagreement if it is below REQUIRED_COSINE, and what :func:`checked_vectors` raises.
-        """
-        return min(
-            require_cosine(checked_vectors(session, batch, self._fingerprint, failed), expected, REQUIRED_COSINE)
-            for batch, failed, expected in self._batches
-        )
+        for batch, failed in batches
+    )
 
 
-def _images(passport: Passport) -> tuple[tuple[int, int], Rows, Rows]:
-    """Return the fingerprint, the canary (1, H, W, 3), and the sample."""
-    config = PreprocessConfig.from_mapping(passport.preprocess)
-    return passport.fingerprint, preprocess(decode(passport.canary.image), config)[None], sample_pixels(*config.size)
+def samples(
+    passport: Passport, tokenizer: Path | None = None, texts: Sequence[str] = SAMPLE_TEXTS
+) -> tuple[tuple[int, int], Rows, Rows]:
+    """Return a tower's fingerprint, its canary (1 row), and other rows: eight pictures, or those of ``texts``.
 
+    The tower is that of :func:`lowest_cosine`.
 
-def _texts(passport: Passport, folder: Path) -> tuple[tuple[int, int], Rows, Rows]:
-    """Return the fingerprint, the canary (1, L), and the sample."""
+    Raises TokenizerError.
+    """
+    if tokenizer is None:
+        config = PreprocessConfig.from_mapping(passport.preprocess)
+        canary = preprocess(decode(passport.canary.image), config)[None]
+        return passport.fingerprint, canary, sample_pixels(*config.size)
     from preprocess_ensemble.text.tokenizer import Tokenizer, TokenizerConfig
 
     tower = passport.text
     assert tower is not None
-    tokenizer = Tokenizer.load(folder, TokenizerConfig.from_mapping(tower.tokenizer), tower.tokenizer_sha256)
-    ids, _ = tokenizer.encode([tower.canary, *SAMPLE_TEXTS])
+    tokens = Tokenizer.load(tokenizer, TokenizerConfig.from_mapping(tower.tokenizer), tower.tokenizer_sha256)
+    ids, _ = tokens.encode([tower.canary, *texts])
     return tower.fingerprint, ids[:1], ids[1:]

@@ -1,8 +1,8 @@
-"""An open model, and what may run it."""
+"""An open model, and what runs it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -13,11 +13,7 @@ if TYPE_CHECKING:
 
 
 class RuntimeUnusable(ReportedError):
-    """A runtime or a precision that was asked for cannot be used here; the message is one sentence."""
-
-
-class LoadFailed(RuntimeUnusable):
-    """A runtime is installed, but did not load the model; it may succeed another time, with more memory for example."""
+    """A runtime or a precision cannot be used here, or cannot load the model; the message is one sentence."""
 
 
 class Session(Protocol):
@@ -41,26 +37,6 @@ class OpenModel:
     """Such as ``"ONNX Runtime 1.31.1"``."""
     precision: str
     """``"fp32"``, ``"bf16"``, or that of the exported weights: ``"fp16"`` or ``"int8"``. Empty if it is not known."""
-    settings: str = ""
-    """What else decides its speed, such as its number of threads; empty if nothing is compared with it."""
 
     def __str__(self) -> str:
         return ", ".join(filter(None, (self.runtime, self.precision)))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Candidate:
-    """A runtime that may run a model in place of ONNX Runtime on the CPU."""
-
-    runtime: str
-    precision: str
-    """``"fp32"`` or ``"bf16"``; empty if the runtime decides."""
-    version: str = ""
-    """Of the installed runtime; empty if it is that of ONNX Runtime, or if none is installed."""
-    open: Callable[[], OpenModel]
-    """Raises RuntimeUnusable if it cannot be used here."""
-
-    @property
-    def name(self) -> str:
-        """Such as ``"OpenVINO bf16"``."""
-        return f"{self.runtime} {self.precision}".strip()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import importlib
+import sys
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from preprocess_ensemble.cores import model_threads, usable_cores
+from preprocess_ensemble.cores import model_threads
 from preprocess_ensemble.errors import first_line
-from preprocess_ensemble.runtimes.model import Candidate, LoadFailed, OpenModel, RuntimeUnusable
+from preprocess_ensemble.runtimes.model import OpenModel, RuntimeUnusable
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, SessionOptions
@@ -17,18 +20,39 @@ if TYPE_CHECKING:
 
 CPU: Final = "CPUExecutionProvider"
 CUDA: Final = "CUDAExecutionProvider"
-
-_COREML: Final = "CoreMLExecutionProvider"
-_COREML_PROVIDERS: Final = ((_COREML, {"ModelFormat": "MLProgram"}), CPU)
-"""The CPU runs what CoreML does not take. MLProgram keeps fp32 where the older format rounds to fp16."""
+TENSORRT: Final = "TensorrtExecutionProvider"
 
 
-def session_options(threads: int | None = None) -> SessionOptions:
-    """Return ONNX Runtime's own options with a number of ``threads``; by default as many as the model should have."""
+def load_gpu_libraries(providers: Collection[str]) -> None:
+    """Load CUDA, cuDNN and TensorRT from their pip packages; ONNX Runtime itself looks in system folders only.
+
+    If a package is missing, the linker may still find its libraries; otherwise the provider does not start.
+    """
+    import onnxruntime
+
+    if CUDA not in providers and TENSORRT not in providers:
+        return
+    # New in ONNX Runtime 1.21. It prints what it does not find, and standard output may carry a protocol.
+    if preload := getattr(onnxruntime, "preload_dlls", None):
+        with contextlib.redirect_stdout(sys.stderr):
+            preload()
+    if TENSORRT in providers:
+        with contextlib.suppress(ImportError, OSError):
+            importlib.import_module("tensorrt_libs")
+
+
+def session_options(threads: int | None = None, *, weights: str = "fp32") -> SessionOptions:
+    """Return ONNX Runtime's own options with a number of ``threads``; by default as many as the model should have.
+
+    ``weights`` is the precision of the export.
+    """
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads or model_threads()
+    if weights == "fp16":
+        # With full optimisation, ONNX Runtime 1.31 and 1.32 crash on such a model on a CPU; config.pbtxt says the same.
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
     return options
 
 
@@ -39,7 +63,7 @@ def open_session(
 ) -> InferenceSession:
     """Open a model, by its file or its bytes, on the first of ``providers`` that starts.
 
-    Raises LoadFailed.
+    Raises RuntimeUnusable.
     """
     import onnxruntime
 
@@ -47,7 +71,7 @@ def open_session(
         return onnxruntime.InferenceSession(model, options or session_options(), providers=list(providers))
     except Exception as error:  # ONNX Runtime's exceptions share no public base class.
         name = model if isinstance(model, Path) else "the model"
-        raise LoadFailed(f"ONNX Runtime cannot load {name} ({first_line(error)})") from error
+        raise RuntimeUnusable(f"ONNX Runtime cannot load {name} ({first_line(error)})") from error
 
 
 def open_model(session: InferenceSession, passport: Passport | None) -> OpenModel:
@@ -61,26 +85,5 @@ def open_model(session: InferenceSession, passport: Passport | None) -> OpenMode
     runtime = f"ONNX Runtime {onnxruntime.__version__}"
     if provider != CPU:
         return OpenModel(session=session, runtime=f"{runtime} with {provider}", precision="")
-    options = session.get_session_options()
-    threads = options.intra_op_num_threads or "default"
-    return OpenModel(
-        session=session,
-        runtime=runtime,
-        precision="" if passport is None else passport.precision,
-        settings=f"{usable_cores()} cores, {threads} threads, {options.graph_optimization_level.name}, "
-        f"{options.execution_mode.name}",
-    )
-
-
-def coreml(file: Path) -> Candidate:
-    """Return CoreML, the neural engine of Macs, for the model ``file``. Not tested on a Mac: the check decides."""
-
-    def open_coreml() -> OpenModel:
-        import onnxruntime
-
-        if _COREML not in onnxruntime.get_available_providers():
-            raise RuntimeUnusable("the installed ONNX Runtime does not have it")
-        session = open_session(file, providers=_COREML_PROVIDERS)
-        return OpenModel(session=session, runtime=f"ONNX Runtime {onnxruntime.__version__} with CoreML", precision="")
-
-    return Candidate(runtime="CoreML", precision="", open=open_coreml)
+    precision = "" if passport is None else passport.precision
+    return OpenModel(session=session, runtime=runtime, precision=precision)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from preprocess_ensemble.errors import first_line
-from preprocess_ensemble.runtimes.model import Candidate, LoadFailed, OpenModel, RuntimeUnusable
-from preprocess_ensemble.runtimes.processor import has_bf16
+from preprocess_ensemble.runtimes.model import OpenModel, RuntimeUnusable
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -34,20 +31,19 @@ class OpenVinoSession:
         return [results[name] for name in output_names]
 
 
-def open_openvino(file: Path, *, precision: str, threads: int = 0) -> OpenModel:
+def open_openvino(file: Path, precision: str, *, threads: int = 0) -> OpenModel:
     """Compile ``file`` for this processor in ``precision`` (``"fp32"`` or ``"bf16"``).
 
     ``threads`` is the number of threads. 0 leaves it to OpenVINO, which takes the cores that this process may use, and
-    prefers performance cores on a hybrid processor. Raises RuntimeUnusable if the package is missing or if OpenVINO
-    would compute in another precision here, and LoadFailed if the package is damaged or cannot compile the model.
+    prefers performance cores on a hybrid processor. Raises RuntimeUnusable if the package is missing, if it cannot
+    compile the model, or if it would compute in another precision here.
     """
     # The import reports itself to Google Analytics unless this package is missing.
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
     try:
         import openvino
     except ImportError as error:
-        kind = RuntimeUnusable if error.name == "openvino" else LoadFailed  # not installed, or damaged
-        raise kind(f"the package openvino cannot be imported ({first_line(error)})") from None
+        raise RuntimeUnusable(f"the package openvino cannot be imported ({first_line(error)})") from None
     # LATENCY: one batch at a time on all cores. The default would be several at once, which here only share the cores.
     options: dict[str, Any] = {"INFERENCE_PRECISION_HINT": _HINTS[precision], "PERFORMANCE_HINT": "LATENCY"}
     if threads:
@@ -57,26 +53,8 @@ def open_openvino(file: Path, *, precision: str, threads: int = 0) -> OpenModel:
         computes_in = compiled.get_property("INFERENCE_PRECISION_HINT").to_string()
     except Exception as error:  # OpenVINO raises RuntimeError and others; the cause is in the last line.
         reason = str(error).strip().rpartition("\n")[2].rstrip(". ")
-        raise LoadFailed(f"OpenVINO cannot load the model ({reason or type(error).__name__})") from error
+        raise RuntimeUnusable(f"OpenVINO cannot load the model ({reason or type(error).__name__})") from error
     if computes_in != _HINTS[precision]:
         raise RuntimeUnusable(f"OpenVINO computes in {computes_in} on this processor, not in {_HINTS[precision]}")
     version = str(openvino.__version__).partition("-")[0]
     return OpenModel(session=OpenVinoSession(compiled), runtime=f"OpenVINO {version}", precision=precision)
-
-
-def openvino_candidates(file: Path, *, threads: int) -> tuple[Candidate, Candidate]:
-    """Return OpenVINO in bf16 and in fp32 for the model ``file``; ``threads`` as in :func:`open_openvino`."""
-    version = ""
-    with suppress(metadata.PackageNotFoundError):
-        version = metadata.version("openvino")
-
-    def candidate(precision: str) -> Candidate:
-        def open_model() -> OpenModel:
-            # First, because importing OpenVINO takes half a second.
-            if precision == "bf16" and not has_bf16():
-                raise RuntimeUnusable("this processor has neither avx512_bf16 nor amx_bf16")
-            return open_openvino(file, precision=precision, threads=threads)
-
-        return Candidate(runtime="OpenVINO", precision=precision, version=version, open=open_model)
-
-    return candidate("bf16"), candidate("fp32")

@@ -7,8 +7,8 @@ from typing import Final, Literal, get_args
 
 from preprocess_ensemble.errors import ReportedError
 
-Precision = Literal["auto", "fp32", "bf16"]
-"""``fp32`` and ``bf16`` demand it; ``auto`` takes the fastest runtime and precision that agrees with fp32."""
+Precision = Literal["auto", "fp32"]
+"""``fp32`` is the reference; ``auto`` takes what ``processor.TABLE`` names, if it agrees with fp32."""
 
 PRECISIONS: Final[tuple[Precision, ...]] = get_args(Precision)
 
@@ -24,7 +24,7 @@ class PrecisionUnknown(ReportedError, ValueError):
 def parse_precision(text: str) -> Precision:
     """Return ``text`` if it is one of PRECISIONS. Raises PrecisionUnknown."""
     if text not in PRECISIONS:
-        raise PrecisionUnknown(", ".join(PRECISIONS[:-1]) + f" or {PRECISIONS[-1]}")
+        raise PrecisionUnknown(" or ".join(PRECISIONS))
     return text
 
 

@@ -1,9 +1,9 @@
-"""What this processor is."""
+"""What this processor is, and which runtime is the fastest on it: a table of measurements."""
 
 from __future__ import annotations
 
-import hashlib
-import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -12,24 +12,96 @@ _CPU_INFO: Final = Path("/proc/cpuinfo")
 _BF16: Final = frozenset({"avx512_bf16", "amx_bf16"})
 """Flags of which either means instructions for bf16. Without them bf16 is emulated, or fp32 is used in its place."""
 
-_IDENTITY: Final = ("vendor_id", "cpu family", "model", "model name", "stepping", "cache size", "flags")
-"""Fields of cpuinfo that tell kinds of processors apart. A virtual machine may hide the name but not the flags."""
+ONNX_RUNTIME: Final = "ONNX Runtime fp32"
+OPENVINO: Final = "OpenVINO fp32"
+OPENVINO_BF16: Final = "OpenVINO bf16"
 
 
-def has_bf16(cpu_info: Path = _CPU_INFO) -> bool:
-    """Return whether the processor has instructions for bf16; False where Linux does not say so.
+@dataclass(frozen=True, kw_only=True)
+class Processor:
+    """A kind of processor, as Linux describes it; empty elsewhere."""
 
-    They may be slower than fp32: on an Intel processor with avx512_bf16 but without AMX, bf16 had 0.6 times the rate.
-    """
-    return not _BF16.isdisjoint(_fields(cpu_info).get("flags", "").split())
+    vendor: str = ""
+    """Such as ``"AuthenticAMD"``."""
+    flags: frozenset[str] = frozenset()
+
+    @classmethod
+    def here(cls, cpu_info: Path | None = None) -> Processor:
+        """Read ``cpu_info``, by default that of this machine."""
+        fields = _fields(cpu_info or _CPU_INFO)
+        return cls(vendor=fields.get("vendor_id", ""), flags=frozenset(fields.get("flags", "").split()))
+
+    @property
+    def has_bf16(self) -> bool:
+        """Whether it has instructions for bf16, which may be slower than fp32 nevertheless."""
+        return not _BF16.isdisjoint(self.flags)
 
 
-def processor_id(cpu_info: Path = _CPU_INFO) -> str:
-    """Return a name of this kind of processor, with a digest of all that is known of it."""
-    fields = _fields(cpu_info)
-    known = [fields.get(name, "") for name in _IDENTITY] if fields else [platform.processor(), platform.machine()]
-    digest = hashlib.sha256("\n".join(known).encode()).hexdigest()[:8]
-    return f"{fields.get('model name') or platform.processor() or platform.machine()} {digest}"
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """What runs a model on one kind of processor."""
+
+    vendor: str
+    flag: str
+    """One of ``Processor.flags``."""
+    images: str
+    """The fastest of ONNX_RUNTIME, OPENVINO and OPENVINO_BF16 for an image tower; of equals, the most exact."""
+    texts: str
+    """The same for a text tower."""
+    measured: str
+    """The measurement behind the choice, and what was not measured."""
+
+    def __str__(self) -> str:
+        return f"{_VENDORS[self.vendor]} with {self.flag}: {self.measured}"
+
+
+_VENDORS: Final[Mapping[str, str]] = {"AuthenticAMD": "AMD", "GenuineIntel": "Intel"}
+
+TABLE: Final = (
+    Row(
+        vendor="AuthenticAMD",
+        flag="avx512_bf16",
+        images=OPENVINO_BF16,
+        texts=OPENVINO_BF16,
+        measured="ONNX Runtime fp32 20.8 / 28.7 / 32.8 images/s, OpenVINO fp32 25.8 / 32.0 / 33.7, bf16 45.6 / 58.0 / "
+        "67.7; texts not measured",
+    ),
+    Row(
+        vendor="GenuineIntel",
+        flag="amx_bf16",
+        images=OPENVINO_BF16,
+        texts=OPENVINO_BF16,
+        measured="ONNX Runtime fp32 12.8 / 16.2 / 15.8 images/s, OpenVINO fp32 13.0 / 16.0 / 16.0, bf16 21.1 / 35.1 / "
+        "44.9; texts not measured",
+    ),
+    Row(
+        vendor="GenuineIntel",
+        flag="avx512_bf16",
+        images=OPENVINO,
+        texts=OPENVINO,
+        measured="ONNX Runtime fp32 21.5 / 30.9 / 30.4 images/s, OpenVINO fp32 23.0 / 32.2 / 33.7, bf16 17.3 / 18.2 / "
+        "19.5; texts not measured",
+    ),
+    Row(
+        vendor="AuthenticAMD",
+        flag="avx2",
+        images=ONNX_RUNTIME,
+        texts=ONNX_RUNTIME,
+        measured="ONNX Runtime fp32 9.0 / 11.7 / 10.2 images/s, OpenVINO fp32 8.6 / 11.8 / 10.5; "
+        "ONNX Runtime fp32 11.4 / 15.3 / 13.4 texts/s of 77 tokens each, OpenVINO fp32 11.3 / 12.6 / 15.3; other work "
+        "slowed both",
+    ),
+)
+"""The first row with a processor's vendor and a flag of it counts. Rates are those of ViT-B-32 on two cores, for
+batches of 1 / 8 / 32, medians of rounds in which the runtimes took turns; ``python -m benchmarks runtimes`` measures a
+row. Flags alone do not tell which runtime is the fastest: bf16 is twice as fast as fp32 on AMD and slower on Intel,
+both with avx512_bf16."""
+
+
+def row_of(processor: Processor) -> Row | None:
+    """Return the row that counts for ``processor``; None if no such processor was measured."""
+    matching = (row for row in TABLE if row.vendor == processor.vendor and row.flag in processor.flags)
+    return next(matching, None)
 
 
 def _fields(cpu_info: Path) -> dict[str, str]:

@@ -68,9 +68,9 @@ class Runner:
 class BufferedRunner:
     """Runs a session of ONNX Runtime through buffers of its own, one set for each number of rows.
 
-    Call it from one thread only: ONNX Runtime keeps a captured CUDA graph with the thread that ran it. All buckets of
-    the plan are prepared when this is made: their buffers are allocated, and CUDA captures their graphs. Raises
-    ``ModelLoadError``, for instance if the device has not enough memory.
+    Call it from one thread only: ONNX Runtime keeps a captured CUDA graph with the thread that ran it. CUDA captures
+    the graphs of all buckets when this is made. Raises ``ModelLoadError``, for instance if the device has not enough
+    memory.
     """
 
     def __init__(self, session: onnxruntime.InferenceSession, signature: Signature, plan: SessionPlan) -> None:
@@ -81,12 +81,12 @@ class BufferedRunner:
         for rows in plan.buckets:
             zeros = {tensor.name: np.zeros((rows, *tensor.shape[1:]), tensor.dtype) for tensor in signature.inputs}
             try:
-                for _ in range(_RUNS_UNTIL_CAPTURED if plan.graphs else 1):
+                for _ in range(_RUNS_UNTIL_CAPTURED):
                     self.run([zeros], ())
             except Exception as error:  # ONNX Runtime's exceptions share no public base class.
                 raise ModelLoadError(
-                    f"A batch of {rows} cannot be run through fixed buffers ({first_line(error)}): "
-                    "take enable_cuda_graph and batch_buckets out of config.pbtxt."
+                    f"A batch of {rows} cannot be run as a CUDA graph ({first_line(error)}): "
+                    "take enable_cuda_graph out of config.pbtxt."
                 ) from error
 
     def run(self, requests: Sequence[Arrays], outputs: Sequence[str]) -> Arrays:
@@ -103,14 +103,14 @@ class BufferedRunner:
 def runner_for(
     session: onnxruntime.InferenceSession, signature: Signature, plan: SessionPlan
 ) -> Runner | BufferedRunner:
-    """Return what runs a session of ONNX Runtime: with buffers on a GPU, and if the plan has buckets.
+    """Return what runs a session of ONNX Runtime: with buffers on a GPU.
 
     Raises ``ModelLoadError``.
     """
     # There are buffers for each number of rows, so all other sizes must be known.
     tensors = (*signature.inputs, *signature.outputs)
     known = all(tensor.shape[:1] == (-1,) and -1 not in tensor.shape[1:] for tensor in tensors)
-    if known and (plan.buckets or _device(session, plan) != "cpu"):
+    if known and _device(session, plan) != "cpu":
         return BufferedRunner(session, signature, plan)
     return Runner(session, plan.run_entries)
 

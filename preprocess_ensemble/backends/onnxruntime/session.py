@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib
-import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import onnxruntime
 
-from preprocess_ensemble.backends.onnxruntime.session_plan import TENSORRT, ModelConfig, ModelLoadError
+from preprocess_ensemble.backends.onnxruntime.session_plan import ModelConfig, ModelLoadError
 from preprocess_ensemble.contract import DEFAULT_NAMES, ModelNames
 from preprocess_ensemble.model_repository.passport import Passport
 from preprocess_ensemble.runtimes import onnx_session
-from preprocess_ensemble.runtimes.model import LoadFailed, RuntimeUnusable
-from preprocess_ensemble.runtimes.onnx_session import CUDA
-from preprocess_ensemble.runtimes.openvino_model import open_openvino, openvino_candidates
+from preprocess_ensemble.runtimes.model import RuntimeUnusable
+from preprocess_ensemble.runtimes.openvino_model import open_openvino
 from preprocess_ensemble.runtimes.selection import Selection, select
 
 if TYPE_CHECKING:
@@ -51,12 +48,12 @@ def open_planned_session(file: Path, plan: SessionPlan) -> onnxruntime.Inference
                 f"{', '.join(available)}: install the build that has it, or take the accelerator out of config.pbtxt."
             )
     providers = [(provider.name, dict(provider.options)) for provider in plan.providers if provider.name in available]
-    _load_gpu_libraries({name for name, _ in providers})
-    if plan.graphs:
+    onnx_session.load_gpu_libraries({name for name, _ in providers})
+    if plan.buckets:
         remedy = "take enable_cuda_graph out of config.pbtxt if CUDA graphs are the reason"
     try:
         session = onnx_session.open_session(file, plan.options, providers)
-    except LoadFailed as error:
+    except RuntimeUnusable as error:
         raise ModelLoadError(f"{error}: {remedy}.") from error
     for provider in plan.providers:
         # ONNX Runtime drops a provider that fails to start, and only logs a line about it.
@@ -66,22 +63,11 @@ def open_planned_session(file: Path, plan: SessionPlan) -> onnxruntime.Inference
 
 
 def select_model(session: onnxruntime.InferenceSession, file: Path, plan: SessionPlan) -> Selection:
-    """Choose what runs the model: ``session``, or what the plan's accelerator or precision puts in its place.
-
-    Raises ``ModelLoadError`` if the plan demands what cannot be used here.
-    """
-    threads = plan.options.intra_op_num_threads
+    """Choose what runs the model: ``session``, or what the plan's precision puts in its place."""
+    openvino = partial(open_openvino, file, threads=plan.options.intra_op_num_threads)
     passport, tokenizer = _exported_model(file)
-    try:
-        if (wanted := plan.openvino) is not None:
-            opened = open_openvino(file, precision=wanted.precision, threads=wanted.threads or threads)
-            return Selection(model=opened, reason="the configuration asks for it")
-        # Fixed sizes of batches are a setting for ONNX Runtime.
-        others = () if plan.buckets else openvino_candidates(file, threads=threads)
-        reference = onnx_session.open_model(session, passport)
-        return select(reference, passport, plan.precision, others, tokenizer=tokenizer)
-    except RuntimeUnusable as error:
-        raise ModelLoadError(f"What the configuration asks for cannot be used: {error}.") from error
+    reference = onnx_session.open_model(session, passport)
+    return select(reference, passport, plan.precision, openvino, tokenizer=tokenizer)
 
 
 def _exported_model(file: Path) -> tuple[Passport | None, Path | None]:
@@ -100,19 +86,3 @@ def _exported_model(file: Path) -> tuple[Passport | None, Path | None]:
     except (OSError, ValueError):
         return None, None
     return (None, None) if tokenizer and found.text is None else (found, tokenizer)
-
-
-def _load_gpu_libraries(providers: set[str]) -> None:
-    """Load CUDA, cuDNN and TensorRT from their pip packages; ONNX Runtime itself looks in system folders only.
-
-    If a package is missing, the linker may still find its libraries; otherwise the provider does not start.
-    """
-    if not providers & {CUDA, TENSORRT}:
-        return
-    # New in ONNX Runtime 1.21. It prints what it does not find, and standard output may carry a protocol.
-    if preload := getattr(onnxruntime, "preload_dlls", None):
-        with contextlib.redirect_stdout(sys.stderr):
-            preload()
-    if TENSORRT in providers:
-        with contextlib.suppress(ImportError, OSError):
-            importlib.import_module("tensorrt_libs")

@@ -1,8 +1,9 @@
 """Triton's model configuration, translated into a plan for an ONNX Runtime session.
 
 The keys are those of NVIDIA's C++ ONNX Runtime backend (r24.10), and so are the refusals, so that one ``config.pbtxt``
-serves both. ``precision`` and ``batch_buckets`` are parameters of this backend alone. Both backends ignore parameters
-that they do not know; in both, an unknown key of an execution accelerator fails the load.
+serves both. Exception: this backend has no execution accelerator for a CPU, where ``precision``, a parameter of this
+backend alone, says what runs the model. Both backends ignore parameters that they do not know; in both, an unknown key
+of an execution accelerator fails the load.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, Final, TypeVar
 import onnxruntime
 
 from preprocess_ensemble.errors import ReportedError, first_line
-from preprocess_ensemble.runtimes.onnx_session import CPU, CUDA, session_options
+from preprocess_ensemble.runtimes.onnx_session import CPU, CUDA, TENSORRT, session_options
 from preprocess_ensemble.runtimes.precision import (
     Precision,
     PrecisionUnknown,
@@ -94,8 +95,6 @@ def _one_of(*values: str) -> Callable[[str], str]:
     return check
 
 
-TENSORRT: Final = "TensorrtExecutionProvider"
-
 _TENSORRT_NAMES: Final = {
     "max_workspace_size_bytes": "trt_max_workspace_size",
     "int8_calibration_table_name": "trt_int8_calibration_table_name",
@@ -127,9 +126,6 @@ _TENSORRT_KEYS: Final = {key: check for check, keys in _TENSORRT_CHECKS.items() 
 
 _PRECISIONS: Final = {"FP32": {}, "FP16": {"trt_fp16_enable": "1"}, "INT8": {"trt_int8_enable": "1"}}
 
-_OPENVINO_PRECISIONS: Final = ("FP32", "BF16")
-"""BF16 is only for CPUs with avx512_bf16 or amx_bf16."""
-
 _CUDA_PARAMETERS: Final[Mapping[str, Callable[[str], object]]] = {
     "cudnn_conv_algo_search": _one_of("EXHAUSTIVE", "HEURISTIC", "DEFAULT"),
     "gpu_mem_limit": _integer,
@@ -144,9 +140,9 @@ _GRAPH_LEVELS: Final = {
     2: onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,
 }
 _EXECUTION_MODES: Final = ("ORT_SEQUENTIAL", "ORT_PARALLEL")
-_GRAPH_KEYS: Final = {CUDA: "enable_cuda_graph", TENSORRT: "trt_cuda_graph_enable"}
+_GRAPHS: Final = "enable_cuda_graph"
+_TENSORRT_GRAPHS: Final = "trt_cuda_graph_enable"
 _SHRINKAGE: Final = "memory.enable_memory_arena_shrinkage"
-_BUCKETS: Final = "batch_buckets"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,16 +155,6 @@ class Provider:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OpenVinoAccelerator:
-    """The execution accelerator ``openvino``: the package of that name runs the model, in place of ONNX Runtime."""
-
-    precision: str
-    """``"fp32"`` or ``"bf16"``."""
-    threads: int
-    """0 if the configuration does not say."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class SessionPlan:
     """How to open a session: its options, providers in order of preference, and entries for the options of each run."""
 
@@ -176,11 +162,9 @@ class SessionPlan:
     providers: tuple[Provider, ...]
     run_entries: Mapping[str, str]
     buckets: tuple[int, ...]
-    """The only numbers of rows to run, ascending; empty if any number may be run."""
+    """The only numbers of rows to run, ascending: those of CUDA's graphs, each of which replays one number of rows.
+    Empty without CUDA graphs."""
     precision: Precision
-    openvino: OpenVinoAccelerator | None
-    graphs: bool
-    """Whether the configuration asks for CUDA graphs, which need fixed shapes and addresses."""
 
     @property
     def device(self) -> str:
@@ -209,23 +193,25 @@ def plan_session(config: ModelConfig, *, kind: str, device_id: int) -> SessionPl
         except Exception as error:  # ONNX Runtime's exceptions share no public base class.
             raise ModelLoadError(f"The operator library {library} cannot be loaded: {first_line(error)}.") from error
 
-    precision, openvino = _precision(parameters), _openvino_accelerator(config)
-    if openvino is not None and precision != "auto":
+    for accelerator in _accelerators(config, "cpu"):
         raise ModelLoadError(
-            f"The configuration asks for the accelerator openvino, and also for the precision {precision}: "
-            "take one of the two out of config.pbtxt, or give the precision to the accelerator."
+            f"This backend has no CPU execution accelerator {accelerator['name']!r}: take it out of config.pbtxt, and "
+            "the model runs on what is the fastest on this processor and agrees with ONNX Runtime."
         )
-    gpu = _gpu_providers(config, parameters, device_id) if kind == "GPU" else ()
-    asked = (provider.options.get(_GRAPH_KEYS[provider.name], "0") for provider in gpu)
-    graphs = any(text.lower() in ("1", "true") for text in asked)  # as ONNX Runtime reads them
+    precision = _precision(parameters)
+    gpu = _gpu_providers(config, parameters, device_id, exact=precision == "fp32") if kind == "GPU" else ()
+    if any(one.options.get(_TENSORRT_GRAPHS) == "1" for one in gpu):
+        # microsoft/onnxruntime#20050
+        raise ModelLoadError(
+            f"{_TENSORRT_GRAPHS} makes TensorRT replay one batch, at its addresses, whatever the next one has: take it "
+            "out of config.pbtxt."
+        )
     return SessionPlan(
         options=options,
         providers=(*gpu, Provider(name=CPU)),
         run_entries={_SHRINKAGE: parameters[_SHRINKAGE]} if _SHRINKAGE in parameters else {},
-        buckets=_buckets(parameters, int(config.get("max_batch_size", 0)), graphs=graphs),
+        buckets=_buckets(config, kind),
         precision=precision,
-        openvino=openvino,
-        graphs=graphs,
     )
 
 
@@ -240,23 +226,19 @@ def _precision(parameters: Mapping[str, str]) -> Precision:
     return _checked(parameters, "precision", parse_precision, "auto")
 
 
-def _buckets(parameters: Mapping[str, str], most: int, *, graphs: bool) -> tuple[int, ...]:
-    """Return the numbers of rows to run: the parameter ``batch_buckets``, or powers of two if CUDA graphs are on.
+def _buckets(config: ModelConfig, kind: str) -> tuple[int, ...]:
+    """Return the numbers of rows to run: with CUDA graphs powers of two and the largest batch; else none.
 
-    The largest batch is always one of them. The parameter is this backend's own; the C++ backend ignores it.
+    Less than half of a batch is padding. An instance on a CPU has no graphs, so that one configuration serves machines
+    with and without a GPU.
     """
-    if _BUCKETS not in parameters:
-        return (*(2**power for power in range(most.bit_length()) if 2**power < most), most) if graphs and most else ()
-    try:
-        sizes = {int(text) for text in parameters[_BUCKETS].split(",")}
-    except ValueError:
-        sizes = {0}
-    if not most or min(sizes) < 1 or max(sizes) > most:
-        raise ModelLoadError(
-            f"The parameter {_BUCKETS} must be numbers from 1 to max_batch_size ({most}), separated by commas, "
-            f"not {parameters[_BUCKETS]!r}."
-        )
-    return tuple(sorted({*sizes, most}))
+    asked = (
+        one.get("parameters", {}).get(_GRAPHS, "0") for one in _accelerators(config, "gpu") if one["name"] == "cuda"
+    )
+    most = int(config.get("max_batch_size", 0))
+    if kind != "GPU" or not most or not any(text.lower() in ("1", "true") for text in asked):  # as ONNX Runtime reads
+        return ()
+    return (*(2**power for power in range(most.bit_length()) if 2**power < most), most)
 
 
 def _accelerators(config: ModelConfig, device: str) -> list[Mapping[str, Any]]:
@@ -264,8 +246,12 @@ def _accelerators(config: ModelConfig, device: str) -> list[Mapping[str, Any]]:
     return list(accelerators.get(f"{device}_execution_accelerator", ()))
 
 
-def _gpu_providers(config: ModelConfig, parameters: Mapping[str, str], device_id: int) -> tuple[Provider, ...]:
+def _gpu_providers(
+    config: ModelConfig, parameters: Mapping[str, str], device_id: int, *, exact: bool
+) -> tuple[Provider, ...]:
     """Return the providers of a GPU instance, preferred first: TensorRT if it is configured, then CUDA.
+
+    With ``exact`` CUDA computes fp32 without TF32, its default, unless the configuration names use_tf32.
 
     Raises ``ModelLoadError`` for an accelerator, key or value that the C++ backend refuses.
     """
@@ -286,7 +272,8 @@ def _gpu_providers(config: ModelConfig, parameters: Mapping[str, str], device_id
                 cuda_required = True
             case name:
                 raise ModelLoadError(f"The GPU execution accelerator {name!r} is unknown: use tensorrt or cuda.")
-    return (*tensorrt, Provider(name=CUDA, options={**cuda, **device}, required=cuda_required))
+    tf32 = {"use_tf32": "0"} if exact else {}
+    return (*tensorrt, Provider(name=CUDA, options={**tf32, **cuda, **device}, required=cuda_required))
 
 
 def _tensorrt_options(keys: Mapping[str, str]) -> dict[str, str]:
@@ -301,28 +288,3 @@ def _tensorrt_options(keys: Mapping[str, str]) -> dict[str, str]:
         else:
             raise ModelLoadError(f"The TensorRT accelerator has no parameter {key!r}.")
     return options
-
-
-def _openvino_accelerator(config: ModelConfig) -> OpenVinoAccelerator | None:
-    """Return OpenVINO if it is configured, by default in fp32, where OpenVINO itself prefers bf16 on many CPUs.
-
-    The C++ backend takes no parameters for this accelerator and runs in fp32. Raises ``ModelLoadError`` for any other
-    accelerator, key or value.
-    """
-    found = None
-    for accelerator in _accelerators(config, "cpu"):
-        if accelerator["name"] != "openvino":
-            raise ModelLoadError(
-                f"The CPU execution accelerator {accelerator['name']!r} is unknown: use openvino, or no accelerator."
-            )
-        keys: Mapping[str, str] = accelerator.get("parameters", {})
-        unknown = sorted(keys.keys() - {"precision", "num_threads"})
-        if unknown:
-            raise ModelLoadError(
-                f"The OpenVINO accelerator has no parameter {unknown[0]!r}: use precision or num_threads."
-            )
-        precision = keys.get("precision", _OPENVINO_PRECISIONS[0])
-        if precision not in _OPENVINO_PRECISIONS:
-            raise ModelLoadError(f"The OpenVINO precision {precision!r} is unknown: use FP32 or BF16.")
-        found = OpenVinoAccelerator(precision=precision.lower(), threads=_thread_count(keys, "num_threads"))
-    return found

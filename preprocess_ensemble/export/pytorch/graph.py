@@ -11,19 +11,19 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
 import torch
-from open_clip.transformer import ResidualAttentionBlock, VisionTransformer
 from torch import nn
 
 from preprocess_ensemble.contract import EMBEDDING, FINGERPRINT, PIXELS, STATUS, TOKENS
 from preprocess_ensemble.errors import first_line
 from preprocess_ensemble.export.exportable import is_pixels
 from preprocess_ensemble.export.model_source import ExportError
-from preprocess_ensemble.export.onnx_file import OPSET
+from preprocess_ensemble.export.onnx_file import OPSET, compute_in_fp32, fold_shapes
+from preprocess_ensemble.export.pytorch.pruned_towers import PackedText, prune_to_class_token
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -62,11 +62,11 @@ class _ImageTower(_Tower):
     ) -> None:
         shaped = {name: torch.from_numpy(values).view(1, 3, 1, 1) for name, values in (("mean", mean), ("std", std))}
         super().__init__(network, fingerprint, **shaped)
-        parameters = network.get_submodule("visual").parameters()
-        self.dtype = next((one.dtype for one in parameters), torch.float32)  # a frozen script has none
+        self.dtype = next(network.get_submodule("visual").parameters()).dtype
 
     def forward(self, pixels: torch.Tensor, status: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        values = pixels.permute(0, 3, 1, 2).to(torch.float32) / 255  # (N, 3, H, W)
+        # Cast first: TensorRT accepts no other layer for uint8.
+        values = pixels.to(torch.float32).permute(0, 3, 1, 2) / 255  # (N, 3, H, W)
         images = ((values - self.mean) / self.std).to(self.dtype)
         return self.outputs(self.network.encode_image(images), status)  # type: ignore[operator]
 
@@ -84,15 +84,24 @@ def export_graph(
     dimension: int,
     fingerprint: tuple[int, int],
     file: Path,
+    half: bool = False,
+    fold: bool = True,
 ) -> onnx.ModelProto:
-    """Return the graph of the tower of ``network`` that takes such ``rows``.
+    """Return the graph of the tower of ``network`` that takes such ``rows``. That tower must not be used after it.
 
-    ``normalization`` is the mean and std of pixels, None for texts. PyTorch writes the graph to ``file``, which may be
-    overwritten afterwards. Raises ExportError.
+    ``normalization`` is the mean and std of pixels, None for texts. ``half`` is for GPUs: weights and products become
+    fp16, and the text tower keeps its padding, whose removal would make each run wait for the card. ``fold`` is whether
+    to fold shapes, which needs the graph and its weights in one message. PyTorch writes the graph to ``file``, which
+    may be overwritten afterwards. Raises ExportError.
     """
-    tower = (
-        _TextTower(network, fingerprint) if normalization is None else _ImageTower(network, *normalization, fingerprint)
-    )
+    packed = None
+    if normalization is None:
+        packed = None if half else PackedText.of(network)
+        tower: _Tower = _TextTower(packed or _halved(network, half), fingerprint)
+    else:
+        prune_to_class_token(network.get_submodule("visual"))
+        _halved(network.get_submodule("visual"), half)
+        tower = _ImageTower(network, *normalization, fingerprint)
     example = torch.zeros((2, *rows.shape[1:]), dtype=torch.from_numpy(rows).dtype)
     names = [TOKENS if normalization is None else PIXELS, STATUS, EMBEDDING, FINGERPRINT]
     # If the exporter fails, it prints its whole graph. The switch has had no public name since PyTorch 2.6.
@@ -102,13 +111,9 @@ def export_graph(
         with warnings.catch_warnings(), torch.enable_grad():
             # The warnings are about the exporter's age and shapes that become constants; the parity check matters.
             warnings.simplefilter("ignore")
-            inputs, module = (example, torch.zeros((2, 1), dtype=torch.int32)), tower.eval()
-            if any(isinstance(one, torch.jit.ScriptModule) for one in tower.modules()):
-                # The exporter cannot trace a script inside of a module.
-                module = torch.jit.trace(tower, inputs)  # type: ignore[no-untyped-call]
             torch.onnx.export(
-                module,
-                inputs,
+                tower.eval(),
+                (example, torch.zeros((2, 1), dtype=torch.int32)),
                 str(file),
                 input_names=names[:2],
                 output_names=names[2:],
@@ -126,7 +131,16 @@ def export_graph(
     # states a size which the graph does not.
     for output, row in zip(model.graph.output, (dimension, 2), strict=True):
         output.type.tensor_type.shape.dim[1].dim_value = row
+    if half:
+        compute_in_fp32(model)
+    # The shapes of packed texts depend on their lengths.
+    if fold and packed is None:
+        fold_shapes(model)
     return model
+
+
+def _halved(module: nn.Module, half: bool) -> nn.Module:
+    return module.half() if half else module
 
 
 def tower_vectors(network: nn.Module, config: PreprocessConfig, rows: Rows) -> npt.NDArray[np.float32]:
@@ -141,59 +155,3 @@ def tower_vectors(network: nn.Module, config: PreprocessConfig, rows: Rows) -> n
             found = network.encode_text(torch.from_numpy(rows.astype(np.int64)), normalize=True)  # type: ignore[operator]
     vectors: npt.NDArray[np.float32] = found.numpy()
     return vectors
-
-
-class _ClassTokenBlock(nn.Module):
-    """open_clip's ``ResidualAttentionBlock``: (N, L, D) in, its row 0 out as (N, 1, D)."""
-
-    def __init__(self, block: Any) -> None:
-        super().__init__()
-        self.heads: int = block.attn.num_heads
-        width = block.attn.embed_dim
-        weight, bias = block.attn.in_proj_weight, block.attn.in_proj_bias
-        self.query = _linear(weight[:width], bias[:width])
-        self.key = _linear(weight[width : 2 * width], bias[width : 2 * width])
-        self.value = _linear(weight[2 * width :], bias[2 * width :])
-        self.ln_1, self.out_proj, self.ls_1 = block.ln_1, block.attn.out_proj, block.ls_1
-        self.ln_2, self.mlp, self.ls_2 = block.ln_2, block.mlp, block.ls_2
-
-    def forward(self, tokens: torch.Tensor, attn_mask: None = None) -> torch.Tensor:
-        normal = self.ln_1(tokens)
-        queries, keys, values = (
-            part.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (N, heads, L or 1, D / heads)
-            for part in (self.query(normal[:, :1]), self.key(normal), self.value(normal))
-        )
-        weights = (queries @ keys.transpose(-1, -2) * keys.shape[-1] ** -0.5).softmax(dim=-1)
-        attended = (weights @ values).transpose(1, 2).flatten(2)  # (N, 1, D)
-        token: torch.Tensor = tokens[:, :1] + self.ls_1(self.out_proj(attended))
-        return token + cast("torch.Tensor", self.ls_2(self.mlp(self.ln_2(token))))
-
-
-def _linear(weight: torch.Tensor, bias: torch.Tensor) -> nn.Linear:
-    linear = nn.Linear(weight.shape[1], weight.shape[0], device=weight.device, dtype=weight.dtype)
-    linear.weight, linear.bias = nn.Parameter(weight.detach()), nn.Parameter(bias.detach())
-    return linear
-
-
-def prune_to_class_token(tower: nn.Module) -> bool:
-    """Change ``tower`` in place so that its last block computes only the class token: 7 % fewer FLOPs in ViT-B-32.
-
-    open_clip's image towers pool by their class token: only row 0 of the last block's output (N, L, D) is used. The
-    block's keys and values need all tokens. Its queries, its projection and its MLP, ten twelfths of a block's
-    products, need only that row. The result is the same up to the order of additions, and the parity check compares it
-    with PyTorch's own tower.
-
-    Returns False, and changes nothing, if the tower is not an open_clip transformer that pools by its class token.
-    """
-    vision = cast("Any", tower)
-    if type(vision) is not VisionTransformer or vision.output_tokens or vision.attn_pool is not None:
-        return False
-    blocks = vision.transformer.resblocks
-    if (
-        vision.pool_type != "tok"
-        or not vision.transformer.batch_first
-        or type(blocks[-1]) is not ResidualAttentionBlock
-    ):
-        return False
-    blocks[-1] = _ClassTokenBlock(blocks[-1])
-    return True

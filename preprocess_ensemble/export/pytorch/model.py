@@ -13,8 +13,8 @@ import open_clip
 from preprocess_ensemble.errors import first_line
 from preprocess_ensemble.export.exportable import BuiltGraph, ExportableModel, GraphOptions, is_pixels
 from preprocess_ensemble.export.model_source import ExportError
-from preprocess_ensemble.export.onnx_file import fold_shapes, save
-from preprocess_ensemble.export.pytorch.graph import export_graph, prune_to_class_token, tower_vectors
+from preprocess_ensemble.export.onnx_file import save
+from preprocess_ensemble.export.pytorch.graph import export_graph, tower_vectors
 from preprocess_ensemble.export.pytorch.open_clip_model import (
     find_source,
     load_open_clip_model,
@@ -98,20 +98,19 @@ class PyTorchModel(ExportableModel):
             with suppress(NoSkeleton):
                 tower = record_tower(network, rows, dimension, file)
                 return fill(tower, numpy_state(network), options.fingerprint, config)
-        if config is not None:
-            prune_to_class_token(network.get_submodule("visual"))
-        if options.precision == "fp16":
-            # Normalisation and L2 norm around the tower stay fp32.
-            (network if config is None else network.get_submodule("visual")).half()
         normalization = None
         if config is not None:
             normalization = np.array(config.mean, np.float32), np.array(config.std, np.float32)
-        model = export_graph(
-            network, rows, normalization, dimension=dimension, fingerprint=options.fingerprint, file=file
+        return export_graph(
+            network,
+            rows,
+            normalization,
+            dimension=dimension,
+            fingerprint=options.fingerprint,
+            file=file,
+            half=options.precision == "fp16",
+            fold=not options.has_data_file,
         )
-        if not options.has_data_file:
-            fold_shapes(model)
-        return model
 
 
 def _bytes(module: nn.Module) -> int:

@@ -21,9 +21,8 @@ from onnx import numpy_helper
 from preprocess_ensemble.export import skeleton
 from preprocess_ensemble.export.exportable import is_pixels
 from preprocess_ensemble.export.model_source import ExportError, ModelSource
-from preprocess_ensemble.export.onnx_file import fold_shapes
 from preprocess_ensemble.export.parity import check_pixels
-from preprocess_ensemble.export.pytorch.graph import export_graph, prune_to_class_token, tower_vectors
+from preprocess_ensemble.export.pytorch.graph import export_graph, tower_vectors
 from preprocess_ensemble.export.pytorch.open_clip_model import (
     find_source,
     load_open_clip_model,
@@ -87,13 +86,11 @@ def record_tower(network: nn.Module, rows: Rows, dimension: int, file: Path) -> 
     if is_image:
         mean, std = normalization = generate(skeleton.MEAN, (3,), _SEED), generate(skeleton.STD, (3,), _SEED)
         weights |= {skeleton.MEAN: mean, skeleton.STD: std}
-        prune_to_class_token(clone.get_submodule(_VISUAL))
     else:
         # The causal mask, for example: no weights change it.
         buffers = clone.named_buffers()
         constants = [buffer.numpy() for name, buffer in buffers if belongs(name) and name not in weights]
     model = export_graph(clone, rows, normalization, dimension=dimension, fingerprint=_FINGERPRINT, file=file)
-    fold_shapes(model)
     # The version of PyTorch must not be part of a file that is the same without it.
     model.producer_name, model.producer_version = "clip-triton", ""
     places = _find_places(model, weights, constants)

@@ -6,6 +6,7 @@ What is refused.
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from preprocess_ensemble.backends.onnxruntime.batch import bucket, joined, runner_for, split
+from preprocess_ensemble.backends.onnxruntime.batch import BufferedRunner, bucket, joined, runner_for, split
 from preprocess_ensemble.backends.onnxruntime.session import model_file, open_planned_session
 from preprocess_ensemble.backends.onnxruntime.session_plan import ModelLoadError, Provider, plan_session
 from preprocess_ensemble.backends.onnxruntime.signature import check_signature, read_signature
@@ -136,7 +137,13 @@ AS_TENSORRT_OPTIONS = {
     ],
     ids=["ignored on a CPU", "CUDA by default", "CUDA", "TensorRT, then CUDA"],
 )
-def test_providers(config: dict[str, Any], kind: str, providers: list[tuple[str, dict[str, str], bool]]) -> None:
+def test_providers(
+    config: dict[str, Any],
+    kind: str,
+    providers: list[tuple[str, dict[str, str], bool]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("CLIP_PRECISION")
     plan = plan_session(config, kind=kind, device_id=3)
     expected = [
         Provider(name=f"{name}ExecutionProvider", options={**keys, "device_id": "3"}, required=required)
@@ -160,8 +167,8 @@ def test_providers(config: dict[str, Any], kind: str, providers: list[tuple[str,
         (accelerators("gpu", "tensorrt", trt_fp16_enable="1"), "no parameter 'trt_fp16_enable'"),
         (accelerators("gpu", "tensorrt", precision_mode="FP8"), "precision_mode 'FP8' is unknown"),
         (accelerators("gpu", "tensorrt", trt_cuda_graph_enable="on"), "trt_cuda_graph_enable must be a boolean"),
+        (accelerators("gpu", "tensorrt", trt_cuda_graph_enable="1"), "trt_cuda_graph_enable makes TensorRT replay one"),
         (accelerators("gpu", "auto_mixed"), "GPU execution accelerator 'auto_mixed' is unknown"),
-        (accelerators("cpu", "onednn"), "CPU execution accelerator 'onednn' is unknown"),
         ({"model_operations": {"op_library_filename": ["no-such-library.so"]}}, "no-such-library"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -281,16 +288,18 @@ def test_split_undoes_joined(rows: list[int]) -> None:
 
 def test_batches_are_padded_up_to_a_bucket_and_cut_again(affine: Path) -> None:
     """The path of a GPU, with CPU memory: the session only gets the bucket's number of rows, and callers theirs."""
-    plan = plan_session({"max_batch_size": 8, **parameters(batch_buckets="2,4")}, kind="CPU", device_id=0)
+    plan = replace(plan_session({}, kind="CPU", device_id=0), buckets=(2, 4, 8))
     session: Any = Recorded(open_planned_session(affine, plan))
-    runner = runner_for(session, read_signature(session.real), plan)
-    assert session.rows == [2, 4, 8], "every bucket is ready before the first request"
+    runner = BufferedRunner(session, read_signature(session.real), plan)
+    assert session.rows == [2, 2, 2, 4, 4, 4, 8, 8, 8], "each graph is captured before the first request"
+    session.rows.clear()
+    session.graphs.clear()
     kept = []
     for rows in (8, 3, 1, 5, 4):
         requests = [{"x": np.full((1, 4), 10.0 * rows + n, np.float32)} for n in range(rows)]
         outputs = runner.run(requests, ["z", "y"])
         kept.append((np.concatenate([request["x"] for request in requests]), outputs))
-    assert session.rows[3:] == [8, 4, 2, 8, 4]
+    assert session.rows == [8, 4, 2, 8, 4]
     assert session.graphs == session.rows, "a graph is told by its number of rows"
     for x, outputs in kept:
         np.testing.assert_array_equal(outputs["y"], x * 2 + 1, "later batches leave earlier answers alone")
@@ -329,31 +338,35 @@ def test_buckets_hold_every_batch_and_waste_less_than_half(most: int, rows: int)
     ("config", "kind", "buckets"),
     [
         (GRAPHS, "GPU", (1, 2, 4, 8, 16, 24)),
-        (accelerators("gpu", "tensorrt", trt_cuda_graph_enable="true"), "GPU", (1, 2, 4, 8, 16, 24)),
         (accelerators("gpu", "cuda", enable_cuda_graph="0"), "GPU", ()),
         (accelerators("gpu", "cuda"), "GPU", ()),
         (GRAPHS, "CPU", ()),
-        ({**GRAPHS, **parameters(batch_buckets="8,1")}, "GPU", (1, 8, 24)),
-        (parameters(batch_buckets="24"), "CPU", (24,)),
     ],
 )
 def test_buckets_of_a_plan(config: dict[str, Any], kind: str, buckets: tuple[int, ...]) -> None:
     plan = plan_session({"max_batch_size": 24, **config}, kind=kind, device_id=0)
     assert plan.buckets == buckets
-    assert plan.graphs == (kind == "GPU" and len(buckets) > 1)
 
 
-@pytest.mark.parametrize("text", ["", "0", "25", "two", "1;2"])
-def test_wrong_buckets_are_refused(text: str) -> None:
-    with pytest.raises(ModelLoadError, match=r"batch_buckets must be numbers from 1 to max_batch_size \(24\)"):
-        plan_session({"max_batch_size": 24, **parameters(batch_buckets=text)}, kind="CPU", device_id=0)
+@pytest.mark.parametrize(
+    ("config", "tf32"),
+    [
+        ({}, None),
+        (parameters(precision="fp32"), "0"),
+        (parameters(precision="fp32") | accelerators("gpu", "cuda", use_tf32="1"), "1"),
+    ],
+)
+def test_fp32_is_not_tf32_unless_the_configuration_says_so(
+    config: dict[str, Any], tf32: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CLIP_PRECISION")
+    cuda = plan_session(config, kind="GPU", device_id=0).providers[0]
+    assert cuda.options.get("use_tf32") == tf32
 
 
 def test_a_bucket_that_cannot_run_fails_the_load(tmp_path: Path) -> None:
     file = tiny_onnx.gather(tmp_path / "model.onnx", table=())
-    plan = plan_session({"max_batch_size": 2, **parameters(batch_buckets="1")}, kind="CPU", device_id=0)
+    plan = replace(plan_session({}, kind="CPU", device_id=0), buckets=(1,))
     session = open_planned_session(file, plan)
-    with pytest.raises(
-        ModelLoadError, match=r"A batch of 1 cannot be run.*take enable_cuda_graph and batch_buckets out"
-    ):
-        runner_for(session, read_signature(session), plan)
+    with pytest.raises(ModelLoadError, match=r"A batch of 1 cannot be run.*take enable_cuda_graph out"):
+        BufferedRunner(session, read_signature(session), plan)

@@ -1,10 +1,9 @@
-"""Exports of a small seeded CLIP and of SSCD: what is written, and what belongs to whom in a repository."""
+"""Exports of a small seeded CLIP: what is written, and what belongs to whom in a repository."""
 
 from __future__ import annotations
 
 import io
 import json
-import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,21 +13,19 @@ import pytest
 from PIL import Image
 
 from benchmarks.fixtures.server import TINY_CLIP
-from clip_client import ClipClient
 from preprocess_ensemble.contract import DEFAULT_NAMES, ModelNames
 from preprocess_ensemble.export import exporter
-from preprocess_ensemble.export.command import main
 from preprocess_ensemble.export.model_source import ExportError
 from preprocess_ensemble.model_repository.config import read_config, version_directory
 from preprocess_ensemble.runtimes.agreement import checked_vectors, sample_pixels
 from preprocess_ensemble.runtimes.onnx_session import open_session
 from tests.fixtures.models.exports import contents, export, installed, text_of, text_vectors
-from tests.fixtures.models.sscd import write_sscd
 from tests.fixtures.models.text_towers import KINDS, open_clips_vectors
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+MODELS = (DEFAULT_NAMES.encoder, DEFAULT_NAMES.text_encoder)
 TEXTS = ["a dog on the beach", "Ein HUND &amp; zwei Katzen!", "海边的狗", "x", "one word after another " * 40]
 
 
@@ -41,6 +38,7 @@ def test_the_files_are_readable_for_the_oldest_server(model: str, takes: str, ti
     assert [tensor.name for tensor in graph.graph.output] == ["embedding", "fingerprint"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["clip", *KINDS])
 def test_text_vectors_of_every_kind_of_tower_are_those_of_open_clip(
     kind: str, tmp_path: Path, tiny_pair_repository: Path
@@ -99,6 +97,25 @@ def test_a_second_export_does_nothing_unless_forced(pair: Path) -> None:
     export(pair, force=True)
     assert model.stat().st_ino != inode
     assert contents(pair) == before
+
+
+def as_an_earlier_revision(repository: Path) -> None:
+    passport = version_directory(repository) / "model.json"
+    document = json.loads(passport.read_text())
+    del document["graph_revision"], document["text"]["graph_revision"]
+    passport.write_text(json.dumps(document))
+
+
+def test_a_graph_of_an_earlier_revision_is_replaced_and_stays_the_same_model(pair: Path) -> None:
+    before = installed(pair)
+    inodes = [(version_directory(pair, name) / "model.onnx").stat().st_ino for name in MODELS]
+    as_an_earlier_revision(pair)
+    assert installed(pair).graph_revision == text_of(installed(pair)).graph_revision == 1
+    assert export(pair) == before
+    assert not set(inodes) & {(version_directory(pair, name) / "model.onnx").stat().st_ino for name in MODELS}
+    as_an_earlier_revision(pair)
+    text = text_of(export(pair, text=False))
+    assert (text.graph_revision, text.fingerprint) == (1, text_of(before).fingerprint), "it was not asked for"
 
 
 def test_the_same_weights_from_a_file_are_the_same_model(image_only: Path, tmp_path: Path) -> None:
@@ -210,50 +227,3 @@ def test_two_models_share_a_repository(pair: Path) -> None:
     export(pair, weights="random:2", name="second", text=False)
     assert (pair / "clip_text").exists()
     assert not (pair / "second_text").exists()
-
-
-SSCD = "sscd_disc_mixup.torchscript.pt"
-
-
-@pytest.mark.parametrize("frozen", [False, True])
-async def test_vectors_are_those_of_its_authors(tmp_path: Path, photos: Path, frozen: bool) -> None:
-    import torch
-    from torchvision import transforms
-
-    file, repository = tmp_path / SSCD, tmp_path / "triton_models"
-    write_sscd(file, frozen=frozen)
-    options = ["--model", str(file), "--repository", str(repository), "--name", "copies"]
-    assert main(options) == 0
-    images = [photos / name for name in ("astronaut.jpg", "coffee.jpg")]
-    async with ClipClient(f"local:{repository}", model="copies", transfer="original") as clip:
-        vectors = (await clip.embed(images)).vectors
-        model = await clip.model()
-    assert (model.model, model.pretrained, model.text) == ("sscd_disc_mixup", f"file:{SSCD}", None)
-    # What the authors' README says: skew_320.
-    normalize = transforms.Normalize(mean=[0.485, 0.456, 0.406], std=[0.229, 0.224, 0.225])
-    skew_320 = transforms.Compose([transforms.Resize([320, 320]), transforms.ToTensor(), normalize])
-    with warnings.catch_warnings(), torch.inference_mode():
-        warnings.simplefilter("ignore")
-        script = torch.jit.load(str(file))  # type: ignore[no-untyped-call]
-        expected = script(torch.stack([skew_320(Image.open(image).convert("RGB")) for image in images])).numpy()
-    assert np.all(np.sum(vectors * expected, axis=1) > 0.9999)
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "status", "says"),
-    [
-        ("mine.torchscript.pt", [], 2, "whose preprocessing is known: sscd_disc_mixup"),
-        ("sscd_disc_blur.torchscript.pt", [], 1, "cannot be used"),
-        ("nowhere/sscd_disc_blur.torchscript.pt", [], 1, "No such file"),
-        (SSCD, ["--precision", "fp16"], 2, "fp16"),
-        (SSCD, ["--pretrained", "random"], 2, "has its own"),
-    ],
-)
-def test_what_cannot_be_exported_says_why(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, options: list[str], status: int, says: str
-) -> None:
-    if options:
-        write_sscd(tmp_path / SSCD)
-    (tmp_path / "sscd_disc_blur.torchscript.pt").write_bytes(b"no archive")
-    assert main(["--model", str(tmp_path / name), "--repository", str(tmp_path / "repository"), *options]) == status
-    assert says in capsys.readouterr().err

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         (["--pretrained", "/nowhere/weights.pt"], "no checkpoint file /nowhere/weights.pt"),
         (["--pretrained", "openai"], "use --model ViT-B-32-quickgelu"),
         (["--model", "/nowhere/model.json"], "cannot be read: No such file"),
+        (["--model", "sscd_disc_mixup.torchscript.pt"], "Models of SSCD are gone"),
         (["--name", "my_model"], "'my_model' is no name of a model"),
     ],
 )
@@ -40,6 +41,23 @@ def test_a_wrong_choice_is_misuse(
     assert export_command.main([*arguments, "--repository", str(tmp_path / "models")]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "models").exists()
+
+
+def test_the_environment_names_model_and_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CLIP_MODEL", "/nowhere/model.json")
+    assert export_command.main(["--pretrained", "random"]) == 2
+    assert "/nowhere/model.json cannot be read" in capsys.readouterr().err
+    monkeypatch.setenv("CLIP_MODEL", "ViT-B-32")
+    monkeypatch.setenv("CLIP_PRETRAINED", "/nowhere/weights.pt")
+    assert export_command.main([]) == 2
+    assert "no checkpoint file /nowhere/weights.pt" in capsys.readouterr().err
+    assert export_command.main(["--model", "/nowhere/other.json"]) == 2
+    assert "weights.pt" not in capsys.readouterr().err, "these are the weights of another model"
+    monkeypatch.setenv("CLIP_MODEL", str(tmp_path))
+    assert export_command.main([]) == 2
+    assert "CLIP_REPOSITORY" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("weights", ["mine.safetensors", "folder/mine"])

@@ -59,12 +59,23 @@ def test_a_passport_holds_no_number_that_json_lacks() -> None:
         replace(PASSPORT, parity=replace(PASSPORT.parity, min_cosine=float("nan"))).to_json()
 
 
-@pytest.mark.parametrize("key", sorted(json.loads(PASSPORT.to_json()).keys() - {"contract", "id"}))
+EXTRA = {"contract", "exported_at", "graph_revision", "id"}
+"""What a passport may lack, or is compared before."""
+
+
+@pytest.mark.parametrize("key", sorted(json.loads(PASSPORT.to_json()).keys() - EXTRA))
 def test_a_missing_field_is_named(key: str) -> None:
     document = json.loads(PASSPORT.to_json())
     del document[key]
     with pytest.raises(PassportError, match=key):
         Passport.from_json(json.dumps(document))
+
+
+def test_a_passport_of_an_earlier_export_has_no_time() -> None:
+    document = json.loads(replace(PASSPORT, exported_at=7).to_json())
+    assert Passport.from_json(json.dumps(document)).exported_at == 7
+    del document["exported_at"]
+    assert Passport.from_json(json.dumps(document)).exported_at == 0
 
 
 IDENTITY: dict[str, Any] = {

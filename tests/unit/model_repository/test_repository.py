@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
@@ -13,9 +14,16 @@ from tritonclient.grpc import model_config_pb2
 from preprocess_ensemble import contract
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.model_repository.config import installed_passport, pending_files
-from preprocess_ensemble.model_repository.location import HERE, default_repository, repository_to_fill, user_repository
+from preprocess_ensemble.model_repository.location import (
+    HERE,
+    MisnamedModel,
+    default_repository,
+    model_to_export,
+    repository_to_fill,
+    user_repository,
+)
 from tests.fixtures.models.configurations import DEFAULT, configs
-from tests.fixtures.models.passports import PASSPORT
+from tests.fixtures.models.passports import PASSPORT, WITH_TEXT
 
 if TYPE_CHECKING:
     from preprocess_ensemble.model_repository.passport import Passport
@@ -90,6 +98,21 @@ def test_the_graph_level_of_an_fp16_model_goes_with_it_and_an_operators_stays(tm
         assert parse(tmp_path, "clip_encoder").optimization.graph.level == -1
 
 
+def test_a_text_encoder_warms_up_with_the_longest_text(tmp_path: Path) -> None:
+    lay_out(tmp_path, WITH_TEXT)
+    file = tmp_path / "clip_text_encoder" / "warmup" / "full-context"
+    assert list(np.frombuffer(file.read_bytes(), np.int32)) == [0] * 76 + [1]
+    config = parse(tmp_path, "clip_text_encoder")
+    for warm_up in config.model_warmup:
+        assert warm_up.inputs["tokens"].input_data_file == file.name
+        warm_up.inputs["tokens"].zero_data = True
+    path = tmp_path / "clip_text_encoder" / "config.pbtxt"
+    path.write_text(text_format.MessageToString(config))
+    file.write_bytes(b"of another model")
+    assert lay_out(tmp_path, WITH_TEXT) == {str(one.relative_to(tmp_path)) for one in (path, file)}
+    assert parse(tmp_path, "clip_text_encoder") == configs(WITH_TEXT)["clip_text_encoder"]
+
+
 def test_a_file_that_is_no_configuration_is_named(tmp_path: Path) -> None:
     lay_out(tmp_path, DEFAULT)
     path = tmp_path / "clip_image" / "config.pbtxt"
@@ -115,7 +138,7 @@ def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    monkeypatch.delenv("CLIP_MODEL", raising=False)
+    monkeypatch.delenv("CLIP_REPOSITORY", raising=False)
 
 
 def export_into(repository: Path) -> None:
@@ -136,5 +159,20 @@ def test_a_folder_that_is_there_comes_before_the_users() -> None:
 
 def test_the_environment_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     export_into(HERE)
-    monkeypatch.setenv("CLIP_MODEL", "elsewhere")
+    monkeypatch.setenv("CLIP_REPOSITORY", "elsewhere")
     assert default_repository() == repository_to_fill() == Path("elsewhere")
+
+
+def test_a_repository_in_the_variable_of_the_model_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder := Path("ViT-B-32")).mkdir()
+    monkeypatch.setenv("CLIP_MODEL", "ViT-B-32")
+    assert default_repository() == user_repository(), "a folder may be called like a model"
+    (folder / "clip_encoder").mkdir()
+    (folder / "clip_encoder" / "config.pbtxt").touch()
+    for path in ("ViT-B-32", str(tmp_path)):
+        monkeypatch.setenv("CLIP_MODEL", path)
+        for find in (default_repository, repository_to_fill, model_to_export):
+            with pytest.raises(MisnamedModel, match=f"CLIP_MODEL is the folder {path}, .* into CLIP_REPOSITORY"):
+                find()
+    monkeypatch.setenv("CLIP_REPOSITORY", "elsewhere")
+    assert default_repository() == Path("elsewhere")

@@ -1,0 +1,107 @@
+"""The block of an encoder's config.pbtxt that runs it on TensorRT. ``clip-export --tensorrt`` writes it."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from platformdirs import user_cache_path
+
+from preprocess_ensemble.errors import ReportedError
+
+if TYPE_CHECKING:
+    from preprocess_ensemble.model_repository.passport import Passport
+
+VERSIONS: Final = (10, 11)
+"""Major versions of TensorRT; Triton images have 11 since 26.06."""
+_ACCELERATOR: Final = "tensorrt"
+_PREFIX: Final = "trt_engine_cache_prefix"
+_WORKSPACE_BYTES: Final = 4 * 2**30
+
+
+def default_cache() -> Path:
+    """Return the default directory for engines, in the user's cache. Raises ReportedError for a user without a home."""
+    try:
+        return user_cache_path("clip-triton", appauthor=False) / "tensorrt"
+    except RuntimeError:
+        raise ReportedError("This user has no home folder for engines: name one with --tensorrt-cache.") from None
+
+
+def _settings(config: Any) -> Mapping[str, str] | None:
+    """Return TensorRT's settings in a ModelConfig message; None if its model does not run on TensorRT."""
+    for accelerator in config.optimization.execution_accelerators.gpu_execution_accelerator:
+        if accelerator.name == _ACCELERATOR:
+            return dict(accelerator.parameters)
+    return None
+
+
+def engine_cache(config: Any) -> Path | None:
+    """Return the folder of engines that a ModelConfig message names; None if its model does not run on TensorRT."""
+    settings = _settings(config)
+    return None if settings is None else Path(settings.get("trt_engine_cache_path", ""))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tensorrt:
+    """Which TensorRT is to run the encoders, and where it keeps engines."""
+
+    version: int
+    """One of VERSIONS."""
+    cache: Path
+
+    @classmethod
+    def written_into(cls, config: Any) -> Tensorrt | None:
+        """Return what an earlier export wrote into a ModelConfig message; None if it wrote nothing."""
+        settings = _settings(config)
+        if settings is None or _PREFIX not in settings:
+            return None
+        version = 10 if "precision_mode" in settings else 11
+        return cls(version=version, cache=Path(settings["trt_engine_cache_path"]))
+
+    def write_into(self, config: Any, passport: Passport) -> None:
+        """Run the model of a ModelConfig message on TensorRT, with one instance per GPU.
+
+        All batch sizes share one engine, because the shape profile lists every input from one row to
+        ``max_batch_size``. The prefix of its files names the weights: ONNX Runtime finds engines by the graph's form
+        only, and would run the engine of other weights. TensorRT 10 has to be told the precision of the graph; since 11
+        it always computes what the graph says.
+        """
+        for group in config.instance_group:
+            group.kind = group.KIND_GPU
+        most = config.max_batch_size
+        made_of = f"{passport.weights_sha256} {passport.precision} {most}"
+        digest = hashlib.sha256(made_of.encode()).hexdigest()[:12]
+        keys = {
+            "max_workspace_size_bytes": str(_WORKSPACE_BYTES),
+            "trt_engine_cache_enable": "true",
+            "trt_engine_cache_path": str(self.cache),
+            _PREFIX: re.sub(r"[^A-Za-z0-9.-]", "-", f"{config.name}-{passport.model}-{passport.precision}-{digest}"),
+            "trt_timing_cache_enable": "true",
+            "trt_timing_cache_path": str(self.cache),
+            "trt_profile_min_shapes": _profile(config, 1),
+            "trt_profile_opt_shapes": _profile(config, most),
+            "trt_profile_max_shapes": _profile(config, most),
+        }
+        if self.version == 10:
+            # With FP16, TensorRT 10 may still lower what the graph casts to fp32.
+            keys |= {"precision_mode": passport.precision.upper(), "trt_layer_norm_fp32_fallback": "true"}
+        config.optimization.execution_accelerators.ClearField("gpu_execution_accelerator")
+        accelerators = config.optimization.execution_accelerators.gpu_execution_accelerator
+        accelerators.add(name=_ACCELERATOR).parameters.update(keys)
+
+
+def take_off_tensorrt(config: Any) -> None:
+    """Undo :meth:`Tensorrt.write_into`, for a graph that TensorRT does not take."""
+    for group in config.instance_group:
+        group.ClearField("kind")
+    config.optimization.ClearField("execution_accelerators")
+    if not config.optimization.ByteSize():
+        config.ClearField("optimization")
+
+
+def _profile(config: Any, rows: int) -> str:
+    return ",".join(f"{tensor.name}:{'x'.join(map(str, (rows, *tensor.dims)))}" for tensor in config.input)
