@@ -13,19 +13,26 @@ from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
+from preprocess_ensemble.command_line import Parser, port, seconds
 from preprocess_ensemble.errors import ReportedError
-from preprocess_ensemble.model_repository.location import default_repository
+from preprocess_ensemble.model_repository.location import (
+    MODEL_VARIABLE,
+    PRETRAINED_VARIABLE,
+    MisnamedModel,
+    default_repository,
+    model_to_export,
+)
 from preprocess_ensemble.runtimes.precision import PRECISION_VARIABLE, PRECISIONS
 from preprocess_ensemble.serving.config import ServeConfig
 from preprocess_ensemble.serving.first_export import Stopped, export_if_missing, stop_signals
-from preprocess_ensemble.serving.health_endpoint import serve_health
+from preprocess_ensemble.serving.health_endpoint import serve_health, serve_metrics
 from preprocess_ensemble.serving.logs import JsonFormatter, append_output_to, print_line
 from preprocess_ensemble.serving.preflight import check_ports, check_repository
 from preprocess_ensemble.serving.supervisor import Supervisor
-from preprocess_ensemble.serving.tensorrt import PRECISIONS as TENSORRT_PRECISIONS
-from preprocess_ensemble.serving.tensorrt import check_tensorrt, default_cache
+from preprocess_ensemble.serving.tensorrt import check_gpu
 from preprocess_ensemble.serving.tls import ServerTls
 from preprocess_ensemble.serving.triton_backend import Probe, TritonBackend
+from preprocess_ensemble.serving.triton_process import reap_adopted
 from preprocess_ensemble.tritonserver import TRITON_VARIABLE, find_triton
 
 logger = logging.getLogger(__name__)
@@ -33,30 +40,11 @@ logger = logging.getLogger(__name__)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``clip-serve``; return 0 after a requested stop and 1 after a failure. Misuse exits with 2."""
-    parser = _parser()
-    options = vars(parser.parse_args(arguments))
-    if triton := options.pop("triton"):
-        os.environ[TRITON_VARIABLE] = str(triton)  # for the launcher, too
-    tls = ServerTls(**{field.name: options.pop(field.name) for field in fields(ServerTls)})
-    options["only"] = tuple(options["only"])
-    config = ServeConfig(**options, tls=tls if tls.certificate else None)
-    if mistake := _mistake(config, tls):
-        parser.error(mistake)
-    output = logging.StreamHandler(sys.stderr)
-    output.setFormatter(JsonFormatter() if config.log_json else logging.Formatter("clip-serve: %(message)s"))
-    logging.basicConfig(handlers=[output], level=logging.WARNING)
     try:
-        if find_triton().cpp_backend and config.precision == "bf16":
-            parser.error(
-                "--precision bf16 needs the Triton that pip installs: this one has the C++ ONNX Runtime backend"
-            )
-        check_ports(config.addresses)
-        if config.tensorrt:
-            check_tensorrt()
-        with append_output_to(config.log_file) if config.log_file else contextlib.nullcontext():
-            export_if_missing(config)
-            check_repository(config.repository, config.only)
-            asyncio.run(_serve(config))
+        _run(_parser(), arguments)
+    except MisnamedModel as error:
+        sys.stderr.write(f"clip-serve: {error}\n")
+        return 2
     except Stopped:
         sys.stderr.write("clip-serve: stopped before the model was complete; the next start continues\n")
     except (ReportedError, OSError) as error:
@@ -65,13 +53,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _run(parser: Parser, arguments: Sequence[str] | None) -> None:
+    options = vars(parser.parse_args(arguments))
+    model, weights = model_to_export()
+    if options["model"] is None and model is not None:
+        options |= {"model": model, "pretrained": options["pretrained"] or weights}
+    if triton := options.pop("triton"):
+        os.environ[TRITON_VARIABLE] = str(triton)  # for the launcher, too
+    tls = ServerTls(**{field.name: options.pop(field.name) for field in fields(ServerTls)})
+    options["only"] = tuple(options["only"])
+    options["repository"] = options["repository"] or default_repository()
+    config = ServeConfig(**options, tls=tls if tls.certificate else None)
+    if mistake := _mistake(config, tls):
+        parser.error(mistake)
+    output = logging.StreamHandler(sys.stderr)
+    output.setFormatter(JsonFormatter() if config.log_json else logging.Formatter("clip-serve: %(message)s"))
+    logging.basicConfig(handlers=[output], level=logging.WARNING)
+    find_triton()  # or say at once how to get one, not after an export
+    check_ports(config.addresses)
+    with append_output_to(config.log_file) if config.log_file else contextlib.nullcontext():
+        export_if_missing(config)
+        check_repository(config.repository, config.only)
+        check_gpu(config)
+        asyncio.run(_serve(config))
+
+
+def _parser() -> Parser:
+    parser = Parser(
         prog="clip-serve",
         description="Run Triton on a model repository and keep it serving: clip-serve embeds a known image every few "
         "seconds and restarts Triton if that fails.",
-        epilog="Arguments after -- go to tritonserver unchanged. SIGUSR1 drains Triton and restarts it with the "
-        "present contents of the repository.",
+        epilog="Arguments after -- go to tritonserver unchanged. SIGUSR1 loads the present contents of the repository "
+        "beside the running model, checks them, and switches.",
     )
     add = parser.add_argument
     tls = parser.add_argument_group("TLS on gRPC (PEM files)")
@@ -80,16 +93,20 @@ def _parser() -> argparse.ArgumentParser:
         tls.add_argument(option, dest=dest, type=Path, metavar="FILE", help=text)
 
     def add_port(option: str, default: int | None, text: str = "default: %(default)s") -> None:
-        add(option, type=_port, default=default, metavar="N", help=text)
+        add(option, type=port, default=default, metavar="N", help=text)
 
     def add_seconds(option: str, default: float, text: str) -> None:
-        add(option, type=_seconds, default=default, metavar="S", help=f"{text} (default: %(default)s)")
+        add(option, type=seconds, default=default, metavar="S", help=f"{text} (default: %(default)s)")
 
-    repository = "default: CLIP_MODEL, else triton_models in this folder, else your data folder; now %(default)s"
-    add("--repository", type=Path, default=default_repository(), metavar="DIR", help=repository)
-    model = "export this model with clip-export first, unless the repository has it; the weights are downloaded"
+    repository = "default: CLIP_REPOSITORY, else triton_models in this folder, else your data folder"
+    add("--repository", type=Path, metavar="DIR", help=repository)
+    model = (
+        "export this model with clip-export first, unless the repository has it; the weights are downloaded (default: "
+        f"the environment variable {MODEL_VARIABLE}, else none)"
+    )
     add("--model", metavar="M", help=model)
-    add("--pretrained", metavar="TAG|PATH|random[:SEED]", help="weights of --model (default: those of clip-export)")
+    weights = f"weights of the model (default: {PRETRAINED_VARIABLE} if --model is not given, else clip-export's)"
+    add("--pretrained", metavar="TAG|PATH|random[:SEED]", help=weights)
     only = "serve only the model that was exported with this --name; may be given several times (default: all)"
     add("--only", action="append", default=[], metavar="NAME", help=only)
     triton = f"an unpacked /opt/tritonserver of NVIDIA to run (default: {TRITON_VARIABLE}, else an installed one)"
@@ -113,34 +130,20 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--precision",
         choices=PRECISIONS,
-        help="precision of the model on a CPU; auto takes what is fastest of fp32 and bf16 when it is first timed, if "
-        f"its vectors agree with fp32 (default: {PRECISION_VARIABLE} of the environment, else the parameter "
-        "precision in clip_encoder/config.pbtxt, else auto)",
+        help="precision of the model on a CPU; auto takes what is the fastest on this processor, as clip-client doctor "
+        "says, if its vectors agree with fp32. On a GPU the export decides, and fp32 means without TF32 (default: "
+        f"{PRECISION_VARIABLE} of the environment, else precision in clip_encoder/config.pbtxt, else auto)",
     )
-    add(
-        "--tensorrt",
-        nargs="?",
-        const=TENSORRT_PRECISIONS[0],
-        choices=TENSORRT_PRECISIONS,
-        help="run the image tower on TensorRT, in fp16 by default; clients use it as before. The first start builds "
-        "an engine, which takes minutes (see --start-timeout-s)",
-    )
-    cache = "directory for TensorRT's engines and timings (default: %(default)s)"
-    add("--tensorrt-cache", type=Path, default=default_cache(), metavar="DIR", help=cache)
     statistics = "let every client read how much each model is used; perf_analyzer needs it"
     add("--open-statistics", action="store_true", help=statistics)
     add("--log-file", type=Path, metavar="FILE", help="append all output of Triton to this file")
     add("--log-json", action="store_true", help="log one JSON object per line")
-    add_seconds("--canary-interval-s", ServeConfig.canary_interval_s, "pause between two canaries")
-    overloaded = "after this time without an answer the server counts as overloaded or frozen"
-    add_seconds("--canary-timeout-s", ServeConfig.canary_timeout_s, overloaded)
-    frozen = (
-        "restart a server that finishes no request and does not compute for this long, or that computes without "
-        "finishing a request for fifteen times as long"
-    )
-    add_seconds("--frozen-after-s", ServeConfig.frozen_after_s, frozen)
+    # For tests and measurements. Who runs a server cannot know a better value: see ServeConfig.
+    for name in ("canary_interval_s", "canary_timeout_s", "frozen_after_s"):
+        add(f"--{name.replace('_', '-')}", type=seconds, default=getattr(ServeConfig, name), help=argparse.SUPPRESS)
     add_seconds("--start-timeout-s", ServeConfig.start_timeout_s, "time limit for loading the models")
     add("extra", nargs="*", metavar="-- ARGUMENT", help=argparse.SUPPRESS)
+    parser.add_version_option()
     return parser
 
 
@@ -167,25 +170,8 @@ def _mistake(config: ServeConfig, tls: ServerTls) -> str:
             tls.client_ca and opens_http,
             "--http-port would let clients in without the certificate that --tls-client-ca requires",
         ),
-        (
-            config.precision and config.tensorrt,
-            f"--precision is for CPUs: use --tensorrt {' or --tensorrt '.join(TENSORRT_PRECISIONS)}",
-        ),
     )
     return next((sentence for applies, sentence in checks if applies), "")
-
-
-def _port(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 65535:
-        raise argparse.ArgumentTypeError(f"{text} is not a port: use a number from 1 to 65535")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    with contextlib.suppress(ValueError):
-        if 0 < (seconds := float(text)) < float("inf"):
-            return seconds
-    raise argparse.ArgumentTypeError(f"{text} is not a positive number of seconds")
 
 
 async def _serve(config: ServeConfig) -> None:
@@ -195,6 +181,7 @@ async def _serve(config: ServeConfig) -> None:
         """Reload if the repository and the certificates are usable; otherwise the present model keeps serving."""
         try:
             check_repository(config.repository, config.only)
+            check_gpu(config)
             if config.tls is not None:
                 config.tls.check()
         except (ReportedError, OSError) as error:
@@ -209,14 +196,17 @@ async def _serve(config: ServeConfig) -> None:
         print_line(f"ready: grpc {grpc}, {http}metrics {metrics}, model {probe.model_id}\n")
 
     async with contextlib.AsyncExitStack() as stack:
-        backend = await stack.enter_async_context(contextlib.aclosing(TritonBackend(config)))
-        supervisor = Supervisor(backend, config)
+        supervisor = Supervisor(TritonBackend(config), config)
         loop = asyncio.get_running_loop()
         for number in stop_signals():
             loop.add_signal_handler(number, supervisor.stop)
         loop.add_signal_handler(signal.SIGUSR1, reload)
+        if os.getpid() == 1:
+            loop.add_signal_handler(signal.SIGCHLD, reap_adopted)
         if config.health_port is not None:
-            await stack.enter_async_context(serve_health(config.host, config.health_port, supervisor.report))
+            await stack.enter_async_context(serve_health(config.families, config.health_port, supervisor.report))
+        metrics = serve_metrics(config.families, config.metrics_port, lambda: supervisor.metrics_url)
+        await stack.enter_async_context(metrics)
         await supervisor.run(announce)
 
 

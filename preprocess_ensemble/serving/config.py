@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import secrets
+import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from preprocess_ensemble.contract import DEFAULT_NAME, SERVER_ID, ModelNames
 from preprocess_ensemble.model_repository.location import model_names
-from preprocess_ensemble.serving.tensorrt import default_cache
 
 if TYPE_CHECKING:
     from preprocess_ensemble.runtimes.precision import Precision
@@ -19,8 +19,12 @@ _ADMIN_KEY: Final = "clip-admin"
 _ADMIN_PROTOCOLS: Final = "model-repository,shared-memory,trace,logging"
 """Protocols that change the server or reach into its machine. What a client needs stays open."""
 
-_DRAIN_S: Final = 30
-"""Triton's own time limit for running requests once it is told to stop. After that it unloads its models."""
+CONNECTION_AGE_S: Final = 30
+"""After this time gRPC asks a client to open a new connection, and answers what is in flight on the old one. So the
+clients of a server that is being replaced all reach the new one."""
+
+_EXIT_S: Final = 5
+"""Triton's own time limit for running requests once it is told to stop. By then the supervisor has waited for them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,16 +47,21 @@ class ServeConfig:
     tls: ServerTls | None = None
     precision: Precision | None = None
     """None leaves it to the environment and the model's configuration."""
-    tensorrt: str | None = None
-    """Precision of the engine; None: no TensorRT."""
-    tensorrt_cache: Path = field(default_factory=default_cache)
     open_statistics: bool = False
     log_file: Path | None = None
     log_json: bool = False
     canary_interval_s: float = 3.0
+    """Pause between two canaries: one image more in three seconds."""
     canary_timeout_s: float = 5.0
+    """After this time without an answer the server counts as overloaded or frozen. A hang shows within the pause, this
+    time and 4 s."""
     frozen_after_s: float = 20.0
+    """A server that finishes no request and does not compute for this long is restarted. Two canaries with their pauses
+    take 16 s, so one late answer is no reason."""
     start_timeout_s: float = 600.0
+    triton_metrics_port: int = 0
+    """Where a tritonserver has its metrics, on loopback; clip-serve hands them on at ``metrics_port``. Two servers are
+    there while one replaces the other."""
     extra: tuple[str, ...] = ()
     """More arguments for tritonserver."""
     admin_secret: str = field(default_factory=lambda: secrets.token_hex(16), repr=False)
@@ -68,6 +77,15 @@ class ServeConfig:
         """The host name under which this machine reaches the server."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
         return f"[{host}]" if ":" in host else host
+
+    @property
+    def families(self) -> list[str]:
+        """The addresses to listen on: ``host``, and behind it the other wildcard if it is one and IPv6 works here.
+
+        gRPC listens on both families for either wildcard.
+        """
+        other = {"0.0.0.0": "::", "::": "0.0.0.0"}.get(self.host)
+        return [self.host, other] if other and _has_ipv6() else [self.host]
 
     @property
     def grpc_url(self) -> str:
@@ -100,12 +118,14 @@ class ServeConfig:
             # the rest, and every load takes more than a second longer.
             "--disable-auto-complete-config",
             f"--grpc-address={f'[{self.host}]' if ':' in self.host else self.host}",
-            f"--metrics-address={_libevent_address(self.host)}",
+            "--metrics-address=127.0.0.1",
             f"--grpc-port={self.grpc_port}",
-            f"--metrics-port={self.metrics_port}",
+            f"--metrics-port={self.triton_metrics_port}",
+            "--reuse-grpc-port=true",
+            f"--grpc-max-connection-age={1000 * CONNECTION_AGE_S}",
             f"--grpc-restricted-protocol={admin}",
             *http,
-            f"--exit-timeout-secs={_DRAIN_S}",
+            f"--exit-timeout-secs={_EXIT_S}",
             # Quantiles of the latency; without them Triton reports only sums, which give a mean.
             "--metrics-config=summary_latencies=true",
             *(self.tls.arguments if self.tls is not None else ()),
@@ -116,6 +136,15 @@ class ServeConfig:
     def _ensembles(self) -> list[str]:
         both = [one for names in self.names for one in (names.image, names.text)]
         return [one for one in both if (self.repository / one).is_dir()]
+
+
+def _has_ipv6() -> bool:
+    """As gRPC finds out."""
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
 
 
 def _libevent_address(host: str) -> str:

@@ -8,10 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.client
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+import os
+import urllib.request
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from enum import Enum
 from typing import Any, Final
+
+from preprocess_ensemble.errors import ReportedError
 
 _REQUEST_S: Final = 5.0
 _REQUEST_BYTES: Final = 8192
@@ -29,14 +35,64 @@ clip_serve_restarts_total {restarts}
 """
 
 
+class Status(Enum):
+    """What the server is doing; the values are those of ``/healthz``."""
+
+    STARTING = "starting"
+    """For the first time."""
+    READY = "ready"
+    OVERLOADED = "overloaded"
+    """The canary waits, but requests are being finished or computed."""
+    DEGRADED = "degraded"
+    """The canary is right, but a full batch fails."""
+    STUCK = "stuck"
+    """The canary waits, and nothing is being done."""
+    FAILING = "failing"
+    RESTARTING = "restarting"
+    STOPPING = "stopping"
+
+
+HEALTHY: Final = frozenset({Status.READY, Status.OVERLOADED})
+
+
 @asynccontextmanager
 async def serve_health(
-    host: str, port: int, report: Callable[[], tuple[bool, Mapping[str, Any]]]
+    hosts: Sequence[str], port: int, report: Callable[[], tuple[bool, Mapping[str, Any]]]
 ) -> AsyncIterator[None]:
-    """Answer on ``host:port`` inside the block with what ``report`` returns: whether it is healthy, and the JSON.
+    """Answer on ``port`` inside the block with what ``report`` returns: whether it is healthy, and the JSON.
 
-    If too many connections are open, the oldest one is closed. Raises ``OSError`` if the port cannot be opened.
+    If too many connections are open, the oldest one is closed. Raises ``ReportedError`` if the port cannot be opened.
     """
+
+    async def answer(head: bytes) -> bytes:
+        return _response(head, report)
+
+    async with _serving(hosts, port, answer):
+        yield
+
+
+@asynccontextmanager
+async def serve_metrics(hosts: Sequence[str], port: int, url: Callable[[], str]) -> AsyncIterator[None]:
+    """Answer each request to ``port`` inside the block with what ``url`` names at that time.
+
+    Raises ``ReportedError`` if the port cannot be opened.
+    """
+
+    def read() -> bytes:
+        try:
+            with urllib.request.urlopen(url(), timeout=_REQUEST_S) as response:
+                return _answer("200 OK", str(response.headers["Content-Type"]), response.read())
+        except (OSError, http.client.HTTPException) as error:
+            return _answer("503 Service Unavailable", "text/plain", f"Triton does not answer: {error}\n".encode())
+
+    async with _serving(hosts, port, lambda _: asyncio.to_thread(read)):
+        yield
+
+
+@asynccontextmanager
+async def _serving(
+    hosts: Sequence[str], port: int, respond: Callable[[bytes], Awaitable[bytes]]
+) -> AsyncIterator[None]:
     connections: dict[asyncio.StreamWriter, None] = {}  # oldest first
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -47,12 +103,19 @@ async def serve_health(
         connections[writer] = None
         with contextlib.suppress(OSError, asyncio.TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _REQUEST_S)
-            writer.write(_response(head, report))
+            writer.write(await respond(head))
             await asyncio.wait_for(writer.drain(), _REQUEST_S)
         connections.pop(writer, None)
         writer.close()
 
-    async with await asyncio.start_server(answer, host, port, limit=_REQUEST_BYTES):
+    try:
+        server = await asyncio.start_server(answer, hosts, port, limit=_REQUEST_BYTES)
+    except OSError as error:
+        raise ReportedError(
+            f"Port {port} cannot be opened ({os.strerror(error.errno or 0)}): stop the program that uses it, or choose "
+            "another port."
+        ) from None
+    async with server:
         try:
             yield
         finally:
@@ -74,6 +137,10 @@ def _response(head: bytes, report: Callable[[], tuple[bool, Mapping[str, Any]]])
         text = _METRICS.format(healthy=int(healthy), restarts=found["restarts"])
     else:
         status, text = "200 OK" if healthy else "503 Service Unavailable", json.dumps(found) + "\n"
-    lines = (f"HTTP/1.1 {status}", f"Content-Type: {kind}", "Cache-Control: no-store", f"Content-Length: {len(text)}")
-    head_text = "\r\n".join((*lines, "Connection: close", "", ""))  # json.dumps writes ASCII only
-    return (head_text + ("" if method == b"HEAD" else text)).encode()
+    answer = _answer(status, kind, text.encode())
+    return answer.partition(b"\r\n\r\n")[0] + b"\r\n\r\n" if method == b"HEAD" else answer
+
+
+def _answer(status: str, kind: str, body: bytes) -> bytes:
+    lines = (f"HTTP/1.1 {status}", f"Content-Type: {kind}", "Cache-Control: no-store", f"Content-Length: {len(body)}")
+    return "\r\n".join((*lines, "Connection: close", "", "")).encode() + body

@@ -9,7 +9,7 @@ pip installs this module as the command ``tritonserver``.
 
 from __future__ import annotations
 
-import ctypes
+import contextlib
 import hashlib
 import os
 import shutil
@@ -24,17 +24,22 @@ from typing import Final, NoReturn
 from platformdirs import user_cache_path
 
 from preprocess_ensemble.errors import ReportedError
-from preprocess_ensemble.serving.cleanup import end_orphaned_stubs, region_prefix, remove_stale_regions
+from preprocess_ensemble.serving.cleanup import (
+    TEMPORARY,
+    die_with_parent,
+    end_orphaned_stubs,
+    region_prefix,
+    remove_leftovers,
+    start_guardian,
+)
+from preprocess_ensemble.serving.links import Links
 from preprocess_ensemble.tritonserver import Triton, find_triton, library_path
 
 PACKAGE_ROOT: Final = Path(__file__).resolve().parents[2]
 """The folder that Python must search for this package."""
 
 PARENT_VARIABLE: Final = "CLIP_TRITON_PARENT_PID"
-"""Environment variable with the PID of the server's parent; the kernel kills the server when that process ends."""
-
-_PR_SET_PDEATHSIG: Final = 1
-"""From ``linux/prctl.h``."""
+"""Environment variable with the PID of the server's supervisor; the kernel kills the server when that process ends."""
 
 _ONNXRUNTIME_MODEL: Final = '''\
 """Found by Triton for models with ``backend: "onnxruntime"`` if no C++ backend of that name is installed."""
@@ -55,15 +60,18 @@ def backend_directory(triton: Triton) -> Path:
     versions = (f"{source} {source.stat().st_size}" for source in sources)
     recipe = "\n".join((triton.version, *versions, _ONNXRUNTIME_MODEL))
     name = f"backends-{hashlib.sha256(recipe.encode()).hexdigest()[:16]}"
-    places = (Path(sys.prefix, "lib", "clip-triton"), user_cache_path("clip-triton", appauthor=False))
+    places = [Path(sys.prefix, "lib", "clip-triton")]
+    with contextlib.suppress(RuntimeError):  # a user without a home
+        places.append(user_cache_path("clip-triton", appauthor=False))
     failures = []
     # One that exists is complete.
-    for directory in sorted((place / name for place in places), key=Path.is_dir, reverse=True):
+    for directory in sorted((place / name for place in places), key=os.path.isdir, reverse=True):
         try:
-            return directory if directory.is_dir() else _build(triton, directory)
+            return directory if os.path.isdir(directory) else _build(triton, directory)
         except OSError as error:
             failures.append(f"{directory.parent} ({error.strerror or error})")
-    raise ReportedError(f"Triton's backend directory could not be written: make one of these writable: {failures}.")
+    failed = ", ".join(failures)
+    raise ReportedError(f"Triton's backend directory could not be written; make one of these writable: {failed}.")
 
 
 def _build(triton: Triton, directory: Path) -> Path:
@@ -86,21 +94,31 @@ def _build(triton: Triton, directory: Path) -> Path:
 
 
 def server_command(
-    arguments: Sequence[str], environment: Mapping[str, str], *, pid: int
+    arguments: Sequence[str], environment: Mapping[str, str], *, pid: int, only_models: bool = False
 ) -> tuple[tuple[str, ...], dict[str, str]]:
     """Return the command that starts Triton with these arguments, and its environment; ``pid`` is to execute it.
 
     The first part of the command is the path of the server. A backend directory, a cache directory and a shared-memory
-    prefix are added only if ``arguments`` has none. Raises ``ReportedError``.
+    prefix are added only if ``arguments`` has none. With ``only_models``, Triton sees of a repository only the folders
+    that have a ``config.pbtxt``. Raises ``ReportedError``.
     """
 
     def is_given(text: str) -> bool:
         return any(text in argument for argument in arguments)
 
+    if not os.access(TEMPORARY, os.W_OK):
+        raise ReportedError(f"Triton's Python backend has to write in {TEMPORARY}: in a container, add --tmpfs /tmp.")
+    links = Links(pid)
+    arguments = links.repositories(arguments, only_models=only_models)
     # Triton starts its stubs through the bash on PATH, and waits without limit for a stub that cannot start.
     env = {"PATH": os.defpath, **environment}
+    if shutil.which("bash", path=env["PATH"]) is None:
+        raise ReportedError(
+            f"Triton needs bash, which is in no folder of PATH ({env['PATH']}): install it or add its folder."
+        )
     # The stub runs the first python3 on PATH. Not resolved: that would lead out of a virtual environment.
-    _prepend(env, "PATH", Path(sys.executable).parent)
+    programs = Path(sys.executable).parent
+    _prepend(env, "PATH", links.plain(programs.parent) / programs.name)
     if PACKAGE_ROOT not in (Path(folder).resolve() for folder in site.getsitepackages()):
         env = with_package(env)
     extra = []
@@ -109,7 +127,7 @@ def server_command(
         env["LD_LIBRARY_PATH"] = library_path(triton, env.get("LD_LIBRARY_PATH", ""))
         if not is_given("--backend-directory"):
             backends = triton.server / "backends" if triton.cpp_backend else backend_directory(triton)
-            extra.append(f"--backend-directory={backends}")
+            extra.append(f"--backend-directory={links.plain(backends)}")
         if not is_given("--cache-directory"):
             extra.append(f"--cache-directory={triton.server / 'caches'}")
     if not is_given("shm-region-prefix-name="):
@@ -128,33 +146,19 @@ def _prepend(environment: dict[str, str], name: str, folder: Path) -> None:
     environment[name] = os.pathsep.join(filter(None, (str(folder), environment.get(name))))
 
 
-def _die_with(parent: int) -> None:
-    """Let the kernel kill this process, also after ``exec``, when its parent ends.
-
-    SIGKILL, because no process is left then that could follow up a SIGTERM. The stubs notice the end of their server
-    within about two seconds and end by themselves, with rare exceptions (:mod:`preprocess_ensemble.serving.cleanup`).
-    """
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-        raise ReportedError(
-            f"The kernel does not link the server to its supervisor: {os.strerror(ctypes.get_errno())}."
-        )
-    # The parent may have ended before prctl took effect; then the signal would never come.
-    if os.getppid() != parent:
-        raise ReportedError("The supervisor ended before its server had started.")
-
-
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Become ``tritonserver`` with ``arguments`` (default: those of the command line)."""
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         environment = dict(os.environ)
         parent = environment.pop(PARENT_VARIABLE, None)
-        if parent is not None:
-            _die_with(int(parent))
+        # SIGKILL, because no process is left then that could follow up a SIGTERM.
+        if parent is not None and not die_with_parent(signal.SIGKILL, int(parent)):
+            raise ReportedError("The supervisor ended before its server had started.")
         end_orphaned_stubs()
-        remove_stale_regions()
-        command, environment = server_command(arguments, environment, pid=os.getpid())
+        remove_leftovers()
+        start_guardian(with_package(environment), owns_group=parent is not None)
+        command, environment = server_command(arguments, environment, pid=os.getpid(), only_models=parent is not None)
         os.execve(command[0], command, environment)
     except (ReportedError, OSError) as error:
         sys.stderr.write(f"tritonserver: {error}\n")

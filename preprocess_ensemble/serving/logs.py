@@ -25,8 +25,9 @@ OUTPUT.propagate = False
 _LINE: Final = re.compile(r"(?P<level>[WEF])\d{4} [\d:.]+ \d+ \S+\] (?P<text>.*)")
 """A warning or error in Triton's default log format: ``E1121 13:04:26.771774 8809 model_lifecycle.cc:642] "text"``."""
 
-_FATAL: Final = re.compile(r"(?:error|failed|(?:\S*/)?tritonserver): (?P<text>.*)", re.IGNORECASE)
-"""What the server, or its launcher, prints before it gives up. Errors about an option begin with the server's path."""
+_FATAL: Final = re.compile(r"(?:error|failed|(?:\S*/)?tritonserver|  what\(\)): +(?P<text>.*)", re.IGNORECASE)
+"""What the server, or its launcher, prints before it gives up. Errors about an option begin with the server's path.
+The C++ library prints ``what()`` of an exception that nobody has caught."""
 
 _NOT_LOADED: Final = re.compile(r"failed to load '(?P<model>[^']+)' version \d+: (?P<reason>.*)")
 _EXCEPTION: Final = re.compile(r"^(?:\w+: )?TritonModelException: ")

@@ -20,21 +20,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
-from collections import deque
-from collections.abc import Callable, Mapping
-from enum import Enum
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from preprocess_ensemble.errors import ReportedError
+from preprocess_ensemble.serving.config import CONNECTION_AGE_S
+from preprocess_ensemble.serving.health_endpoint import HEALTHY, Status
 from preprocess_ensemble.serving.triton_backend import Probe, ProbeOutcome, Step, TritonBackend
-from preprocess_ensemble.serving.triton_process import TritonProcess, race
+from preprocess_ensemble.serving.triton_process import SAMPLE_EVERY_S, Activity, TritonProcess, race
 
 if TYPE_CHECKING:
+    from preprocess_ensemble.port_handover import PortHandover
     from preprocess_ensemble.serving.config import ServeConfig
 
 logger = logging.getLogger(__name__)
-# That it is loading is worth a line of the log, although no warning.
 logger.setLevel(logging.INFO)
 
 _FIRST_PAUSE_S: Final = 1.0
@@ -47,40 +46,17 @@ a busy machine takes minutes, but a defect that spins must end, too."""
 
 _FIRST_SAMPLE_S: Final = 0.1
 """If a canary takes longer, the supervisor starts to sample what the server does."""
-_SAMPLE_EVERY_S: Final = 1.0
 
-_COMPUTES: Final = 0.02
-"""Share of one core. An idle server uses 0.006 of a core. One that has work and gets a fiftieth of its machine still
-makes progress."""
-
-DRAIN_S: Final = 40.0
-"""For running requests when the server is stopped on purpose. Ten seconds more than Triton's own limit, after which it
-unloads its models: a kill before that would leave processes behind."""
+DRAIN_S: Final = 30.0
+"""How long to wait for running requests when the server is stopped on purpose."""
+UNLOAD_S: Final = 10.0
+"""How long Triton may take to end after that: five seconds for batches that are being computed, and time to unload."""
 
 _START_POLL_S: Final = 0.2
 _SAY_LOADING_EVERY_S: Final = 10.0
 _MAX_WRONG_AT_START: Final = 3
 
-
-class Status(Enum):
-    """What the server is doing; the values are those of ``/healthz``."""
-
-    STARTING = "starting"
-    """For the first time."""
-    READY = "ready"
-    OVERLOADED = "overloaded"
-    """The canary waits, but requests are being finished or computed."""
-    DEGRADED = "degraded"
-    """The canary is right, but a full batch fails."""
-    STUCK = "stuck"
-    """The canary waits, and nothing is being done."""
-    FAILING = "failing"
-    RESTARTING = "restarting"
-    STOPPING = "stopping"
-
-
-_HEALTHY: Final = frozenset({Status.READY, Status.OVERLOADED})
-_MAY_HAVE_REQUESTS: Final = _HEALTHY | {Status.DEGRADED, Status.STUCK}
+_MAY_HAVE_REQUESTS: Final = HEALTHY | {Status.DEGRADED, Status.STUCK}
 """A server is drained only in these states. One that is loading its models would use up the whole time limit, and one
 whose model has died answers nothing."""
 
@@ -90,12 +66,6 @@ class _CrashedAtStart(ReportedError):
 
     by_request = False
     """Whether a request ended it: the model was loaded, and had worked before."""
-
-
-_CRASHES: Final = frozenset(
-    -number for number in signal.Signals if number.name in ("SIGABRT", "SIGBUS", "SIGFPE", "SIGSEGV")
-)
-"""Exit codes of a program that a defect has ended, rather than another program or itself."""
 
 
 class Supervisor:
@@ -119,7 +89,10 @@ class Supervisor:
         # What decides about restarts.
         self._process: TritonProcess | None = None
         self._model_works = False
-        self._activity = _Activity()
+        self._activity = Activity()
+        self._replaced: TritonProcess | None = None
+        self._retiring: asyncio.Task[None] | None = None
+        """The end of the server that has been replaced."""
 
     def stop(self) -> None:
         """Drain the server and end. A second call ends the draining."""
@@ -128,15 +101,20 @@ class Supervisor:
         self._stop_requested.set()
 
     def reload(self) -> None:
-        """Drain the server and restart it, so that it serves the present contents of its repository."""
+        """Load the present contents of the repository, check them, and switch; if that fails, go on as before."""
         self._reload_requested.set()
+
+    @property
+    def metrics_url(self) -> str:
+        """Where the metrics of the server are that has the port."""
+        return self._backend.metrics_url
 
     def report(self) -> tuple[bool, Mapping[str, Any]]:
         """Return whether images are being embedded, and the latest findings. An overloaded server still embeds."""
         found = {"status": self._status.value, "model": self._model_id, "restarts": self._restarts}
         if self._finding.outcome is not ProbeOutcome.OK:
             found |= {"step": self._finding.step.value, "message": self._finding.message}
-        return self._status in _HEALTHY, found
+        return self._status in HEALTHY and not self._stop_requested.is_set(), found
 
     async def run(self, on_ready: Callable[[Probe], None]) -> None:
         """Start the server, call ``on_ready`` once when it is ready, and keep it serving until :meth:`stop`.
@@ -160,7 +138,8 @@ class Supervisor:
         finally:
             drain_s = DRAIN_S if self._status in _MAY_HAVE_REQUESTS else 0
             self._status = Status.STOPPING
-            await self._stop_process(drain_s=drain_s)
+            await asyncio.gather(self._stop_process(drain_s=drain_s), *filter(None, [self._retiring]))
+            await self._backend.aclose()
 
     async def _start(self) -> None:
         """Start a process and wait until its canary is right. Returns early if a stop is requested."""
@@ -170,37 +149,51 @@ class Supervisor:
         self._stub_ended.clear()  # a stub that ended with the previous server must not interrupt the canary of this one
         self._process = process = await self._backend.start()
         self._activity.reset(process.computed_s(), now=self._now())
+        probe = await self._first_right_canary(process, lambda: self._send_canary(process))
+        if probe is not None:
+            self._model_works = True
+            self._accept(process, probe)
+
+    def _accept(self, process: TritonProcess, probe: Probe) -> None:
+        """Watch a server that has answered its canary right; the stubs of one that is replaced end on purpose."""
+        self._on_right_canary(probe, process)
+        process.watch_stubs(lambda: None if process is self._replaced else self._stub_ended.set())
+
+    async def _first_right_canary(
+        self, process: TritonProcess, send: Callable[[], Awaitable[Probe | None]]
+    ) -> Probe | None:
+        """Wait until a starting server answers; ``send`` returns None if it has ended, or cannot be sampled.
+
+        Returns None if a stop is requested. Raises ReportedError if the server ends, is late or answers wrong.
+        """
         started = said = self._now()
-        deadline = started + self._config.start_timeout_s
         logger.info("loading the models")
         wrong = 0
         while not self._stop_requested.is_set():
             if not process.running:
                 raise await self._start_error(process)
-            if (probe := await self._send_canary(process)) is None:
-                continue
-            if probe.outcome in (ProbeOutcome.OK, ProbeOutcome.SHORT):
-                self._model_works = True
-                self._on_right_canary(probe, process)
-                process.watch_stubs(self._stub_ended.set)
-                return
+            process.end_without_stub()
+            probe = await send()
+            if probe is not None and probe.outcome in (ProbeOutcome.OK, ProbeOutcome.SHORT):
+                return probe
             # Triton opens its ports when all models are loaded, so a wrong answer then stays wrong.
-            wrong += probe.outcome is ProbeOutcome.BROKEN
-            if wrong >= _MAX_WRONG_AT_START:
+            wrong += probe is not None and probe.outcome is ProbeOutcome.BROKEN
+            if probe is not None and wrong >= _MAX_WRONG_AT_START:
                 raise ReportedError(f"{probe.step.value}: {probe.message}")
             if self._now() - said >= _SAY_LOADING_EVERY_S:
                 said = self._now()
                 logger.info("still loading after %.0f s", said - started)
-            if self._now() > deadline:
+            if self._now() - started > self._config.start_timeout_s:
                 raise ReportedError(
-                    f"tritonserver was not ready within {self._config.start_timeout_s:g} s: {probe.message}"
+                    f"tritonserver was not ready within {self._config.start_timeout_s:g} s: "
+                    f"{probe.message if probe else 'it gave no answer.'}"
                 )
             await self._pause(_START_POLL_S)
+        return None
 
     async def _start_error(self, process: TritonProcess) -> ReportedError:
-        code = await process.ended()
         message = f"tritonserver ended while it started: {await self._reason_of_end(process)}"
-        if code not in _CRASHES:
+        if not process.crashed:
             return ReportedError(message)
         crash = _CrashedAtStart(message)
         crash.by_request = process.opened and self._model_works
@@ -208,23 +201,24 @@ class Supervisor:
 
     async def _reason_of_end(self, process: TritonProcess) -> str:
         """Return why ``process`` ended. Its stubs are killed first: until then they hold its output open."""
-        await self._stop_process(drain_s=0)
+        if process is self._process:
+            self._process = None
+        await process.stop(drain_s=0)
         return await process.reason()
 
     async def _watch_once(self) -> None:
         """Wait for the next canary or the end of the process, and act on the result."""
         process = self._process
         assert process is not None
-        await self._pause(self._config.canary_interval_s, self._reload_requested, self._stub_ended)
+        await self._pause(self._config.canary_interval_s, self._replaceable(), self._stub_ended.wait())
         if self._stub_ended.is_set():
             # Its model may have been unloaded on purpose. The next canary tells; until then this is not healthy.
             self._stub_ended.clear()
             self._fail(Status.FAILING, Step.PROCESS, "The process of a model has ended.")
         if self._stop_requested.is_set():
             return
-        if self._reload_requested.is_set():
-            # Not an unload and a load: under load these have damaged tritonserver's heap (24.10).
-            await self._restart("reload requested", drain_s=DRAIN_S)
+        if self._reload_requested.is_set() and (self._retiring is None or self._retiring.done()):
+            await self._replace(process)
             return
         if not process.running:
             self._fail(Status.RESTARTING, Step.START, "tritonserver ended")
@@ -266,13 +260,13 @@ class Supervisor:
         await asyncio.sleep(_FIRST_SAMPLE_S)
         while True:
             await self._sample(process)
-            await asyncio.sleep(_SAMPLE_EVERY_S)
+            await asyncio.sleep(SAMPLE_EVERY_S)
 
     async def _sample(self, process: TritonProcess) -> bool:
         """Record what the server has done so far; return whether it is working."""
         computed_s = process.computed_s()
         # A frozen server never answers.
-        finished, _ = await race(self._backend.progress(), process.ended(), timeout_s=_SAMPLE_EVERY_S)
+        finished, _ = await race(self._backend.progress(), process.ended(), timeout_s=SAMPLE_EVERY_S)
         return self._activity.sample(computed_s, None if finished.cancelled() else finished.result(), now=self._now())
 
     def _on_right_canary(self, probe: Probe, process: TritonProcess) -> None:
@@ -303,6 +297,64 @@ class Supervisor:
             although = "" if idle_s > limit_s else ", although the server computes"
             await self._restart(f"no request finished for {unfinished_s:.0f} s{although}")
 
+    async def _replaceable(self) -> None:
+        """Return when a reload is requested and no replaced server is left: three would need the memory of three."""
+        await self._reload_requested.wait()
+        if self._retiring is not None:
+            await asyncio.wait({self._retiring})
+
+    async def _replace(self, process: TritonProcess, *, is_again: bool = False) -> None:
+        """Start a server beside ``process``, check it, and give it the port; try once more if that start crashes.
+
+        Not a load in the running server: under load that has hung tritonserver (24.10), and damaged its heap.
+        """
+        self._reload_requested.clear()
+        self._model_works = False
+        try:
+            handover = self._backend.hand_over()
+        except ReportedError as error:
+            logger.warning("the new model is served after a restart, and not beside the present one: %s", error)
+            await self._restart("reload requested", drain_s=DRAIN_S)
+            return
+        backend, candidate, probe, again = self._backend.successor(), None, None, False
+        try:
+            candidate = await backend.start(beside=True)
+            loading = self._first_right_canary(candidate, backend.probe)
+            loaded, *_ = await race(loading, self._stop_requested.wait(), self._stub_ended.wait(), process.ended())
+            if (probe := None if loaded.cancelled() else loaded.result()) is not None:
+                await backend.take_over()
+                handover.switch()
+        except (ReportedError, OSError) as error:
+            probe, again = None, isinstance(error, _CrashedAtStart) and not is_again
+            logger.error("reload failed; %s: %s", "trying again" if again else "the present model keeps serving", error)
+        if candidate is None or probe is None:
+            handover.close()
+            if candidate is not None:
+                await candidate.stop(drain_s=0)
+            await backend.aclose()
+            if again:
+                await self._replace(process, is_again=True)
+            return
+        old, self._backend, self._process, self._replaced = self._backend, backend, candidate, process
+        self._model_works = True
+        self._accept(candidate, probe)
+        logger.info("switched to %s", probe.model_id)
+        self._retiring = asyncio.create_task(self._retire(old, process, candidate, handover))
+
+    async def _retire(
+        self, backend: TritonBackend, process: TritonProcess, successor: TritonProcess, handover: PortHandover
+    ) -> None:
+        """End a server that gets no new connection, when its clients have left for its successor, or that has ended."""
+        ends = (process.ended(), successor.ended(), self._kill_requested.wait(), self._stopped_for(DRAIN_S))
+        await race(backend.no_connections(), *ends, timeout_s=2 * CONNECTION_AGE_S)
+        await process.stop(drain_s=0 if self._kill_requested.is_set() else UNLOAD_S)
+        handover.close()
+        await backend.aclose()
+
+    async def _stopped_for(self, seconds: float) -> None:
+        await self._stop_requested.wait()
+        await asyncio.sleep(seconds)
+
     async def _restart(self, reason: str, *, drain_s: float = 0) -> None:
         """Restart the server until it answers its canary, with pauses that grow while its starts fail."""
         pause_s = 0.0
@@ -312,8 +364,7 @@ class Supervisor:
             logger.error("restarting tritonserver%s: %s", f" in {pause_s:g} s" if pause_s else "", reason)
             await self._stop_process(drain_s=drain_s)
             drain_s = 0  # the next one to stop is a start that failed
-            # A requested reload does not wait for the next attempt with the old contents.
-            await self._pause(pause_s, self._reload_requested)
+            await self._pause(pause_s, self._reload_requested.wait())  # a reload brings other contents
             if self._stop_requested.is_set():
                 return
             try:
@@ -331,54 +382,19 @@ class Supervisor:
         process, self._process = self._process, None
         if process is None:
             return
-        stopped, _ = await race(process.stop(drain_s=drain_s), self._kill_requested.wait())
+        stopped, _ = await race(self._stop_in_order(process, drain_s), self._kill_requested.wait())
         if stopped.cancelled():
             await process.stop(drain_s=0)
         else:
             stopped.result()
 
-    async def _pause(self, seconds: float, *events: asyncio.Event) -> None:
-        """Sleep; wake up early for a stop, the end of the process and any of ``events``."""
+    async def _stop_in_order(self, process: TritonProcess, drain_s: float) -> None:
+        # Triton refuses the next step of an ensemble once it is told to stop, so requests have to be through before.
+        if drain_s:
+            await race(self._backend.answer_all(), process.ended(), self._stub_ended.wait(), timeout_s=drain_s)
+        await process.stop(drain_s=UNLOAD_S if drain_s else 0)
+
+    async def _pause(self, seconds: float, *wakers: Coroutine[Any, Any, Any]) -> None:
+        """Sleep; wake up early for a stop, the end of the process and any of ``wakers``."""
         ended = [] if self._process is None else [self._process.ended()]
-        await race(*(event.wait() for event in (self._stop_requested, *events)), *ended, timeout_s=seconds)
-
-
-class _Activity:
-    """When a server that does not answer its canary last worked, by processor time and finished requests.
-
-    Only recent work counts: the latest sample is compared with the newest one that is at least a second older. So the
-    processor time that a server used before it froze makes it look active for two samples at most.
-    """
-
-    def __init__(self) -> None:
-        self._samples: deque[tuple[float, float]] = deque(maxlen=8)
-        """Moment, and processor time until then."""
-        self._finished: float | None = None
-        self._computed_at = self._finished_at = 0.0
-
-    def reset(self, computed_s: float, *, now: float) -> None:
-        """Start again after an answered canary; only the count of finished requests is kept."""
-        self._computed_at = self._finished_at = now
-        self._samples.clear()
-        self._samples.append((now, computed_s))
-
-    def sample(self, computed_s: float, finished: float | None, *, now: float) -> bool:
-        """Record what the server has done so far (``finished``: None if it does not say); return if it is working."""
-        older = (sample for sample in reversed(self._samples) if now - sample[0] >= _SAMPLE_EVERY_S)
-        before_at, before_s = next(older, self._samples[0])
-        self._samples.append((now, computed_s))
-        if finished is not None and finished != self._finished:
-            self._finished, self._finished_at = finished, now
-        if computed_s - before_s > _COMPUTES * (now - before_at):
-            self._computed_at = now
-        return self._computed_at == now or self._finished_at > before_at
-
-    @property
-    def unfinished_s(self) -> float:
-        """Seconds without a finished request, at the latest sample."""
-        return self._samples[-1][0] - self._finished_at
-
-    @property
-    def idle_s(self) -> float:
-        """Seconds without a finished request and without computing, at the latest sample."""
-        return min(self.unfinished_s, self._samples[-1][0] - self._computed_at)
+        await race(self._stop_requested.wait(), *wakers, *ended, timeout_s=seconds)

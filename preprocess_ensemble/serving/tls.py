@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import ssl
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from preprocess_ensemble.errors import ReportedError
+from preprocess_ensemble.pem_files import load_pair, load_roots
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,16 +50,16 @@ class ServerTls:
         wrong authority.
         """
         server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        _load_pair(server, self.certificate, self.key, "--tls-certificate and --tls-key")
+        load_pair(server, self.certificate, self.key, "--tls-certificate and --tls-key")
         client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         client.check_hostname = False
         # The canary trusts this very certificate, whatever its issuer, as gRPC trusts the roots that it is given.
         client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-        _load_roots(client, self.certificate, "--tls-certificate")
+        load_roots(client, self.certificate, "--tls-certificate")
         if self.canary_files is not None and self.client_ca is not None:
             server.verify_mode = ssl.CERT_REQUIRED
-            _load_roots(server, self.client_ca, "--tls-client-ca")
-            _load_pair(client, *self.canary_files, "--canary-certificate and --canary-key")
+            load_roots(server, self.client_ca, "--tls-client-ca")
+            load_pair(client, *self.canary_files, "--canary-certificate and --canary-key")
         there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
         caller = client.wrap_bio(back, there, server_side=False)
         callee = server.wrap_bio(there, back, server_side=True)
@@ -82,31 +82,6 @@ class ServerTls:
             f"The server would reject the canary's certificate {self.canary_files[0]}, because all clients need one "
             f"from {self.client_ca} (choose another with --canary-certificate and --canary-key)"
         )
-
-
-def _load_pair(context: ssl.SSLContext, certificate: Path, key: Path, options: str) -> None:
-    with _naming(f"{certificate} and {key}", options, "are not a PEM certificate with an unencrypted key"):
-        # If no password were given, OpenSSL would ask for one at the terminal and block the start.
-        context.load_cert_chain(certificate, key, password="")
-
-
-def _load_roots(context: ssl.SSLContext, path: Path, option: str) -> None:
-    with _naming(str(path), option, "is not a PEM certificate"):
-        context.load_verify_locations(cafile=path)
-
-
-@contextlib.contextmanager
-def _naming(files: str, options: str, mistake: str) -> Iterator[None]:
-    """Raise ReportedError, with ``mistake`` if OpenSSL refuses the files."""
-    try:
-        yield
-    except ssl.SSLError as error:
-        problem = "do not match" if error.reason == "KEY_VALUES_MISMATCH" else mistake
-    except OSError as error:
-        problem = f"cannot be read ({error.strerror})"
-    else:
-        return
-    raise ReportedError(f"{files} {problem}: see {options}.")
 
 
 def _name(connection: ssl.SSLObject) -> str:

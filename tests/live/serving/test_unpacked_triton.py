@@ -1,12 +1,13 @@
 """``clip-serve --triton`` with a real server in the places of NVIDIA's, whose model this package's backend runs.
 
-The same server has the repository that ``--tensorrt`` stages, and sends its spans to a collector, here a small one.
+The same server has a repository with TensorRT's settings, and sends its spans to a collector, here a small one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,7 +19,10 @@ import pytest
 from benchmarks.fixtures.server import QUIET, Server, serving
 from clip_client import ClipClient
 from preprocess_ensemble.contract import ENCODER
-from preprocess_ensemble.serving.tensorrt import stage_repository
+from preprocess_ensemble.export.atomic_install import write
+from preprocess_ensemble.model_repository.config import pending_files
+from preprocess_ensemble.model_repository.tensorrt import Tensorrt
+from tests.fixtures.models.exports import installed
 from tests.fixtures.packaging.unpacked_triton import unpack_triton
 
 if TYPE_CHECKING:
@@ -60,9 +64,9 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def staged(tiny_repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What ``clip-serve --tensorrt`` stages, for a machine without a GPU."""
-    folder = tmp_path_factory.mktemp("staged") / "models"
-    stage_repository(tiny_repository, folder, cache=folder.parent, precision="fp16")
+    """What ``clip-export --tensorrt`` writes, for a machine without a GPU."""
+    folder = shutil.copytree(tiny_repository, tmp_path_factory.mktemp("staged") / "models")
+    write(pending_files(folder, installed(folder), tensorrt=Tensorrt(version=11, cache=folder.parent)))
     encoder = folder / ENCODER / "config.pbtxt"
     encoder.write_text(encoder.read_text().replace("KIND_GPU", "KIND_AUTO"))
     return folder
@@ -73,7 +77,7 @@ def server(unpacked: Path, staged: Path, collector: tuple[str, list[Any]]) -> It
     tracing = ("mode=opentelemetry", f"opentelemetry,url={collector[0]}", "rate=1", "level=TIMESTAMPS")
     batching = ("opentelemetry,bsp_schedule_delay=100",)
     options = [f"--trace-config={setting}" for setting in (*tracing, *batching)]
-    with serving(staged, f"--triton={unpacked}", *QUIET, "--", *options) as running:
+    with serving(staged, f"--triton={unpacked}", "--precision=fp32", *QUIET, "--", *options) as running:
         yield running
 
 
@@ -85,12 +89,13 @@ async def test_an_unpacked_server_embeds(unpacked: Path, server: Server, photos:
     async with ClipClient(server.grpc_url) as clip:
         await _embed(clip, photos)
     assert server.triton.exe() == str(unpacked / "bin" / "tritonserver")
+    assert server.triton.environ()["NVIDIA_TF32_OVERRIDE"] == "0", "fp32 is not TF32"
     libraries = {Path(mapped.path).name for mapped in server.triton.memory_maps()}
     assert any(name.startswith("libtritonserver") for name in libraries)
 
 
-async def test_what_is_staged_for_tensorrt_has_the_vector_of_the_canary(server: Server) -> None:
-    """On the CPU an accelerator for GPUs is ignored; links, names and the passport are what is tried."""
+async def test_what_is_written_for_tensorrt_has_the_vector_of_the_canary(server: Server) -> None:
+    """On the CPU an accelerator for GPUs is ignored; Triton reads the block, and its keys are the backend's."""
     async with ClipClient(server.grpc_url) as clip:
         assert (await clip.health()).ok
 

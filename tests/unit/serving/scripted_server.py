@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Self, cast
 
+from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.serving.config import ServeConfig
 from preprocess_ensemble.serving.supervisor import Supervisor
 from preprocess_ensemble.serving.triton_backend import Probe, ProbeOutcome, Step
@@ -19,6 +20,7 @@ OK = Probe(outcome=ProbeOutcome.OK, model_id="m@1")
 CONNECTING = Probe(outcome=ProbeOutcome.SLOW, step=Step.CONNECT, message="No server answers.")
 SLOW = Probe(outcome=ProbeOutcome.SLOW, message="No answer in time.")
 BROKEN = Probe(outcome=ProbeOutcome.BROKEN, message="The model's process died; so it did.")
+WRONG = Probe(outcome=ProbeOutcome.BROKEN, step=Step.HANDSHAKE, message=BROKEN.message)
 SHORT = Probe(outcome=ProbeOutcome.SHORT, step=Step.SHARED_MEMORY, message="Too little.", model_id="m@1")
 LIMITS: Final = ServeConfig(repository=Path())
 """The real ones."""
@@ -33,6 +35,7 @@ class FakeProcess:
         self.server = server
         self.opened = server.opened
         self.stops: list[float] = []
+        self.stopped_at: float | None = None
         self.stub_ended: Callable[[], None] = lambda: None
         self._started = now()
         self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -55,7 +58,15 @@ class FakeProcess:
         assert self.stops, "its stubs hold its output open until they are killed"
         return f"exit code {await self.ended()}"
 
+    def end_without_stub(self) -> None:
+        """Its stubs start."""
+
+    @property
+    def crashed(self) -> bool:
+        return self._end.result() < 0
+
     async def stop(self, *, drain_s: float) -> None:
+        self.stopped_at = now()
         self.stops.append(drain_s)
         self.die(0)
 
@@ -86,6 +97,8 @@ class FakeServer:
     """Whether its port was open then."""
     finished: Callable[[float], float | None] = lambda now: None
     """Requests finished so far, by the server's own count."""
+    answers_all_after: float = 0
+    """How many seconds after it was asked no request is in flight, or no connection is left."""
     make: Callable[[FakeServer], FakeProcess] = FakeProcess
     """Starts a process."""
     processes: list[FakeProcess] = field(default_factory=list)
@@ -94,6 +107,9 @@ class FakeServer:
     reports: list[tuple[bool, Any]] = field(default_factory=list)
     """What was reported just before each canary."""
     ready: list[Probe] = field(default_factory=list)
+    may_hand_over: bool = True
+    switched: list[float] = field(default_factory=list)
+    """When a process got the port of another."""
     supervisor: Supervisor = field(init=False)
 
     def run(
@@ -138,7 +154,31 @@ class FakeServer:
     def process(self) -> FakeProcess:
         return self.processes[-1]
 
-    async def start(self) -> FakeProcess:
+    def hand_over(self) -> Self:
+        """Take the place of the handover of the port, too."""
+        if not self.may_hand_over:
+            raise ReportedError("no handover")
+        return self
+
+    def switch(self) -> None:
+        self.switched.append(now())
+
+    def close(self) -> None:
+        """It has no sockets."""
+
+    def successor(self) -> Self:
+        return self
+
+    async def take_over(self) -> None:
+        """It has no connection."""
+
+    async def no_connections(self) -> None:
+        await asyncio.sleep(self.answers_all_after)
+
+    async def aclose(self) -> None:
+        """It has no files."""
+
+    async def start(self, *, beside: bool = False) -> FakeProcess:
         assert len(self.starts) < 100, "restarted without a pause"
         process = self.make(self)
         if (dies_at := self.dies_at(len(self.starts))) is not None:
@@ -151,7 +191,9 @@ class FakeServer:
         self.canaries.append(now())
         self.reports.append(self.supervisor.report())
         if self.script is None:
-            return self.canary(now() - self.starts[-1], len(self.starts) - 1)
+            running = (number for number, one in enumerate(self.processes) if one.running)
+            number = max(running, default=len(self.starts) - 1)
+            return self.canary(now() - self.starts[number], number)
         if not self.script:
             self.supervisor.stop()
             return OK
@@ -163,6 +205,9 @@ class FakeServer:
             return OK
         self.process.die(-signal.SIGABRT if step == "crash" else 1)
         return SLOW
+
+    async def answer_all(self) -> None:
+        await asyncio.sleep(self.answers_all_after)
 
     async def progress(self) -> float | None:
         return self.finished(now())

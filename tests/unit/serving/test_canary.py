@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,9 @@ import pytest
 from clip_client.testing import PNG_1X1, FakeTriton, Reply
 from preprocess_ensemble.serving import triton_backend
 from preprocess_ensemble.serving.config import ServeConfig
-from preprocess_ensemble.serving.triton_backend import Probe, ProbeOutcome, Step, TritonBackend, finished_requests
+from preprocess_ensemble.serving.triton_backend import Probe, ProbeOutcome, Step, TritonBackend, read_metrics
 from preprocess_ensemble.serving.triton_process import TritonProcess
+from tests.fixtures.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -53,12 +55,14 @@ def probing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Probing:
 
     @contextlib.asynccontextmanager
     async def probing(
-        server: FakeTriton, *, program: str = "sleep 600", timeout_s: float = 30
+        server: FakeTriton, *, program: str = "sleep 600", timeout_s: float = 30, own_port: bool = True
     ) -> AsyncIterator[TritonBackend]:
         async def start(_: ServeConfig) -> TritonProcess:
             return await TritonProcess.run(program.split(), os.environ, secret="s3cret")
 
         monkeypatch.setattr(TritonProcess, "start", start)
+        if own_port:
+            monkeypatch.setattr(triton_backend, "listens", lambda pid, port: True)
         config = ServeConfig(repository=tmp_path, grpc_port=server.port, canary_timeout_s=timeout_s)
         async with contextlib.aclosing(TritonBackend(config)) as backend:
             process = await backend.start()
@@ -111,7 +115,7 @@ async def test_what_an_answer_means(reply: Reply, outcome: ProbeOutcome, message
 
 async def test_a_text_tower_has_a_canary_of_its_own(probing: Probing, monkeypatch: pytest.MonkeyPatch) -> None:
     counted = []
-    monkeypatch.setattr(triton_backend, "finished_requests", lambda _, ensemble: counted.append(ensemble))
+    monkeypatch.setattr(triton_backend, "read_metrics", lambda _, names: counted.extend(names))
     async with Listening(has_text=True) as server, probing(server) as backend:
         assert (await backend.probe()).outcome is ProbeOutcome.OK
         assert [request.model for request in server.requests] == ["clip_image", "clip_text"]
@@ -124,7 +128,7 @@ async def test_a_text_tower_has_a_canary_of_its_own(probing: Probing, monkeypatc
         server.script(REFUSED)
         assert (await backend.probe()).step is Step.CANARY
         await backend.progress()
-        assert counted == ["clip_text", "clip_image"]
+        assert [name.partition('"')[2] for name in counted] == ['clip_text"', 'clip_image"']
 
 
 async def test_each_model_of_the_repository_has_a_canary(probing: Probing, tmp_path: Path) -> None:
@@ -147,6 +151,37 @@ async def test_a_closed_port_is_waited_for(probing: Probing) -> None:
         await server.stop()
         probe = await backend.probe()
         assert (probe.outcome, probe.step) == (ProbeOutcome.SLOW, Step.CONNECT)
+
+
+async def test_another_program_at_its_port_is_never_taken_for_the_server(probing: Probing) -> None:
+    async with Listening() as server, probing(server, own_port=False) as backend:
+        probe = await backend.probe()
+        assert (probe.outcome, probe.step) == (ProbeOutcome.BROKEN, Step.CONNECT)
+        assert probe.message.startswith(f"Another program has opened port {server.port}: stop it, or choose another")
+        assert not server.requests
+
+
+LISTEN = """
+import pathlib, signal, socket, sys
+listener = socket.socket(socket.AF_INET6)  # as gRPC does
+listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+listener.bind(("::ffff:127.0.0.1", int(sys.argv[1])))
+listener.listen()
+pathlib.Path(sys.argv[2]).touch()
+signal.pause()
+"""
+
+
+async def test_a_port_that_another_program_has_opened_too_is_taken(probing: Probing, tmp_path: Path) -> None:
+    """Of two servers that start together either may get a request."""
+    (script := tmp_path / "listen.py").write_text(LISTEN)
+    async with Listening() as server:
+        program = f"{sys.executable} -S {script} {server.port} {tmp_path / 'up'}"
+        async with probing(server, program=program, own_port=False, timeout_s=5) as backend:
+            await until((tmp_path / "up").exists)
+            probe = await backend.probe()
+            assert (probe.outcome, probe.step) == (ProbeOutcome.BROKEN, Step.CONNECT)
+            assert probe.message.startswith(f"Another program has opened port {server.port}")
 
 
 async def test_a_model_that_is_not_ready_is_broken_although_the_canary_is_right(probing: Probing) -> None:
@@ -195,4 +230,4 @@ async def test_metrics_that_are_cut_off_are_ignored() -> None:
 
     async with await asyncio.start_server(half_an_answer, "127.0.0.1", 0) as server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/metrics"
-        assert await asyncio.to_thread(finished_requests, url, "clip_image") is None
+        assert await asyncio.to_thread(read_metrics, url, ["nv_inference_count"]) is None

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from benchmarks.fixtures.server import free_port
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.model_repository.config import version_directory
 from preprocess_ensemble.serving import first_export
+from preprocess_ensemble.serving.command import main
 from preprocess_ensemble.serving.config import ServeConfig
 from preprocess_ensemble.serving.first_export import Stopped, export_if_missing
 from tests.fixtures.models.passports import PASSPORT
@@ -72,10 +74,13 @@ def test_an_empty_repository_gets_the_model(tmp_path: Path, script: Callable[[st
     ],
 )
 def test_the_installed_model_is_served_without_an_export(
-    tmp_path: Path, installed: tuple[str, str], asked: tuple[str, str | None]
+    tmp_path: Path, script: Callable[[str], None], installed: tuple[str, str], asked: tuple[str, str | None]
 ) -> None:
+    ran = tmp_path / "ran"
+    script(f"open({str(ran)!r}, 'w')")
     _install(tmp_path, model=installed[0], pretrained=installed[1])
     export(tmp_path, *asked)
+    assert not ran.exists()
 
 
 @pytest.mark.parametrize("asked", [("ViT-L-14", None), ("ViT-B-32", "laion400m_e32"), ("ViT-L-14", "openai")])
@@ -83,6 +88,20 @@ def test_another_model_is_never_replaced(tmp_path: Path, asked: tuple[str, str |
     _install(tmp_path, model="ViT-B-32", pretrained="openai")
     with pytest.raises(ReportedError, match=f"has ViT-B-32 with the weights openai, not {asked[0]}"):
         export(tmp_path, *asked)
+
+
+def test_the_environment_names_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _install(tmp_path, model="ViT-B-32", pretrained="laion2b_s34b_b79k")
+    monkeypatch.setenv("CLIP_MODEL", "ViT-L-14")
+    monkeypatch.setenv("CLIP_PRETRAINED", "openai")
+    ports = [f"--{name}-port={free_port()}" for name in ("grpc", "metrics")]
+    assert main([f"--repository={tmp_path}", *ports]) == 1
+    assert "not ViT-L-14 with the weights openai" in capsys.readouterr().err
+    monkeypatch.setenv("CLIP_MODEL", str(tmp_path))
+    assert main([]) == 2
+    assert "CLIP_REPOSITORY" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("log_json", [False, True])

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from preprocess_ensemble.serving import health_endpoint
-from preprocess_ensemble.serving.health_endpoint import serve_health
+from preprocess_ensemble.serving.health_endpoint import serve_health, serve_metrics
 from tests.fixtures.simulated_time import simulate
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
 GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 READY = {"status": "ready", "model": "m@1", "restarts": 3}
@@ -25,10 +25,10 @@ class Endpoint:
 
     def __init__(self, port: int) -> None:
         self.healthy = True
-        self._port = port
+        self.port = port
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await asyncio.open_connection("127.0.0.1", self._port)
+        return await asyncio.open_connection("127.0.0.1", self.port)
 
     async def ask(self, request: bytes = GET) -> tuple[bytes, bytes]:
         """Everything that comes back until the connection is closed: the head and the rest."""
@@ -42,8 +42,20 @@ class Endpoint:
 @asynccontextmanager
 async def running(port: int) -> AsyncIterator[Endpoint]:
     endpoint = Endpoint(port)
-    async with serve_health("127.0.0.1", port, lambda: (endpoint.healthy, READY)):
+    async with serve_health(["127.0.0.1"], port, lambda: (endpoint.healthy, READY)):
         yield endpoint
+
+
+async def test_metrics_of_the_other_family_are_those_of_triton(
+    endpoint: Endpoint, unused_tcp_port_factory: Callable[[], int]
+) -> None:
+    port = unused_tcp_port_factory()
+    async with serve_metrics(["127.0.0.1"], port, lambda: f"http://127.0.0.1:{endpoint.port}/metrics"):
+        head, body = await Endpoint(port).ask(b"GET /metrics HTTP/1.1\r\n\r\n")
+        assert (head.split(b"\r\n")[0], b"clip_serve_healthy" in body) == (b"HTTP/1.1 200 OK", True)
+    async with serve_metrics(["127.0.0.1"], port, lambda: f"http://127.0.0.1:{unused_tcp_port_factory()}/metrics"):
+        head, body = await Endpoint(port).ask(b"GET /metrics HTTP/1.1\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 503 ")
 
 
 @pytest.fixture

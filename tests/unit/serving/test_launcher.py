@@ -7,6 +7,7 @@ import importlib.metadata
 import os
 import platform
 import re
+import shutil
 import signal
 import site
 import subprocess
@@ -22,7 +23,13 @@ import pytest
 from preprocess_ensemble import tritonserver
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.serving import launcher
-from preprocess_ensemble.serving.cleanup import end_orphaned_stubs, region_prefix, remove_stale_regions
+from preprocess_ensemble.serving.cleanup import (
+    LINKS_SUFFIX,
+    TEMPORARY,
+    end_orphaned_stubs,
+    region_prefix,
+    remove_stale_regions,
+)
 from preprocess_ensemble.tritonserver import Triton, find_triton
 from tests.paths import ROOT
 
@@ -117,6 +124,14 @@ def test_a_read_only_environment_uses_the_cache_and_without_one_a_sentence_says_
         launcher.backend_directory(wheel)
 
 
+def test_a_cache_that_cannot_be_looked_for_does_not_matter(
+    wheel: Triton, prefix: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as that of another user, which HOME still names: here a name that the system takes for no file's."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(prefix / ("x" * 300)))
+    assert launcher.backend_directory(wheel).parent == prefix / "lib" / "clip-triton"
+
+
 def test_command_adds_what_the_user_left_out(wheel: Triton, prefix: Path) -> None:
     environment = {"PATH": "/bin", "LD_LIBRARY_PATH": "/lib/x", "OTHER": "1"}
     command, changed = command_for(["--model-repository", "m"], environment)
@@ -139,6 +154,28 @@ def test_a_package_that_is_not_installed_reaches_the_stub(
     _, changed = command_for(environment={"PYTHONPATH": "/mine"})
     assert changed["PYTHONPATH"] == f"{ROOT}:/mine"
     assert "/bin" in changed["PATH"].split(":"), "Triton needs a bash, whatever the environment is"
+
+
+def test_a_missing_bash_is_named(wheel: Triton, prefix: Path) -> None:
+    """Triton would wait without limit for stubs that nothing starts."""
+    with pytest.raises(ReportedError, match=r"needs bash, which is in no folder of PATH \(/nowhere\)"):
+        command_for(environment={"PATH": "/nowhere"})
+
+
+def test_an_environment_whose_path_a_shell_would_break_is_reached_through_links(
+    wheel: Triton, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    prefix = tmp_path / "My Projects é"
+    monkeypatch.setattr(sys, "prefix", str(prefix))
+    monkeypatch.setattr(sys, "executable", str(prefix / "bin" / "python"))
+    links = TEMPORARY / f"{region_prefix(os.getpid())}{LINKS_SUFFIX}"
+    request.addfinalizer(lambda: shutil.rmtree(links))  # this process never becomes the server that removes them
+    command, changed = command_for()
+    (backends,) = (one.partition("=")[2] for one in command if one.startswith("--backend-directory="))
+    programs = changed["PATH"].partition(":")[0]
+    assert (Path(backends).resolve(), Path(programs).resolve()) == (launcher.backend_directory(wheel), prefix / "bin")
+    assert " " not in backends + programs
+    assert (backends + programs).isascii()
 
 
 def test_the_server_of_nvidias_container_is_preferred_and_left_alone(

@@ -35,6 +35,10 @@ def test_a_record_is_one_line_of_json_whatever_it_holds() -> None:
         ('W1121 12:59:17.755776 8215 a.cc:1] "careful"', (logging.WARNING, "careful")),
         ("/a/bin/tritonserver: unrecognized option '--what'", (logging.ERROR, "unrecognized option '--what'")),
         ("tritonserver: No server is installed.", (logging.ERROR, "No server is installed.")),
+        (
+            "  what():  Failed to create temporary directory for Python environments.",
+            (logging.ERROR, "Failed to create temporary directory for Python environments."),
+        ),
         ("error: creating server: Internal - all failed", (logging.ERROR, "creating server: Internal - all failed")),
         (
             (

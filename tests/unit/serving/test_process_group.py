@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 from typing import Any
 
 import pytest
 
-from preprocess_ensemble.serving.process_group import any_runs, processor_time_s, watch_ends
+from preprocess_ensemble.serving.process_group import any_runs, listens, processor_time_s, shares_port, watch_ends
 
 
 def test_processor_time_is_that_of_the_whole_group() -> None:
@@ -35,6 +36,21 @@ def test_a_zombie_does_not_run() -> None:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         os.killpg(process.pid, 0)  # a signal still finds it
         assert not any_runs(process.pid)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_a_port_belongs_to_the_process_that_listens(host: str) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, 0), family=family) as server, socket.socket(family) as client:
+        port = server.getsockname()[1]
+        assert listens(os.getpid(), port)
+        client.connect(server.getsockname())
+        assert not listens(os.getpid(), client.getsockname()[1]), "a connection is not a server"
+        with subprocess.Popen(["sleep", "600"]) as other:
+            assert not listens(other.pid, port)
+            assert not shares_port(os.getpid(), port)
+            other.kill()
+    assert not listens(os.getpid(), port)
 
 
 @pytest.mark.parametrize("pidfd", [True, False], ids=["pidfd", "none"])

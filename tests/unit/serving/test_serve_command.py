@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import signal
@@ -14,7 +15,8 @@ import pytest
 
 from benchmarks.fixtures.server import free_port
 from preprocess_ensemble.errors import ReportedError
-from preprocess_ensemble.serving import command
+from preprocess_ensemble.model_repository.tensorrt import default_cache
+from preprocess_ensemble.serving import command, tensorrt
 from preprocess_ensemble.serving.command import main
 from preprocess_ensemble.serving.config import ServeConfig
 from preprocess_ensemble.serving.preflight import check_repository
@@ -106,6 +108,19 @@ def test_what_would_not_start_is_not_reloaded(
     assert re.search(r"reload rejected.*\(No such file", caplog.text)
 
 
+def test_a_repository_for_a_gpu_is_not_reloaded_without_one(
+    repository: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def export() -> None:
+        (repository / "clip_encoder").mkdir()
+        config = 'default_model_filename: "model.plan" instance_group { kind: KIND_GPU }'
+        (repository / "clip_encoder" / "config.pbtxt").write_text(config)
+
+    monkeypatch.setattr(tensorrt, "usable_gpus", lambda: 0)
+    assert serve(repository, signal.SIGUSR1, before=export) == []
+    assert "asks for an NVIDIA GPU" in caplog.text
+
+
 def test_calls_to_its_own_server_use_no_proxy(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     serve(repository, signal.SIGTERM)
@@ -114,15 +129,42 @@ def test_calls_to_its_own_server_use_no_proxy(repository: Path, monkeypatch: pyt
 
 
 def test_addresses_are_written_as_each_part_of_triton_reads_them_and_http_needs_a_port(tmp_path: Path) -> None:
-    """gRPC takes brackets, the library of the two others a prefix."""
+    """gRPC takes brackets, and the library of HTTP a prefix; clip-serve hands the metrics on."""
     config = ServeConfig(repository=tmp_path, host="::", http_port=8000, http_host="::1")
-    expected = ("--grpc-address=[::]", "--http-address=ipv6:::1", "--metrics-address=ipv6:::")
+    expected = ("--grpc-address=[::]", "--http-address=ipv6:::1", "--metrics-address=127.0.0.1")
     assert set(expected) <= set(config.arguments)
     assert config.grpc_url == "grpc://[::1]:8001"
     assert any(argument.startswith("--http-restricted-api=model-repository,") for argument in config.arguments)
     assert {"--grpc-address=10.0.0.5", "--allow-http=false"} < set(
         ServeConfig(repository=tmp_path, host="10.0.0.5").arguments
     )
+
+
+@pytest.mark.parametrize(("host", "families"), [("0.0.0.0", ["0.0.0.0", "::"]), ("::", ["::", "0.0.0.0"])])
+def test_a_wildcard_listens_on_both_families_for_everything(
+    host: str, families: list[str], repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """gRPC does, whatever the wildcard."""
+    metrics, health = free_port(), free_port()
+    open_to: list[tuple[str, int]] = []
+
+    def look() -> None:
+        for address in ("127.0.0.1", "::1"):
+            for port in (metrics, health):
+                with contextlib.suppress(OSError), socket.create_connection((address, port), timeout=10):
+                    open_to.append((address, port))
+
+    serve(
+        repository,
+        signal.SIGTERM,
+        f"--host={host}",
+        f"--metrics-port={metrics}",
+        f"--health-port={health}",
+        before=look,
+    )
+    assert {*open_to} == {(one, port) for one in ("127.0.0.1", "::1") for port in (metrics, health)}
+    assert ServeConfig(repository=repository, host=host).families == families
+    assert ServeConfig(repository=repository, host="127.0.0.1").families == ["127.0.0.1"]
 
 
 def refused(capsys: pytest.CaptureFixture[str], *options: str) -> str:
@@ -156,6 +198,19 @@ def test_what_cannot_be_opened_is_named_before_the_start(
     options: list[str], words: str, repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert words in refused(capsys, f"--repository={repository}", *options)
+
+
+def test_a_user_without_a_home_gets_a_sentence_and_only_if_a_home_is_needed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as for a user without a name
+    monkeypatch.chdir(tmp_path)
+    assert "no model repository /no/such" in refused(capsys, "--repository=/no/such")
+    assert "This user has no home folder for a model repository: set HOME or CLIP_MODEL" in refused(capsys)
+    with pytest.raises(ReportedError, match="no home folder for engines: name one with --tensorrt-cache"):
+        default_cache()
 
 
 def test_half_an_image_tower_is_named_before_the_start(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -215,12 +270,12 @@ TO_ALL = "--http-port would let clients in without the certificate that --tls-cl
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--no-such-option"], "unrecognized arguments"),
+        (["--no-such-option"], "there is no option --no-such-option"),
         (["models"], "put arguments for tritonserver after --"),
-        (["--grpc-port", "x"], "not a port"),
-        (["--grpc-port", "70000"], "not a port"),
-        (["--frozen-after-s", "-5"], "not a positive number"),
-        (["--frozen-after-s", "inf"], "not a positive number"),
+        (["--grpc-port", "x"], "a port from 1 to 65535, got 'x'"),
+        (["--grpc-port", "70000"], "a port from 1 to 65535, got '70000'"),
+        (["--frozen-after-s", "-5"], "a number of seconds above 0, got '-5'"),
+        (["--frozen-after-s", "inf"], "a number of seconds above 0, got 'inf'"),
         (["--pretrained=openai"], "--pretrained needs --model"),
         (["--tls-key=k"], "belong together"),
         (["--tls-client-ca=c"], "--tls-client-ca needs"),
@@ -230,7 +285,6 @@ TO_ALL = "--http-port would let clients in without the certificate that --tls-cl
         ([*TLS, "--tls-client-ca=a", "--", "--allow-http=true"], TO_ALL),
         ([*TLS, "--tls-client-ca=a", "--", "--http-port=8000"], TO_ALL),
         (["--http-host=0.0.0.0"], "--http-host needs --http-port"),
-        (["--precision=fp32", "--tensorrt"], "use --tensorrt fp16 or --tensorrt fp32"),
     ],
 )
 def test_misuse_exits_with_2(options: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -238,16 +292,3 @@ def test_misuse_exits_with_2(options: list[str], sentence: str, capsys: pytest.C
         main(options)
     assert exit_.value.code == 2
     assert sentence in capsys.readouterr().err
-
-
-def test_the_cpp_backend_has_no_bf16(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("CLIP_TRITON", "/nowhere")
-    backends = ("python/triton_python_backend_stub", "onnxruntime/libtriton_onnxruntime.so")
-    for name in ("bin/tritonserver", *(f"backends/{backend}" for backend in backends)):
-        (tmp_path / name).parent.mkdir(parents=True)
-        (tmp_path / name).touch()
-    test_misuse_exits_with_2(
-        [f"--triton={tmp_path}", "--precision=bf16"], "this one has the C++ ONNX Runtime backend", capsys
-    )

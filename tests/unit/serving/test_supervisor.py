@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from preprocess_ensemble.errors import ReportedError
-from preprocess_ensemble.serving.supervisor import DRAIN_S
-from preprocess_ensemble.serving.triton_backend import Probe, Step
+from preprocess_ensemble.serving.supervisor import UNLOAD_S
 from tests.unit.serving.scripted_server import (
     BROKEN,
     CONNECTING,
@@ -22,6 +21,7 @@ from tests.unit.serving.scripted_server import (
     OK,
     SHORT,
     SLOW,
+    WRONG,
     FakeProcess,
     FakeServer,
     now,
@@ -30,78 +30,7 @@ from tests.unit.serving.scripted_server import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-WRONG = replace(BROKEN, step=Step.HANDSHAKE)
-
-
-@pytest.mark.parametrize(
-    ("script", "stops"),
-    [
-        ([OK, OK], [[DRAIN_S]]),
-        ([OK, SLOW], [[DRAIN_S]]),
-        ([OK, SHORT], [[DRAIN_S]]),
-        (["reload", OK], [[DRAIN_S], [DRAIN_S]]),
-        ([OK, "reload", OK], [[DRAIN_S], [DRAIN_S]]),
-        ([OK, BROKEN, OK], [[0], [DRAIN_S]]),
-        ([OK, "die", OK], [[0], [DRAIN_S]]),
-        (["crash", OK], [[0], [DRAIN_S]]),
-        ([OK, "reload", WRONG, WRONG, WRONG, OK], [[DRAIN_S], [0], [DRAIN_S]]),
-    ],
-    ids=["well", "stuck", "degraded", "reload at start", "reload", "broken", "ended", "crash at start", "new model"],
-)
-def test_what_may_have_requests_is_drained_and_only_the_first_start_is_announced(
-    script: list[Probe | str], stops: list[list[float]]
-) -> None:
-    server = FakeServer(list(script)).run()
-    assert server.stops == stops
-    assert server.ready == [OK]
-
-
-@pytest.mark.parametrize(
-    ("server", "stops", "ready"),
-    [
-        (FakeServer(canary=lambda age, start: CONNECTING), [[0]], []),
-        (
-            FakeServer(
-                canary=lambda age, start: CONNECTING if start else OK, dies_at=lambda start: None if start else 5
-            ),
-            [[0], [0]],
-            [OK],
-        ),
-    ],
-    ids=["first start", "restart"],
-)
-def test_a_stop_during_a_start_drains_and_announces_nothing(
-    server: FakeServer, stops: list[list[float]], ready: list[Probe], caplog: pytest.LogCaptureFixture
-) -> None:
-    """A server that is loading its models would take all the time that running requests may have."""
-    server.run(until=10)
-    assert (server.stops, server.ready) == (stops, ready)
-    assert "tritonserver is ready again" not in caplog.text
-
-
-def test_a_server_whose_model_has_died_is_not_drained() -> None:
-    assert FakeServer().run(at={4: lambda server: server.process.stub_ended()}, until=4).stops == [[0]]
-
-
-def test_a_second_stop_ends_the_draining() -> None:
-    class Endless(FakeProcess):
-        async def stop(self, *, drain_s: float) -> None:
-            self.stops.append(drain_s)
-            if drain_s:
-                self.server.supervisor.stop()
-                await asyncio.Event().wait()
-            self.die(0)
-
-    assert FakeServer([OK], make=Endless).run().stops == [[DRAIN_S, 0]]
-
-
-def test_an_error_while_stopping_is_raised() -> None:
-    class Stubborn(FakeProcess):
-        async def stop(self, *, drain_s: float) -> None:
-            raise RuntimeError("cannot be stopped")
-
-    with pytest.raises(RuntimeError, match="cannot be stopped"):
-        FakeServer(make=Stubborn).run(until=1)
+    from preprocess_ensemble.serving.triton_backend import Probe
 
 
 @pytest.mark.parametrize("death", ["server", "stub"])
@@ -194,17 +123,83 @@ def test_a_start_may_take_its_time_and_no_longer(caplog: pytest.LogCaptureFixtur
     assert 60 <= never.canaries[-1] < 61
 
 
+def test_a_server_that_cannot_be_sampled_is_not_waited_for_without_limit() -> None:
+    """As if this process had no file descriptor left."""
+
+    class Slow(FakeServer):
+        async def probe(self) -> Probe:
+            await asyncio.sleep(5)
+            return CONNECTING
+
+    def unreadable(age: float) -> float:
+        if age:
+            raise OSError("Too many open files")
+        return 0
+
+    with pytest.raises(ReportedError, match="was not ready within 600 s: it gave no answer"):
+        Slow(computed=unreadable).run(until=1000)
+
+
 def test_a_model_that_is_wrong_three_times_is_an_error_at_start() -> None:
     FakeServer([WRONG, WRONG, *[SLOW] * 5, OK]).run()
     with pytest.raises(ReportedError, match="handshake: The model's process died"):
         FakeServer([WRONG, WRONG, WRONG]).run()
 
 
+def test_a_new_model_gets_the_port_once_it_is_right_and_the_old_one_ends_without_clients() -> None:
+    loading_s, leave_s = 3.0, 20.0
+    server = FakeServer(
+        canary=lambda age, start: OK if age >= loading_s or not start else CONNECTING, answers_all_after=leave_s
+    ).run(until=60, at={10.0: lambda server: server.supervisor.reload()})
+    assert [start - server.starts[0] for start in server.starts] == pytest.approx([0, 10], abs=0.01)
+    (switched,) = server.switched
+    assert switched - server.starts[1] == pytest.approx(loading_s, abs=0.5)
+    assert server.processes[0].stopped_at == pytest.approx(switched + leave_s, abs=0.01)
+    assert {*server.statuses} == {"starting", "ready"}
+    assert server.supervisor.report()[1]["restarts"] == 0
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["wrong vectors", "ends"])
+def test_a_new_model_that_fails_leaves_the_old_one_serving(ends: bool, caplog: pytest.LogCaptureFixture) -> None:
+    server = FakeServer(
+        canary=lambda age, start: (CONNECTING if ends else WRONG) if start else OK,
+        dies_at=lambda start: 2.0 if start and ends else None,
+    ).run(until=60, at={10.0: lambda server: server.supervisor.reload()})
+    old, new = server.stops
+    assert (server.switched, old, set(new)) == ([], [UNLOAD_S], {0})
+    assert {*server.statuses} == {"starting", "ready"}
+    assert "reload failed; the present model keeps serving: " in caplog.text
+
+
+def test_without_a_handover_a_new_model_is_served_after_a_drained_restart() -> None:
+    server = FakeServer([OK, "reload", OK], may_hand_over=False).run()
+    assert (server.switched, server.stops) == ([], [[UNLOAD_S], [UNLOAD_S]])
+    assert server.supervisor.report()[1]["restarts"] == 1
+
+
+@pytest.mark.parametrize(("breaks", "started_at"), [(False, 30), (True, 15)], ids=["well", "broken meanwhile"])
+def test_a_reload_waits_for_the_end_of_the_replaced_server_but_a_restart_does_not(
+    breaks: bool, started_at: float
+) -> None:
+    """Three servers would need the memory of three."""
+    server = FakeServer(
+        canary=lambda age, start: BROKEN if start == 1 and age >= 5 and breaks else OK, answers_all_after=20
+    ).run(
+        until=60,
+        at={
+            10.0: lambda server: server.supervisor.reload(),
+            11.0: lambda server: server.supervisor.reload(),
+            15.0: lambda server: server.process.stub_ended(),
+        },
+    )
+    assert server.starts == pytest.approx([0, 10, started_at], abs=0.01)
+
+
 def test_a_reload_ends_the_pause_before_a_restart(caplog: pytest.LogCaptureFixture) -> None:
     """Restarts are retried at growing intervals, but a requested reload starts the server at once."""
 
     class Server(FakeServer):
-        async def start(self) -> FakeProcess:
+        async def start(self, *, beside: bool = False) -> FakeProcess:
             process = await super().start()
             if 1 < len(self.processes) < 6:
                 process.die(1)
@@ -259,16 +254,17 @@ def test_a_crash_by_a_request_during_a_start_is_not_the_models_fault(
         exit_code=code,
         opened=opened,
     ).run(until=100, at={1.0: lambda server: server.supervisor.reload()} if replaced else {})
-    first = 1.0 if replaced else loading_s
-    expected = [first, *(loading_s + pause_s for pause_s in pauses[1:])]
-    assert server.pauses[:5] == pytest.approx(expected, abs=0.01)
+    # The other model starts beside the present one, which crashes then, and ends the attempt.
+    first = [1.0, loading_s - 1.0] if replaced else [loading_s]
+    expected = [*first, *(loading_s + pause_s for pause_s in pauses[1:])]
+    assert server.pauses[:5] == pytest.approx(expected[:5], abs=0.01)
 
 
 def test_a_restart_that_the_machine_rejects_is_retried(caplog: pytest.LogCaptureFixture) -> None:
     class Server(FakeServer):
         refused = 0
 
-        async def start(self) -> FakeProcess:
+        async def start(self, *, beside: bool = False) -> FakeProcess:
             if self.starts and not self.refused:
                 self.refused += 1
                 raise OSError("No space left on device")

@@ -10,7 +10,7 @@ import pytest
 
 from preprocess_ensemble.serving import triton_process
 from preprocess_ensemble.serving.logs import append_output_to
-from preprocess_ensemble.serving.process_group import any_runs
+from preprocess_ensemble.serving.process_group import any_runs, ended_children
 from preprocess_ensemble.serving.triton_process import TritonProcess
 from tests.fixtures.waiting import until
 
@@ -106,6 +106,56 @@ async def test_a_stub_that_cannot_start_ends_the_server_with_the_reason(before: 
     await process.stop(drain_s=0)
     assert await process.reason() == "no file model.py"
     assert not process.opened
+
+
+async def test_a_stub_that_ends_before_it_says_why_ends_the_server_with_its_last_words(tmp_path: Path) -> None:
+    """As bash does if the process limit is reached. Nobody waits for it, and Triton waits for its answer."""
+    stub = "sh -c 'echo bash: fork: Resource temporarily unavailable >&2; exit 254' &"
+    process = await start(f"echo 'I1123 17:32:04.137233 12613 x.cc:1] loading'; {stub} exec sleep 600", tmp_path)
+
+    def ended() -> bool:
+        process.end_without_stub()
+        return not process.running
+
+    await until(ended)
+    await process.stop(drain_s=0)
+    reason = "the process of a model has ended: bash: fork: Resource temporarily unavailable (the limit on processes"
+    assert (await process.reason()).startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("script", "crashed"),
+    [
+        ("false & exec sleep 600", True),
+        ("sh -c 'echo no file model.py >&2; exit 1' & exec sleep 600", False),
+        ("echo 'E1123 17:32:04.137233 12613 x.cc:1] \"boost::interprocess::lock_exception\"'; exit 1", True),
+        ("kill -ABRT $$", True),
+        ("exit 1", False),
+    ],
+    ids=["stub", "stub with a reason", "lock", "abort", "exit"],
+)
+async def test_what_ends_without_a_reason_has_crashed(script: str, crashed: bool, tmp_path: Path) -> None:
+    process = await start(script, tmp_path)
+
+    def ended() -> bool:
+        process.end_without_stub()
+        return not process.running
+
+    await until(ended)
+    await process.stop(drain_s=0)
+    await process.reason()
+    assert process.crashed == crashed
+
+
+async def test_a_process_of_a_served_model_that_ends_is_left_to_the_canary(tmp_path: Path) -> None:
+    opened = 'I1123 17:36:47.728355 15107 grpc_server.cc:2558] "Started GRPCInferenceService at 127.0.0.1:18001"'
+    process = await start(f"echo '{opened}'; true & exec sleep 600", tmp_path)
+    await until(lambda: process.opened)
+    await until(lambda: bool(ended_children(process.pid)))
+    for _ in range(3):
+        process.end_without_stub()
+    assert process.running
+    await process.stop(drain_s=0)
 
 
 async def test_what_a_client_has_logged_does_not_end_the_server(tmp_path: Path) -> None:

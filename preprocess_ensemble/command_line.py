@@ -1,0 +1,108 @@
+"""The argument parser of all four commands: suggestions for misspelt names, sentences for what is gone, checked types.
+
+Words that argparse does not accept end the command with exit code 2 and one sentence.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import math
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, NoReturn, TypeVar
+
+from preprocess_ensemble.refusals import refusal
+
+Number = TypeVar("Number", int, float)
+
+DISTRIBUTION: Final = "clip-triton"
+"""The name of the package that pip installs."""
+
+_INVALID_CHOICE: Final = re.compile(r"invalid choice: '?([^'\s]*)'? \(choose from (.*)\)")
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what was probably meant by a misspelt command, option or choice; a subcommand's parser refuses its own."""
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> argparse.Namespace:  # type: ignore[override]
+        """Parse, or end with one sentence and exit code 2."""
+        words = sys.argv[1:] if args is None else args
+        if sentence := refusal(self.prog, words):
+            self.exit(2, f"{sentence}\n")
+        known: argparse.Namespace
+        known, unknown = self.parse_known_args(words, namespace)
+        if unknown:
+            parser: Parser = getattr(known, "parser", self)
+            parser.refuse(unknown)
+        return known
+
+    def refuse(self, unknown: Sequence[str]) -> NoReturn:
+        """End with exit code 2 because of arguments that the parser does not know."""
+        options = [word.partition("=")[0] for word in unknown if word.startswith("-")]
+        if not options:
+            self.error(f"unexpected arguments: {' '.join(unknown)}")
+        self.error(f"there is no option {options[0]}{_suggestion(options[0], list(self._option_string_actions))}")
+
+    def error(self, message: str) -> NoReturn:
+        """End with the usage, the message and exit code 2."""
+        if message == "argument --json: expected one argument":
+            message = "--json needs a FILE; - is standard output"
+        if found := _INVALID_CHOICE.search(message):
+            message += _suggestion(found[1], re.findall(r"[\w-]+", found[2]))
+        super().error(message)
+
+    def add_version_option(self) -> None:
+        """Add ``--version``."""
+        self.add_argument(
+            "--version", nargs=0, action=_VersionAction, default=argparse.SUPPRESS, help="show the version and exit"
+        )
+
+
+class _VersionAction(argparse.Action):
+    """Prints the version, which takes long to find out."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_rest: Any) -> None:
+        """Print and end."""
+        from importlib import metadata
+
+        try:
+            version = metadata.version(DISTRIBUTION)
+        except metadata.PackageNotFoundError:
+            version = "from its source, not installed"
+        sys.stdout.write(f"{parser.prog} {version}\n")
+        parser.exit()
+
+
+def _suggestion(word: str, names: Sequence[str]) -> str:
+    close = difflib.get_close_matches(word, names, n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def number_type(
+    convert: Callable[[str], Number], accept: Callable[[Number], bool], *, expected: str
+) -> Callable[[str], Number]:
+    """Return the ``type`` of an option whose number ``accept`` must hold for; ``expected`` tells the user which."""
+
+    def parse(text: str) -> Number:
+        with suppress(ValueError):
+            number = convert(text)
+            if accept(number):
+                return number
+        raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
+
+    return parse
+
+
+count = number_type(int, lambda number: number >= 1, expected="a whole number of at least 1")
+port = number_type(int, lambda number: 1 <= number <= 65535, expected="a port from 1 to 65535")
+seconds = number_type(float, lambda number: 0 < number < math.inf, expected="a number of seconds above 0")
+
+
+def user_path(text: str) -> Path:
+    """Return a path of the command line; a leading ``~`` is the home folder, which shells leave in ``--store=~/x``."""
+    return Path(os.path.expanduser(text))

@@ -1,0 +1,53 @@
+"""PEM files: loads them so that a wrong one is one sentence before anything is started, and finds the system's."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+from preprocess_ensemble.errors import ReportedError
+
+
+def load_pair(context: ssl.SSLContext, certificate: Path, key: Path, options: str) -> None:
+    """Load a certificate chain and its key. Raises ReportedError that names the files and ``options``."""
+    with _naming(f"{certificate} and {key}", options, "are not a PEM certificate with an unencrypted key"):
+        # If no password were given, OpenSSL would ask for one at the terminal and block the start.
+        context.load_cert_chain(certificate, key, password="")
+
+
+def load_roots(context: ssl.SSLContext, path: Path, option: str) -> None:
+    """Load certificates to trust. Raises ReportedError that names the file and ``option``."""
+    with _naming(str(path), option, "is not a PEM certificate"):
+        context.load_verify_locations(cafile=path)
+
+
+def system_roots() -> bytes | None:
+    """Return the certificates in PEM form that this system trusts, for gRPC, which has a list of its own.
+
+    They are those of Python's ``ssl``, with ``SSL_CERT_FILE`` and ``SSL_CERT_DIR``. None if there are none.
+    """
+    loaded = ssl.create_default_context().get_ca_certs(binary_form=True)
+    roots = [ssl.DER_cert_to_PEM_cert(root).encode() for root in loaded]
+    folder = ssl.get_default_verify_paths().capath
+    if folder is not None:
+        # OpenSSL reads one of these, which are named by the hash of their subject, only when a server needs it.
+        files = (file for file in Path(folder).iterdir() if re.fullmatch(r"[0-9a-f]{8}\.\d+", file.name))
+        roots += [file.read_bytes() for file in files if file.is_file()]
+    return b"\n".join(dict.fromkeys(roots)) or None
+
+
+@contextlib.contextmanager
+def _naming(files: str, options: str, mistake: str) -> Iterator[None]:
+    """Raise ReportedError, with ``mistake`` if OpenSSL refuses the files."""
+    try:
+        yield
+    except ssl.SSLError as error:
+        problem = "do not match" if error.reason == "KEY_VALUES_MISMATCH" else mistake
+    except OSError as error:
+        problem = f"cannot be read ({error.strerror})"
+    else:
+        return
+    raise ReportedError(f"{files} {problem}: see {options}.")

@@ -1,0 +1,147 @@
+"""``clip-serve`` in surroundings that are not made for it: folders, paths, ports, a broken shell, and as process 1."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import urllib.error
+import urllib.request
+import venv
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from benchmarks.fixtures.server import QUIET, Server, command_line, free_port, serving
+from clip_client import SyncClipClient
+from tests.fixtures.waiting import wait_until
+from tests.paths import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SERVE = (sys.executable, "-m", "preprocess_ensemble.serving.command")
+SPECIAL = 'My Modèles, it\'s "a" (b) & c; d | $e {f,g}'
+
+
+def _ports() -> list[str]:
+    return [f"--{name}-port={free_port()}" for name in ("grpc", "metrics")]
+
+
+def test_a_repository_may_have_other_folders_and_any_path_and_so_may_the_environment(
+    tiny_repository: Path, photos: Path, tmp_path: Path
+) -> None:
+    """The hub's cache, a volume's lost+found and a tool's folders are no models. Triton's shell breaks such paths."""
+    repository = shutil.copytree(tiny_repository, tmp_path / SPECIAL / "models")
+    for name in (".weights/hub", "lost+found", "..data", "@eaDir", ".git"):
+        (repository / name).mkdir(parents=True)
+    environment = tmp_path / SPECIAL / "environment"
+    venv.create(environment, symlinks=True)
+    packages = sysconfig.get_path("purelib", vars={"base": str(environment)})
+    text = f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n{ROOT}\n"
+    Path(packages, "outer.pth").write_text(text, encoding="utf-8")
+    with (
+        serving(repository, *QUIET, python=environment / "bin" / "python") as server,
+        SyncClipClient(server.grpc_url) as clip,
+    ):
+        assert not clip.embed([photos / "coffee.jpg"]).errors
+
+
+def test_of_two_servers_on_the_same_ports_the_second_ends_with_a_sentence(tiny_repository: Path) -> None:
+    """Both find the port free, and both may listen there."""
+    grpc, metrics = _ports()
+    command = [*SERVE, f"--repository={tiny_repository}", grpc]
+    # Stopped until the other one is ready: its check of the ports is over by then.
+    second = subprocess.Popen([*command, metrics], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        wait_until(lambda: psutil.Process(second.pid).children(), "it has started tritonserver")
+        triton = psutil.Process(second.pid).children()[0]
+        triton.suspend()
+        with subprocess.Popen([*command, _ports()[1]], stdout=subprocess.PIPE, text=True) as first:
+            try:
+                assert first.stdout is not None
+                assert first.stdout.readline().startswith("ready: "), "the ports were free until now"
+                triton.resume()
+                said, errors = second.communicate()
+                assert first.poll() is None
+            finally:
+                first.terminate()
+    finally:
+        second.kill()
+        second.communicate()
+    assert (second.returncode, said) == (1, "")
+    assert "Another program has opened port" in errors.splitlines()[-1]
+    assert "ready" not in errors
+
+
+def test_a_model_whose_process_the_shell_cannot_start_ends_the_start(tiny_repository: Path, tmp_path: Path) -> None:
+    """Triton 2.51 waits for it without limit."""
+    bash = tmp_path / "bash"
+    bash.write_text("#!/bin/sh\necho 'bash: fork: Resource temporarily unavailable' >&2\nexit 254\n", encoding="utf-8")
+    bash.chmod(0o755)
+    command = [*SERVE, f"--repository={tiny_repository}", *_ports()]
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, ""), done.stderr
+    assert done.stderr.splitlines()[-1].startswith(
+        "clip-serve: tritonserver ended while it started: the process of a model has ended: "
+        "bash: fork: Resource temporarily unavailable (the limit on processes and threads is reached: raise"
+    )
+
+
+@pytest.fixture
+def container(tiny_repository: Path) -> Iterator[tuple[Path, Path, Path]]:
+    """A ``python`` that runs as process 1 with an empty ``/tmp`` of its own; that folder, and a repository."""
+    if os.geteuid() != 0:
+        pytest.skip("only root may make namespaces")
+    with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="clip-test-") as folder:
+        python, empty = Path(folder, "python"), Path(folder, "empty")
+        empty.mkdir()
+        inside = f'mount --bind {empty} /tmp && exec {sys.executable} "$@"'
+        python.write_text(
+            f"#!/bin/sh\nexec unshare --pid --fork --mount --mount-proc --kill-child sh -c '{inside}' sh \"$@\"\n"
+        )
+        python.chmod(0o755)
+        yield python, empty, shutil.copytree(tiny_repository, Path(folder, "models"))
+
+
+def _is_healthy(server: Server) -> bool:
+    try:
+        with urllib.request.urlopen(server.health_url, timeout=60):
+            return True
+    except urllib.error.HTTPError as error:
+        error.close()
+        return False
+
+
+def test_as_process_1_it_waits_for_the_processes_of_dead_servers_and_leaves_nothing_in_tmp(
+    container: tuple[Path, Path, Path],
+) -> None:
+    python, empty, repository = container
+    with serving(repository, *QUIET, python=python, health=True) as server:
+        (serve,) = psutil.Process(server.process.pid).children()
+        of_one_server = len(list(empty.iterdir()))
+        try:
+            for _ in range(2):
+                wait_until(partial(_is_healthy, server), "the server is ready")
+                (triton,) = serve.children()
+                (stub,) = (one for one in triton.children() if "/clip_encoder/" in " ".join(command_line(one)))
+                stub.kill()
+                wait_until(lambda: not _is_healthy(server), "the death is noticed")
+            wait_until(partial(_is_healthy, server), "the server is ready again")
+            assert len(list(empty.iterdir())) == of_one_server, "those of dead servers are removed"
+            assert not [child for child in serve.children(recursive=True) if child.status() == psutil.STATUS_ZOMBIE]
+            serve.send_signal(signal.SIGTERM)
+            assert server.process.wait(60) == 0
+        finally:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                serve.kill()  # and with it all processes of its namespace
+    assert not list(empty.iterdir())

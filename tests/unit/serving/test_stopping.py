@@ -1,0 +1,138 @@
+"""How the supervisor stops a server, in simulated time: what is in flight is answered before Triton is told to end."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from preprocess_ensemble.errors import ReportedError
+from preprocess_ensemble.serving.supervisor import DRAIN_S, UNLOAD_S
+from tests.unit.serving.scripted_server import BROKEN, CONNECTING, OK, SHORT, SLOW, WRONG, FakeProcess, FakeServer
+
+if TYPE_CHECKING:
+    from preprocess_ensemble.serving.triton_backend import Probe
+
+
+@pytest.mark.parametrize("seconds", [0, 7, DRAIN_S - 1, 1000])
+def test_running_requests_are_answered_before_the_server_is_told_to_stop(seconds: float) -> None:
+    """Triton refuses the steps of an ensemble once it is told to stop. There is a limit, because new ones may come."""
+    server = FakeServer(answers_all_after=seconds).run(until=10)
+    assert server.process.stopped_at == 10 + min(seconds, DRAIN_S)
+
+
+@pytest.mark.parametrize("happens", ["second stop", "stub ends", "server ends"])
+def test_the_draining_ends_early_if_it_cannot_succeed_or_is_not_wanted(happens: str) -> None:
+    def happen(server: FakeServer) -> None:
+        match happens:
+            case "second stop":
+                server.supervisor.stop()
+            case "stub ends":
+                server.process.stub_ended()
+            case _:
+                server.process.die(1)
+
+    server = FakeServer(answers_all_after=1000).run(until=10, at={12: happen})
+    assert server.process.stopped_at == 12
+
+
+def test_health_says_no_from_the_signal_to_stop_on() -> None:
+    seen = []
+
+    def look(server: FakeServer) -> None:
+        seen.append(server.supervisor.report()[0])
+        server.supervisor.stop()
+        seen.append(server.supervisor.report()[0])
+
+    FakeServer(answers_all_after=5).run(at={10: look}, until=11)
+    assert seen == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("script", "stops"),
+    [
+        ([OK, OK], [[UNLOAD_S]]),
+        ([OK, SLOW], [[UNLOAD_S]]),
+        ([OK, SHORT], [[UNLOAD_S]]),
+        (["reload", OK], [[UNLOAD_S], [UNLOAD_S]]),
+        ([OK, "reload", OK], [[UNLOAD_S], [UNLOAD_S]]),
+        ([OK, BROKEN, OK], [[0], [UNLOAD_S]]),
+        ([OK, "die", OK], [[0], [UNLOAD_S]]),
+        (["crash", OK], [[0], [UNLOAD_S]]),
+        ([OK, "reload", WRONG, WRONG, WRONG, OK], [[UNLOAD_S], [0]]),
+        ([OK, "reload", "crash", OK], [[UNLOAD_S], [0, 0], [UNLOAD_S]]),
+        ([OK, "reload", "crash", "crash", OK], [[UNLOAD_S], [0, 0], [0, 0]]),
+        ([OK, "reload", "die", OK], [[UNLOAD_S], [0, 0]]),
+    ],
+    ids=[
+        *("well", "stuck", "degraded", "reload at start", "reload", "broken", "ended", "crash at start", "new model"),
+        *("new model crashes once", "new model crashes twice", "new model ends"),
+    ],
+)
+def test_what_may_have_requests_is_drained_and_only_the_first_start_is_announced(
+    script: list[Probe | str], stops: list[list[float]]
+) -> None:
+    server = FakeServer(list(script)).run()
+    assert server.stops == stops
+    assert server.ready == [OK]
+
+
+@pytest.mark.parametrize(
+    ("server", "stops", "ready"),
+    [
+        (FakeServer(canary=lambda age, start: CONNECTING), [[0]], []),
+        (
+            FakeServer(
+                canary=lambda age, start: CONNECTING if start else OK, dies_at=lambda start: None if start else 5
+            ),
+            [[0], [0]],
+            [OK],
+        ),
+    ],
+    ids=["first start", "restart"],
+)
+def test_a_stop_during_a_start_drains_and_announces_nothing(
+    server: FakeServer, stops: list[list[float]], ready: list[Probe], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server that is loading its models would take all the time that running requests may have."""
+    server.run(until=10)
+    assert (server.stops, server.ready) == (stops, ready)
+    assert "tritonserver is ready again" not in caplog.text
+
+
+def test_a_start_is_ended_once_the_process_of_a_model_has_ended() -> None:
+    """Triton waits for it without limit."""
+
+    class WithoutStub(FakeProcess):
+        def end_without_stub(self) -> None:
+            self.die(1)
+
+    server = FakeServer(canary=lambda age, start: CONNECTING, make=WithoutStub)
+    with pytest.raises(ReportedError, match="tritonserver ended while it started: exit code 1"):
+        server.run()
+
+
+def test_a_server_whose_model_has_died_is_not_drained() -> None:
+    assert FakeServer().run(at={4: lambda server: server.process.stub_ended()}, until=4).stops == [[0]]
+
+
+def test_a_second_stop_ends_the_draining() -> None:
+    class Endless(FakeProcess):
+        async def stop(self, *, drain_s: float) -> None:
+            self.stops.append(drain_s)
+            if drain_s:
+                self.server.supervisor.stop()
+                await asyncio.Event().wait()
+            self.die(0)
+
+    assert FakeServer([OK], make=Endless).run().stops == [[UNLOAD_S, 0]]
+
+
+def test_an_error_while_stopping_is_raised() -> None:
+    class Stubborn(FakeProcess):
+        async def stop(self, *, drain_s: float) -> None:
+            raise RuntimeError("cannot be stopped")
+
+    with pytest.raises(RuntimeError, match="cannot be stopped"):
+        FakeServer(make=Stubborn).run(until=1)

@@ -1,0 +1,93 @@
+"""What the four commands have in common: one parser, and one table of what is gone."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from clip_client.cli.main import main as clip_client
+from clip_client.gateway.command import main as clip_gateway
+from preprocess_ensemble.export.command import main as clip_export
+from preprocess_ensemble.refusals import GONE, refusal
+from preprocess_ensemble.serving.command import main as clip_serve
+from tests.paths import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
+    "clip-client": clip_client,
+    "clip-export": clip_export,
+    "clip-gateway": clip_gateway,
+    "clip-serve": clip_serve,
+}
+
+
+def misuse(line: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """Run a command line, which must end with exit code 2; return what it says."""
+    name, *words = line.split()
+    with pytest.raises(SystemExit) as ended:
+        COMMANDS[name](words)
+    assert ended.value.code == 2
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("clip-client dedpu", "did you mean dedup?"),
+        ("clip-export --modle ViT-L-14", "there is no option --modle; did you mean --model?"),
+        ("clip-gateway --prot 80", "there is no option --prot; did you mean --port?"),
+        ("clip-export --tensort", "there is no option --tensort; did you mean --tensorrt?"),
+        ("clip-export --tensorrt 9", "invalid choice: 9 (choose from 10, 11)"),
+        ("clip-export --precision fp61", "did you mean fp16?"),
+        ("clip-gateway --port 0", "expected a port from 1 to 65535, got '0'"),
+        ("clip-gateway --workers 0", "expected a whole number of at least 1, got '0'"),
+        ("clip-serve --grpc-port 65536", "expected a port from 1 to 65535, got '65536'"),
+        ("clip-serve --start-timeout-s inf", "expected a number of seconds above 0, got 'inf'"),
+    ],
+)
+def test_wrong_words_get_the_usage_and_a_sentence(line: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    error = misuse(line, capsys)
+    assert error.startswith(f"usage: {line.split()[0]} ")
+    assert says in error.splitlines()[-1]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_tells_the_version(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        COMMANDS[name](["--version"])
+    assert ended.value.code == 0
+    assert re.fullmatch(rf"{name} [0-9]\S*\n", capsys.readouterr().out)
+
+
+def test_what_is_gone_gets_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    for line, instead in GONE.items():
+        assert misuse(line, capsys) == f"{line} is gone: {instead}\n"
+        for page in re.findall(r"docs/\S+\.md", instead):
+            assert (ROOT / page).is_file(), line
+
+
+@pytest.mark.parametrize(
+    ("line", "key"),
+    [
+        ("clip-client index --to x", "clip-client index"),
+        ("clip-client dedup index", ""),
+        ("clip-client dedup . --strict", "clip-client dedup --strict"),
+        ("clip-client review . --strict", ""),
+        ("clip-client dedup -- --strict", ""),
+        ("clip-client dedup --act-on exact", ""),
+        ("clip-client dedup . --act-on exact --act-on edited", "clip-client dedup --act-on edited"),
+        ("clip-client dedup --act-on=edited .", "clip-client dedup --act-on edited"),
+        ("clip-client review --hash-bits=9", "clip-client --hash-bits"),
+        ("clip-client search cat --in qdrant://host/photos", "clip-client search --in qdrant://"),
+        ("clip-serve --hash-bits 9", ""),
+    ],
+)
+def test_a_row_stands_for_every_way_to_write_it(line: str, key: str) -> None:
+    rows = ("index", "dedup --strict", "dedup --act-on edited", "--hash-bits", "search --in qdrant://")
+    program, *words = line.split()
+    said = refusal(program, words, {f"clip-client {row}": "do that" for row in rows})
+    assert said == (f"{key} is gone: do that" if key else "")
