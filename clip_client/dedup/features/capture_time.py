@@ -67,7 +67,6 @@ def _other_exposure(first: CaptureTime, second: CaptureTime) -> bool:
     said = [(ours, theirs) for ours, theirs in pairs if ours and theirs]
     if any(not math.isclose(*pair, rel_tol=_SAME_EXPOSURE) for pair in said):
         return True
-    # In a store of an older version a bias of 0 says nothing, but then there are no other numbers either.
     biases = (first.exposure_bias, second.exposure_bias)
     return bool(said) and biases[0] is not None and biases[1] is not None and abs(biases[0] - biases[1]) > _SAME_BIAS_EV
 

@@ -55,6 +55,9 @@ _LARGEST_BYTES: Final = 64 * 2**20
 """A larger file is hashed in pieces and not decoded, because no server takes it (``DecodeLimits.max_bytes``)."""
 _SAVE_EVERY_S: Final = 5.0
 """An interrupted search loses no more than this."""
+_FINDING: Final = "finding known photos"
+_DAMAGED: Final = frozenset({"TRUNCATED", "CORRUPT"})
+"""Names of the ``ImageStatus`` of files that a decoder takes for damaged."""
 _NOT_AN_IMAGE: Final = "NOT_AN_IMAGE"
 """Name of the ``ImageStatus`` of a file that has no known image format."""
 
@@ -121,6 +124,7 @@ async def collect_features(
     ``embedder.embed_stream`` raises if the server fails.
     """
     model = None if embedder is None else await embedder.model()
+    on_progress(_FINDING, 0, None)
     collector = _Collector(model, store, len(files), on_progress, keep_picture)
     known = await to_thread.run_sync(collector.load_known, files)
     sources = collector.sources(files, known)
@@ -137,7 +141,7 @@ async def collect_features(
     finally:
         collector.save()
     collected = await to_thread.run_sync(collector.finish)
-    on_progress("embedding", len(files), len(files))
+    on_progress(collector.what, len(files), len(files))
     return collected
 
 
@@ -181,7 +185,8 @@ class _Collector:
         self._saved_at = time.monotonic()
         self._total, self._done = total, 0
         self._on_progress = on_progress
-        self._what = "finding known photos"
+        self.what = _FINDING
+        """What goes on, for people."""
 
     def load_known(self, files: Sequence[PhotoFile]) -> dict[str, str]:
         """Find out what the store holds about files that have not changed; return path -> SHA-256 of these files."""
@@ -199,7 +204,9 @@ class _Collector:
             for positions, rows in table.find(keys, columns):
                 texts = (rows.column(name).to_pylist() for name in ("code", "message"))
                 for position, code, message in zip(positions.tolist(), *texts, strict=True):
-                    if message not in outdated:
+                    # An earlier server may have taken a file for damaged whose picture can be read by now.
+                    is_doubted = columns is not None and code in _DAMAGED and names[position] not in self._refused
+                    if message not in outdated and not is_doubted:
                         held.add(names[position])
                         if code:
                             self._refused[names[position]] = code, message
@@ -232,16 +239,9 @@ class _Collector:
 
     async def sources(self, files: Sequence[PhotoFile], known: Mapping[str, str]) -> AsyncGenerator[str | bytes, None]:
         """Hash and decode the files that are new; yield the path or the image of each content without a vector."""
-        unknown = []
-        for file in files:
-            sha256 = known.get(file.path)
-            if sha256 is None or sha256 not in self._with_features:
-                unknown.append(file)
-            elif self._add_copy(sha256, file):
-                yield await self._source(file.path)
-        # Known photos take no time: they would make the rate of the others look higher.
-        self._what = "embedding"
-        self._on_progress(self._what, self._done, self._total)
+        unknown, without_vector = self._add_known(files, known)
+        for path in without_vector:
+            yield await self._source(path)
         if unknown:
             self._in_store = await to_thread.run_sync(lambda: set().union(*(table.keys() for table in self._tables)))
         with ThreadPoolExecutor(max(2, usable_cores()), thread_name_prefix="clip_client features") as pool:
@@ -257,6 +257,23 @@ class _Collector:
                 for file, sha256 in moved:
                     if sha256 in self._with_features and self._add_copy(sha256, file):
                         yield await self._source(file.path)
+
+    def _add_known(self, files: Sequence[PhotoFile], known: Mapping[str, str]) -> tuple[list[PhotoFile], list[str]]:
+        """Add the known files to their contents; return the others, and a path of each content without a vector."""
+        unknown, without_vector = [], []
+        for file in files:
+            sha256 = known.get(file.path)
+            if sha256 is None or sha256 not in self._with_features:
+                unknown.append(file)
+            elif self._add_copy(sha256, file):
+                without_vector.append(file.path)
+        # Known photos take no time: they would make the rate of the others look higher.
+        self._on_progress(self.what, self._total, self._total)
+        if unknown or without_vector:
+            with_model = "reading and embedding" if unknown else "embedding"
+            self.what = "reading" if self._vectors is None else with_model
+            self._on_progress(self.what, self._done, self._total)
+        return unknown, without_vector
 
     async def _source(self, path: str) -> str | bytes:
         """Return what is sent of a file that was not decoded: its path, or of a RAW file the preview inside it."""
@@ -281,7 +298,7 @@ class _Collector:
     def _count_done(self) -> None:
         # Not when a file is read: files are read ahead, as fast as the disk is.
         self._done += 1
-        self._on_progress(self._what, self._done, self._total)
+        self._on_progress(self.what, self._done, self._total)
 
     def _add_copy(self, sha256: str, file: PhotoFile) -> bool:
         """Add a file to its content; return whether the content has to be embedded from this file."""

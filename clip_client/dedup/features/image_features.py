@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import numpy as np
 
 from clip_client._encoding import IMAGE_ENCODINGS, EncodedImage, ImageEncoding
-from clip_client.dedup.features.embedded_parts import RAW_DATA, embedded_parts
 from clip_client.dedup.features.perceptual_hash import inner_hash, perceptual_hash
 from clip_client.dedup.features.preview import NEEDS_RAWPY, DecodedPhoto, RawPreview, can_read_raw, raw_preview
-from clip_client.dedup.files.metadata import read_metadata
+from clip_client.dedup.formats.embedded_parts import RAW_DATA, embedded_parts
+from clip_client.dedup.metadata.summary import read_metadata
 from clip_client.dedup.photo import FEATURE_PARTS, ImageFeatures
 from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.types import RAW
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from clip_client.dedup.store.store import Store
     from preprocess_ensemble.imaging.transform import PreprocessConfig
 
-ALGORITHM: Final = "look-4"
+ALGORITHM: Final = "look-7"
 """Version of :class:`ImageFeatures`, and its folder in a store: change it with anything that changes their values."""
 
 BYTES_ONLY: Final = "BYTES_ONLY"
@@ -155,7 +155,7 @@ class ModelInput:
         from preprocess_ensemble.imaging.transform import PreprocessConfig
 
         encoding = next((one for one in IMAGE_ENCODINGS.values() if one.id == model.transfer), None)
-        if encoding is None or encoding.quality is None:
+        if encoding is None or encoding.save_options is None:
             return None
         try:
             config = PreprocessConfig.from_mapping(model.preprocess)

@@ -9,14 +9,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from clip_client.dedup.files.encoding import read_encoding
 from clip_client.dedup.files.reading import PLAIN_READER, PhotoReader, read_content
+from clip_client.dedup.formats.encoding import read_pixels
 from clip_client.dedup.store.sqlite import StoreError
 
 if TYPE_CHECKING:
     from clip_client.dedup.store.store import Store
 
-PIXELS: Final = "pixels-6"
+PIXELS: Final = "pixels-8"
 """Version of :func:`pixel_hash`, and its folder in a store: change it with anything that changes a hash."""
 
 
@@ -57,24 +57,19 @@ def pixel_hash(data: bytes) -> str:
     """Return the SHA-256 (hexadecimal) of the pixels at full size, after the EXIF orientation, and their colour space.
 
     Copies with equal pixels move without asking, so equal numbers are not enough: another ICC profile makes them other
-    colours. Profiles must be equal byte for byte, and a file without one equals only files without one.
+    colours. Profiles must be equal byte for byte, and a file without one equals only files without one. Transparency
+    and all bits of each channel belong to the pixels.
 
-    The hash is empty if the pixels cannot be decoded. It is also empty for animated, multi-page, transparent and 16-bit
-    files, which their first frame in 8 bits does not show in full. This decodes at full size, so call it only for files
-    that may have a copy.
+    The hash is empty if the pixels cannot be decoded, and if these are not all that the file shows, as of an animation.
+    This decodes at full size, so call it only for files that may have a copy.
     """
-    from preprocess_ensemble.imaging.decode import DecodeError, decode
-
-    encoding = read_encoding(data)
-    if encoding is None or encoding.extras:
-        return ""
-    try:
-        image = decode(data)
-    except DecodeError:
+    encoding, pictures = read_pixels(data)
+    if encoding is None or not pictures:
         return ""
     space = encoding.colour_space.key
-    pixels = image if image.mode == "CMYK" else image.convert("RGB")
-    digest = hashlib.sha256(f"{pixels.mode} {pixels.width}x{pixels.height} {len(space)} ".encode())
-    digest.update(space)
-    digest.update(pixels.tobytes())
+    digest = hashlib.sha256()
+    for picture in pictures:
+        digest.update(f"{picture.mode} {picture.width}x{picture.height} {len(space)} ".encode())
+        digest.update(space)
+        digest.update(picture.tobytes())
     return digest.hexdigest()

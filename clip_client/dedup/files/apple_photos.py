@@ -37,11 +37,6 @@ def is_library(path: str) -> bool:
     return path.lower().rstrip(os.sep).endswith(".photoslibrary")
 
 
-def is_inside_library(path: str) -> bool:
-    """Tell whether any folder of ``path`` is a library of Apple Photos."""
-    return any(is_library(part) for part in path.split(os.sep))
-
-
 def read_library(library: str, *, include_hidden: bool = False) -> tuple[list[LibraryPhoto], list[FailedFile]]:
     """List the photos of a library by path. Failures are returned, not raised.
 

@@ -19,15 +19,29 @@ Read = TypeVar("Read")
 ReadFile: TypeAlias = Callable[[str], tuple[PhotoFile, bytes] | FailedFile]
 
 
+_DATALESS: Final = 0x40000000
+"""``SF_DATALESS`` of macOS, in ``st_flags``: the content of a file is only in the cloud."""
+_RECALLED: Final = stat.FILE_ATTRIBUTE_OFFLINE | 0x40000 | 0x400000
+"""The same in ``st_file_attributes`` of Windows: ``OFFLINE``, ``RECALL_ON_OPEN``, ``RECALL_ON_DATA_ACCESS``."""
+
+
+def is_only_in_cloud(status: os.stat_result) -> bool:
+    """Tell whether the system would have to download a file to read it; ``status`` is its ``os.stat``."""
+    flags, attributes = (getattr(status, name, 0) for name in ("st_flags", "st_file_attributes"))
+    return bool(flags & _DATALESS or attributes & _RECALLED)
+
+
 def open_file(path: str) -> FileIO:
     """Open a regular file for reading, without a buffer. Raises OSError, or ValueError for a path with a null byte.
 
-    A path that has become a FIFO since it was found does not block. The access time stays as it is if the system
-    allows that.
+    A file that is only in the cloud is not opened, because the system would download it. A path that has become a FIFO
+    since it was found does not block. The access time stays as it is if the system allows that.
     """
     # Some systems lack some of these flags.
     names = ("O_NONBLOCK", "O_BINARY", "O_CLOEXEC")
     flags = os.O_RDONLY | sum(getattr(os, name, 0) for name in names)
+    if is_only_in_cloud(os.stat(path)):
+        raise OSError(errno.ENODATA, "it is only in the cloud", path)
     try:
         descriptor = os.open(path, flags | getattr(os, "O_NOATIME", 0))
     except PermissionError:  # Linux allows O_NOATIME to the owner of the file only
@@ -60,7 +74,7 @@ def _read(path: str, read: Callable[[FileIO], Read]) -> tuple[PhotoFile, Read] |
         return FailedFile(path=path, code="UNREADABLE", message="It was changed while it was read.")
     if not size_bytes:
         return FailedFile(path=path, code="EMPTY", message="The file is empty.")
-    return PhotoFile(path, size_bytes, after.st_mtime_ns), found
+    return PhotoFile.of(path, before), found
 
 
 def read_content(path: str, sha256: str, read: ReadFile = read_file) -> bytes | None:
@@ -106,9 +120,9 @@ PLAIN_READER: Final = PhotoReader()
 
 
 def is_unchanged(file: PhotoFile) -> bool:
-    """Tell whether a file still has the size and time of change that it had when it was read."""
+    """Tell whether a file still has the size and times that it had when it was read."""
     try:
         status = os.stat(file.path)
     except OSError:
         return False
-    return (status.st_size, status.st_mtime_ns) == (file.size_bytes, file.mtime_ns)
+    return PhotoFile.of(file.path, status).is_as(file)

@@ -18,11 +18,21 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from clip_client.dedup.files.apple_photos import is_library, read_library
+from clip_client.dedup.files.companions import FolderNames
 from clip_client.dedup.files.directories import FileIdentity, identity_of
-from clip_client.dedup.files.file_types import photos_and_companions, suffix_of
-from clip_client.dedup.files.reading import open_file
-from clip_client.dedup.text import why_unreadable
-from clip_client.dedup.types import PREVIEWS_MARK, QUARANTINE_NAME, FailedFile, LibraryPhoto, Links, PhotoFile
+from clip_client.dedup.files.file_types import OTHER, RAW_SUFFIXES, companion_kind, suffix_of
+from clip_client.dedup.files.places import named_place
+from clip_client.dedup.files.reading import is_only_in_cloud, open_file
+from clip_client.dedup.text import counted, why_unreadable
+from clip_client.dedup.types import (
+    PREVIEW_NAME,
+    PREVIEWS_MARK,
+    QUARANTINE_NAME,
+    FailedFile,
+    LibraryPhoto,
+    Links,
+    PhotoFile,
+)
 
 _KINDS: Final = (
     (stat.S_ISFIFO, "a FIFO"),
@@ -37,6 +47,9 @@ _BY_FOUND_LINK: Final = 2
 """How a folder was reached, in the order of walking: folders that no link leads to come first, so that a file is listed
 under its own name; then links that the user named, then links that the walk found."""
 
+_IN_CLOUD: Final = (
+    "It is only in the cloud, and a search downloads nothing: make it available on this device, and search again."
+)
 _NO_ENDING: Final = "no ending"
 _OTHER_ENDINGS: Final = "other endings"
 """For names whose last dot does not begin an ending, such as ``"letter to Dr. Who"``."""
@@ -44,6 +57,7 @@ _ENDING: Final = re.compile(r"\.\w{1,10}")
 _FIRST_BYTES: Final = 512
 _MOST_OPENED: Final = 10_000
 """On a network share each file takes about a millisecond."""
+_QUARANTINED: Final = "It is in the quarantine; bring it back with: clip-client undo."
 _UNREAD_IMAGES: Final = frozenset({"HEIC", "JPEG XL"})
 """Formats of photos that only some installations read."""
 
@@ -85,9 +99,11 @@ def scan(
     A folder is searched with everything below it, including other file systems mounted there unless
     ``one_file_system``. A library of Apple Photos is read by :func:`~clip_client.dedup.files.apple_photos.read_library`
     instead. With ``raw``, a RAW file is a photo if no photo with its name is beside it. Names that begin with a dot are
-    skipped unless ``include_hidden`` is set or ``paths`` contains them; the quarantine and the previews of a report
-    page are always skipped. Links to files are followed. Links to folders are followed with ``follow_links``, or if
-    ``paths`` contains them, but never back to a folder above the link. A file with several names (hard links, links,
+    skipped unless ``include_hidden`` is set or ``paths`` contains them; the quarantine, also behind a link, and the
+    previews of a page are always skipped. Links to files are followed. Links to folders are followed with
+    ``follow_links``, or if ``paths`` contains them, but never back to a folder above the link. A place that does not
+    last (:mod:`~clip_client.dedup.files.places`), such as a recycle bin, is searched only if ``paths`` contains it. A
+    file that is only in the cloud is a failure, and is not opened. A file with several names (hard links, links,
     overlapping ``paths``) is listed once: under its name in Photos, else under a name without a link, then under the
     first in order. :attr:`Scan.links` says what the links mean for moving files. Failures are listed with their
     reasons. Raises TypeError for an element that is no path. ``on_progress`` is called after each folder with the
@@ -104,6 +120,7 @@ def scan(
         with walk.failing(roots[-1]):
             walk.start(roots[-1])
     walk.run(on_progress or (lambda found: None))
+    walk.list_passed()
     return Scan(
         files=tuple(sorted((file for _, file in walk.names.values()), key=lambda file: os.fsencode(file.path))),
         failed=tuple(
@@ -137,17 +154,23 @@ class _Walk:
     known_endings: frozenset[str] = field(default_factory=lambda: frozenset(mimetypes.MimeTypes().types_map[True]))
     opened: int = 0
     """Skipped files that were opened to read their first bytes."""
-    waiting: list[tuple[int, bytes, str, int]] = field(default_factory=list)
-    """A heap of folders to walk: how each was reached, its path as bytes and as text, and the device of the start."""
+    waiting: list[tuple[int, bytes, str, int, str]] = field(default_factory=list)
+    """A heap of folders to walk: how each was reached, its path as bytes and as text, the device of the start, and what
+    place the folder above it is in."""
+    named: set[FileIdentity] = field(default_factory=set)
+    """Folders that the user named."""
+    passed: dict[str, list[str]] = field(default_factory=dict)
+    """What a place is -> the folders of that kind that were not searched."""
     walked: set[FileIdentity] = field(default_factory=set)
     """Folders that were walked; none is walked twice, so the walk ends."""
 
     def start(self, path: str) -> None:
         """Add a path that the user named: a file whatever its name is, or a folder to walk."""
         status, is_link = os.stat(path), os.path.islink(path)
-        if QUARANTINE_NAME in os.path.abspath(path).split(os.sep):
-            self._fail(path, "It is in the quarantine; bring it back with: clip-client undo.")
+        if _is_quarantined(path):
+            self._fail(path, _QUARANTINED)
         elif stat.S_ISDIR(status.st_mode):
+            self.named.add(identity_of(path, status))
             self._walk_later(path, device=status.st_dev, reached=_BY_NAMED_LINK if is_link else _BY_ITSELF)
         else:
             if is_link:
@@ -157,18 +180,30 @@ class _Walk:
     def run(self, on_progress: Callable[[int], None]) -> None:
         """Walk the folders and those below them."""
         while self.waiting:
-            reached, _name, folder, device = heapq.heappop(self.waiting)
+            reached, _name, folder, device, above = heapq.heappop(self.waiting)
             with self.failing(folder):
-                self._enter(folder, device, reached)
+                self._enter(folder, device, reached, above)
             on_progress(len(self.names))
 
-    def _walk_later(self, path: str, *, device: int, reached: int) -> None:
-        heapq.heappush(self.waiting, (reached, os.fsencode(path), path, device))
+    def list_passed(self) -> None:
+        """List one folder of each kind that was not searched: there may be one beside every photo."""
+        for what, folders in self.passed.items():
+            first, *others = sorted(folders, key=os.fsencode)
+            more = f"; {counted(len(others), 'more such folder')} passed over" if others else ""
+            self._fail(first, f"Files in {what} are searched only if you name their folder{more}.")
 
-    def _enter(self, folder: str, device: int, reached: int) -> None:
+    def _walk_later(self, path: str, *, device: int, reached: int, above: str = "") -> None:
+        heapq.heappush(self.waiting, (reached, os.fsencode(path), path, device, above))
+
+    def _enter(self, folder: str, device: int, reached: int, above: str) -> None:
         """Add the entries of one folder."""
         identity = identity_of(folder, os.stat(folder))
         if identity in self.walked:
+            return
+        # Only below a link may the path hide where a folder is.
+        place = named_place(folder if reached == _BY_ITSELF else os.path.realpath(folder))
+        if place is not None and not place.is_lasting and place.what != above and identity not in self.named:
+            self.passed.setdefault(place.what, []).append(folder)
             return
         self.walked.add(identity)
         if is_library(folder):
@@ -178,33 +213,39 @@ class _Walk:
             # A file in the quarantine must not become a copy of something again.
             shown = [entry for entry in listing if entry.name != QUARANTINE_NAME]
         if any(entry.name == PREVIEWS_MARK for entry in shown):
-            return
+            shown = [entry for entry in shown if not PREVIEW_NAME.fullmatch(entry.name)]
         entries = [entry for entry in shown if self.include_hidden or not entry.name.startswith(".")]
-        photos, companions = photos_and_companions([entry.name for entry in entries], raw=self.raw)
+        names = FolderNames(folder, [entry.name for entry in entries])
+        photos = names.photos | names.lone_raws if self.raw else names.photos
+        companions = {name for photo in photos for name, _ in names.of(photo) if companion_kind(name) != OTHER}
+        here = "" if place is None else place.what
         for entry in entries:
             is_photo, is_skipped = entry.name in photos, entry.name not in companions
             with self.failing(entry.path):
-                self._add_entry(entry, device, reached, is_photo=is_photo, is_skipped=is_skipped)
+                self._add_entry(entry, device, reached, here, is_photo=is_photo, is_skipped=is_skipped)
 
     def _add_entry(
-        self, entry: os.DirEntry[str], device: int, reached: int, *, is_photo: bool, is_skipped: bool
+        self, entry: os.DirEntry[str], device: int, reached: int, place: str, *, is_photo: bool, is_skipped: bool
     ) -> None:
         # Not entry.stat(), which has no inode on Windows.
         status, is_link = os.stat(entry.path), entry.is_symlink()
+        if is_link and _is_quarantined(entry.path):
+            self._fail(entry.path, _QUARANTINED)
+            return
         if stat.S_ISDIR(status.st_mode):
             if is_link and not self._is_link_to_follow(entry.path):
                 return
             if self.one_file_system and status.st_dev != device:
                 self._fail(entry.path, "It is on another file system, and --one-file-system says to stay on one.")
                 return
-            self._walk_later(entry.path, device=device, reached=_BY_FOUND_LINK if is_link else reached)
+            self._walk_later(entry.path, device=device, reached=_BY_FOUND_LINK if is_link else reached, above=place)
             return
         if is_link:
             self._remember_link(entry.path, status)
         if is_photo or not stat.S_ISREG(status.st_mode):
             self._take(entry.path, status, is_by_link=is_link or reached == _BY_FOUND_LINK)
         elif is_skipped and identity_of(entry.path, status) not in self.names:
-            self._skip(entry.path)
+            self._skip(entry.path, can_open=not is_only_in_cloud(status))
 
     def _remember_link(self, path: str, status: os.stat_result) -> None:
         target = identity_of(path, status)
@@ -224,7 +265,10 @@ class _Walk:
             kind = next((name for matches, name in _KINDS if matches(status.st_mode)), "something else")
             self._fail(path, f"This is not a regular file but {kind}.")
             return
-        name = (is_by_link, PhotoFile(path, status.st_size, status.st_mtime_ns))
+        if is_only_in_cloud(status):
+            self._fail(path, _IN_CLOUD)
+            return
+        name = (is_by_link, PhotoFile.of(path, status))
         identity = identity_of(path, status)
         known = self.names.get(identity, name)
         if known[1].path in self.in_libraries:
@@ -239,18 +283,18 @@ class _Walk:
             with self.failing(photo.path):
                 status = os.stat(photo.path)
                 # The walk may have found a file that the library only refers to: it keeps the name in the library.
-                file = PhotoFile(photo.path, status.st_size, status.st_mtime_ns)
+                file = PhotoFile.of(photo.path, status)
                 self.names[identity_of(photo.path, status)] = (False, file)
                 self.in_libraries[photo.path] = photo
 
-    def _skip(self, path: str) -> None:
+    def _skip(self, path: str, *, can_open: bool) -> None:
         """Count a regular file by its ending, and by its format if it is an image with an unknown ending.
 
         Such an image is called ``photo.jpg_large`` or ``photo.dat``.
         """
         ending = suffix_of(os.path.basename(path))
         kind = _NO_ENDING if not ending else ending if _ENDING.fullmatch(ending) else _OTHER_ENDINGS
-        if ending not in self.known_endings and self.opened < _MOST_OPENED:
+        if can_open and ending not in self.known_endings | RAW_SUFFIXES and self.opened < _MOST_OPENED:
             self.opened += 1
             if image_format := _image_format(path):
                 kind = f"{image_format} image with {'the ending ' if kind == ending else ''}{kind}"
@@ -266,6 +310,11 @@ class _Walk:
 
     def _fail(self, path: str, message: str) -> None:
         self.failed[path] = FailedFile(path=path, code="UNREADABLE", message=message)
+
+
+def _is_quarantined(path: str) -> bool:
+    """Tell whether a path, or what it leads to, is in a quarantine."""
+    return any(QUARANTINE_NAME in one.split(os.sep) for one in (os.path.abspath(path), os.path.realpath(path)))
 
 
 def _image_format(path: str) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import sys
 import threading
+from itertools import groupby, takewhile
+from operator import itemgetter
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -89,6 +92,20 @@ async def test_of_two_copies_the_first_decides_about_the_features(
     assert collected.stats.decoded == 1
 
 
+async def test_a_photo_that_an_earlier_program_took_for_damaged_is_sent_again(tmp_path: Path, store: Store) -> None:
+    album = three_photos(tmp_path)
+    embedder: Any = OneVector()
+    model = await embedder.model()
+    earlier = store.vectors(model.vector_id, model.dimension)
+    for path in album.iterdir():
+        key = hashlib.sha256(path.read_bytes()).digest()
+        earlier.add({"sha256": key, "vector": None, "code": "TRUNCATED", "message": "It ends early."})
+    earlier.flush()
+    for embedded in (3, 0):
+        report = await find_duplicates(embedder, album, store=store)
+        assert (report.failed, report.work.embedded) == ((), embedded)
+
+
 class ReadsAhead(OneVector):
     """A client that takes every image before the first answer."""
 
@@ -104,15 +121,34 @@ async def test_progress_counts_what_is_embedded_and_not_what_is_read_ahead(tmp_p
     told: list[tuple[str, int, int | None]] = []
     embedder: Any = ReadsAhead()
     await find_duplicates(embedder, album, store=store, on_progress=lambda *progress: told.append(progress))
-    embedding = [progress for progress in told if progress[0] == "embedding"]
+    embedding = [progress for progress in told if progress[0] == "reading and embedding"]
     # 0: from here the rate counts; 1: the copy; then each answer, and the end.
     assert [done for _, done, _ in embedding] == [0, 1, 2, 3, 4, 4]
 
     told.clear()
     Image.new("L", (8, 8), 250).save(album / "new.png")
     await find_duplicates(embedder, album, store=store, on_progress=lambda *progress: told.append(progress))
-    assert [done for what, done, _ in told if what == "finding known photos"] == [1, 2, 3, 4]
-    assert [done for what, done, _ in told if what == "embedding"] == [4, 5, 5]
+    assert [done for what, done, _ in told if what == "reading and embedding"] == [4, 5, 5]
+
+
+async def test_progress_says_what_goes_on_and_each_kind_of_work_ends(tmp_path: Path, store: Store) -> None:
+    album = three_photos(tmp_path)
+    clip: Any = OneVector()
+
+    async def kinds(embedder: Any) -> list[str]:
+        told: list[tuple[str, int, int | None]] = []
+        await find_duplicates(embedder, album, store=store, on_progress=lambda *progress: told.append(progress))
+        collecting = takewhile(lambda progress: progress[0] != "comparing", told)
+        by_kind = [(what, list(reports)) for what, reports in groupby(collecting, key=itemgetter(0))]
+        # A bar that stands still before its end, while other work goes on, looks as if the search hung.
+        assert all(done == total for _, reports in by_kind for _, done, total in reports[-1:])
+        return [what for what, _ in by_kind]
+
+    assert await kinds(None) == ["finding known photos", "reading"]
+    assert await kinds(clip) == ["finding known photos", "embedding"]
+    assert await kinds(clip) == ["finding known photos"]
+    Image.new("L", (8, 8), 250).save(album / "new.png")
+    assert await kinds(clip) == ["finding known photos", "reading and embedding"]
 
 
 async def test_moved_files_are_read_and_not_decoded_again(tmp_path: Path, store: Store) -> None:

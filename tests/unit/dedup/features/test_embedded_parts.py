@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import io
 import struct
+import tracemalloc
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from clip_client.dedup.features.embedded_parts import embedded_parts
 from clip_client.dedup.features.image_features import extract_features
 from clip_client.dedup.features.pixel_hash import pixel_hash
+from clip_client.dedup.formats.embedded_parts import embedded_parts
 from tests.fixtures.images import image_files, phone_files
 from tests.fixtures.images.embedded_files import (
     MP4,
@@ -96,6 +97,16 @@ PARTS: dict[str, tuple[bytes, tuple[str, ...]]] = {
     "appended data": (STILL + b"?" * 1024, ("unknown data",)),
     "PNG with a film": (image_files.file("PNG") + MP4, ("film",)),
     "WebP with a film": (image_files.file("WEBP") + MP4, ("film",)),
+    "BMP with a film": (image_files.file("BMP") + MP4, ("film",)),
+    "QOI with data": (image_files.file("QOI") + bytes([7]) * 1024, ("unknown data",)),
+    "PPM with a film": (image_files.file("PPM") + MP4, ("film",)),
+    "plain PPM with data": (b"P3 1 1 255 1 2 3\n" + b"?" * 1024, ("unknown data",)),
+    "two pictures in a PPM": (image_files.file("PPM") * 2, ("further frames", "unknown data")),
+    "GIF with a film": (image_files.file("GIF", "P") + MP4, ("film",)),
+    "TIFF with a film": (image_files.file("TIFF") + MP4, ("film",)),
+    "JPEG 2000 with a film": (image_files.file("JPEG2000") + MP4, ("film",)),
+    "JPEG 2000 with data": (image_files.file("JPEG2000") + b"?" * 1024, ("unknown data",)),
+    "codestream with data": (image_files.file("JPEG2000", no_jp2=True) + b"?" * 1024, ("unknown data",)),
     "thermal camera": (with_segments(THERMAL, THERMAL), ("unknown data",)),
     "JUMBF of another kind": (with_segments((0xEB, b"JP\0\1" + b"?" * 1024)), ("unknown data",)),
     "Fireworks": (LAYERS_OF_FIREWORKS, ("unknown data",)),
@@ -120,6 +131,8 @@ PARTS: dict[str, tuple[bytes, tuple[str, ...]]] = {
     "motion photo of a Samsung": (HEIC + box(b"mpvd", MP4), ("film",)),
     "motion photo of a Pixel": (HEIC + MP4 + box(b"moov", bytes(99)), ("film",)),
     "a box of unknown kind": (HEIC + box(b"sefd", b"?" * 1024), ("unknown data",)),
+    "a box of its own identity": (HEIC + box(b"uuid", b"?" * 1024), ("unknown data",)),
+    "an item of unknown kind": (phone_files.heic(xmp=b"?" * 1024), ("unknown data",)),
     "JPEG XL with a film": (JXL + MP4, ("film",)),
     "bare JPEG XL with a film": (phone_files.jxl(lossless=True) + MP4, ("film",)),
     "JPEG XL with a gain map": (JXL + box(b"jhgm", bytes(9)), ("gain map",)),
@@ -149,12 +162,22 @@ ALONE = {
     "TIFF": image_files.file("TIFF"),
     "alpha": iso_media(auxiliary=(b"urn:mpeg:hevc:2015:auxid:1",), items=(b"hvc1", b"Exif")),
     "a short segment": with_segments(THERMAL),
+    "credentials in a HEIC": HEIC + box(b"uuid", bytes.fromhex("d8fec3d61b0e483c92975828877ec481"), b"?" * 1024),
     "credentials": with_segments((0xEB, CREDENTIALS + bytes(16) + b"?" * 900), (0xEB, CREDENTIALS[:16] + b"?" * 900)),
     "credentials in a PNG": image_files.png_with_chunk(b"caBX", b"?" * 2000),
     "credentials in a WebP": riff_chunk(b"C2PA", 2000),
     "resources of Photoshop": with_segments((0xED, b"Photoshop 3.0\0" + b"?" * 2000)),
     "smaller version in a TIFF": tiff_with_another(1),
     "nothing": b"",
+    "BMP": image_files.file("BMP"),
+    "BMP with a palette": image_files.file("BMP", "P"),
+    "QOI": image_files.file("QOI"),
+    "PPM": image_files.file("PPM") + b"\n",
+    "plain PPM": b"P3 1 1 255 # a comment\n1 2 3\n",
+    "GIF": image_files.file("GIF", "P"),
+    "compressed TIFF": image_files.file("TIFF", compression="tiff_lzw", exif=phone_files.exif()),
+    "JPEG 2000": image_files.file("JPEG2000"),
+    "codestream": image_files.file("JPEG2000", no_jp2=True),
     "HEIC": HEIC,
     "tiles": phone_files.heic(image_files.picture(size=(150, 100)), tile_size=64),
     "thumbnail": phone_files.heic(image_files.picture(size=(150, 100)), thumbnails=[64]),
@@ -210,6 +233,7 @@ def test_a_still_has_the_pixels_of_the_file_that_holds_more() -> None:
             animation("PNG", 2),
             animation("GIF", 2),
             layered_tiff(),
+            *(image_files.file(name) + MP4 for name in ("BMP", "QOI", "PPM", "JPEG2000", "WEBP")),
             iso_media(box(b"mpvd", MP4), auxiliary=(b"urn:x:depth",), items=(b"tmap",)),
         ]
     ),
@@ -244,3 +268,13 @@ def test_damaged_files_never_raise(seed: bytes, changes: list[tuple[int, int]], 
 def test_the_work_has_limits_and_what_lies_beyond_counts_as_content(data: bytes, kinds: tuple[str, ...]) -> None:
     """Work that grew with the square of the file would take hours here."""
     assert embedded_parts(data).kinds == kinds
+
+
+def test_a_picture_in_digits_takes_no_memory_for_each_of_them() -> None:
+    data = b"P3 200 200 255\n" + b"1 2 3 " * 40_000
+    tracemalloc.start()
+    try:
+        embedded_parts(data)
+        assert tracemalloc.get_traced_memory()[1] < len(data)
+    finally:
+        tracemalloc.stop()

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import io
 import struct
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import imagehash
 import numpy as np
 import pillow_heif
+import pyarrow as pa
 import pytest
 from PIL import ExifTags, Image, ImageOps
 
@@ -20,11 +22,17 @@ from clip_client.dedup.features.pixel_hash import pixel_hash, pixel_hashes
 from tests.fixtures.albums import write
 from tests.fixtures.images import phone_files, scenes
 from tests.fixtures.images.embedded_files import box
-from tests.fixtures.images.image_files import encoded, jpeg, picture, png, png_with_chunk
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
+from tests.fixtures.images.image_files import (
+    SHORT,
+    encoded,
+    file,
+    jpeg,
+    picture,
+    picture_tags,
+    png,
+    png_with_chunk,
+    tiff,
+)
 
 STRIPES = Image.fromarray(np.tile(np.array([0, 255], np.uint8), (64, 32)))
 PICTURES = {
@@ -96,10 +104,30 @@ PNG = encoded(NOISE, "PNG")
 JPEG = jpeg(exif=phone_files.exif(6))
 
 
-def deep_png() -> bytes:
-    """RGB of 16 bits a channel, which Pillow reads, as 8 bits, but does not write."""
-    rows = np.repeat(np.asarray(NOISE).astype(">u2")[..., None] * 257, 3, axis=2)  # (24, 32, 3)
-    return png(32, 24, 16, 2, b"".join(b"\0" + row.tobytes() for row in rows))
+def deep_png(values: Any) -> bytes:
+    """RGB of 16 bits a channel, which Pillow reads, as 8 bits, but does not write; ``values`` are (H, W)."""
+    rows = np.repeat(np.asarray(values).astype(">u2")[..., None], 3, axis=2)
+    return png(values.shape[1], values.shape[0], 16, 2, b"".join(b"\0" + row.tobytes() for row in rows))
+
+
+def deep_tiff(values: Any) -> bytes:
+    """The same as a TIFF without compression."""
+    pixels = np.repeat(np.asarray(values).astype("<u2")[..., None], 3, axis=2).tobytes()
+    return tiff(picture_tags(values.shape[::-1], [16] * 3, 2, len(pixels)), pixels)
+
+
+def tiff_of_four() -> bytes:
+    """RGB and a channel of unspecified meaning."""
+    pixels = np.dstack([np.asarray(NOISE)] * 4).tobytes()
+    return tiff([*picture_tags((32, 24), [8] * 4, 2, len(pixels)), (338, SHORT, [0])], pixels)
+
+
+def bmp_of_16_bits(highest: Any) -> bytes:
+    """A BMP in which the highest bit of each pixel has no meaning that the header says."""
+    grey = np.asarray(NOISE).astype("<u2") >> 3
+    values = grey << 10 | grey << 5 | grey | np.broadcast_to(highest, grey.shape).astype("<u2") << 15
+    header = struct.pack("<IiiHHIIiiII", 40, 32, -24, 1, 16, 0, 0, 0, 0, 0, 0)
+    return b"BM" + struct.pack("<IHHI", 0, 0, 0, 54) + header + values.astype("<u2").tobytes()
 
 
 def test_pixels_are_the_same_in_any_lossless_form() -> None:
@@ -123,12 +151,6 @@ MORE = {
     "pages": encoded(NOISE, "TIFF", **TWO),
     "two pictures": phone_files.heic(append_images=[picture(seed=1)]),
     "HEIC sequence": phone_files.heic() + box(b"moov"),
-    "alpha": encoded(Image.merge("LA", (NOISE, NOISE)), "PNG"),
-    "alpha in HEIC": phone_files.heic(picture("RGBA")),
-    "alpha in JPEG XL": phone_files.jxl(picture("RGBA")),
-    "transparent colour": encoded(NOISE.convert("P"), "PNG", transparency=0),
-    "16 bits of grey": encoded(Image.fromarray(np.asarray(NOISE).astype(np.uint16) * 257), "PNG"),
-    "16 bits of RGB": deep_png(),
     "PPM of 16 bits": b"P6 2 1 65535\n" + bytes(range(12)),
     "HEIC of 10 bits": phone_files.deep_heic(10),
     "AVIF of 10 bits": phone_files.avif_of_10_bits(),
@@ -143,11 +165,63 @@ def test_what_holds_more_than_its_pixels_show_has_no_hash(data: bytes) -> None:
     assert pixel_hash(data) == ""
 
 
+GREYS = np.asarray(NOISE).astype(np.uint16)
+DEEP = GREYS * 257 + np.arange(32, dtype=np.uint16)
+HALF = np.arange(24 * 32).reshape(24, 32) % 2
+CUT_OUT = Image.merge("LA", (NOISE, Image.fromarray((HALF * 255).astype(np.uint8))))
+HIDDEN = Image.merge("LA", (Image.fromarray((np.asarray(NOISE) * HALF).astype(np.uint8)), CUT_OUT.getchannel("A")))
+ALIKE: dict[str, list[bytes]] = {
+    "8 bits": [
+        PNG, encoded(Image.merge("LA", (NOISE, Image.new("L", NOISE.size, 255))), "PNG"), deep_png(GREYS * 257),
+        deep_png(GREYS << 8), encoded(Image.fromarray(GREYS * 257), "PNG"),
+        encoded(NOISE.convert("RGBA"), "QOI", colorspace="sRGB"),
+    ],
+    "16 bits": [deep_png(DEEP), deep_tiff(DEEP), encoded(Image.fromarray(DEEP), "PNG")],
+    "16 other bits": [deep_png(DEEP + 1), encoded(Image.fromarray(DEEP + 1), "PNG")],
+    "cut out": [
+        encoded(CUT_OUT, "PNG"), encoded(CUT_OUT.convert("RGBA"), "TIFF"),
+        encoded(CUT_OUT, "WEBP", lossless=True, exact=True),
+    ],
+    "cut out of nothing": [encoded(HIDDEN, "PNG")],
+    "grey of 5 bits": [bmp_of_16_bits(0), bmp_of_16_bits(1)],
+    "a HEIC with transparency": [phone_files.heic(picture("RGBA").rotate(9))],
+}  # fmt: skip
+
+
+def test_transparency_and_all_bits_are_part_of_the_pixels_if_they_say_anything() -> None:
+    hashes = {name: {pixel_hash(data) for data in files} for name, files in ALIKE.items()}
+    assert all(len(same) == 1 for same in hashes.values())
+    assert len(set.union(*hashes.values())) == len(ALIKE)
+    assert "" not in set.union(*hashes.values())
+
+
+UNTOLD = {
+    "a fourth channel": tiff_of_four(),
+    "a bit of unknown meaning": bmp_of_16_bits(HALF),
+    "white is zero in 16 bits": tiff(picture_tags((32, 24), [16], 0, 2 * DEEP.size), DEEP.astype("<u2").tobytes()),
+    "another space of a JPEG 2000": file("JPEG2000").replace(
+        b"colr\1\0\0" + b"\0\0\0\x10", b"colr\1\0\0" + b"\0\0\0\x15"
+    ),
+    "a transparent level of 16 bits": png_with_chunk(b"tRNS", b"\0\7", encoded(Image.fromarray(DEEP), "PNG")),
+    "a curve of a TIFF": tiff([*picture_tags((2, 2), [8], 1, 4), (301, SHORT, [0] * 256)], bytes(4)),
+}
+
+
+@pytest.mark.parametrize("data", UNTOLD.values(), ids=UNTOLD)
+def test_what_cannot_be_told_is_never_the_same(data: bytes) -> None:
+    assert pixel_hash(data) == ""
+
+
 def from_camera_set_to_adobe_rgb() -> bytes:
     exif = Image.Exif()
     exif[ExifTags.Base.Make] = "Camera"
     exif.get_ifd(ExifTags.IFD.Exif)[ExifTags.IFD.Interop] = {1: "R03"}
     return encoded(NOISE, "PNG", exif=exif)
+
+
+def with_profile_of_gif(data: bytes) -> bytes:
+    start = 13 + (3 << ((data[10] & 7) + 1))
+    return data[:start] + b"\x21\xff\x0bICCRGBG1012\x08a gamut.\0" + data[start:]
 
 
 def heic_in(primaries: int, transfer: int) -> bytes:
@@ -164,9 +238,13 @@ SPACES = {
     ],
     "a wide profile": [encoded(NOISE, name, icc_profile=b"wide" * 50) for name in ("PNG", "TIFF")],
     "a narrow profile": [encoded(NOISE, "PNG", icc_profile=b"narrow" * 50)],
-    "linear": [png_with_chunk(b"gAMA", struct.pack(">I", 100_000), PNG)],
+    "linear": [
+        png_with_chunk(b"gAMA", struct.pack(">I", 100_000), PNG),
+        (made := encoded(NOISE.convert("RGB"), "QOI"))[:13] + b"\1" + made[14:],
+    ],
     "Adobe RGB": [from_camera_set_to_adobe_rgb()],
     "CMYK": [encoded(NOISE.convert("CMYK"), "TIFF")],
+    "a profile of a GIF": [with_profile_of_gif(encoded(NOISE, "GIF"))],
     "sRGB with the transfer of films": [png_with_chunk(b"cICP", bytes((1, 1, 0, 1)), PNG)],
     "P3 by its number": [png_with_chunk(b"cICP", bytes((12, 13, 0, 1)), PNG)],
     "HDR by its number": [png_with_chunk(b"cICP", bytes((9, 16, 0, 1)), PNG)],
@@ -194,3 +272,13 @@ def test_a_pixel_hash_belongs_to_the_content_that_was_compared(tmp_path: Path) -
         path.write_bytes(PNG)
         for decoded in (1, 0):
             assert pixel_hashes({sha256: str(path)}, store) == ({sha256: pixel_hash(PNG)}, decoded)
+
+
+def test_a_pixel_hash_of_an_earlier_rule_does_not_count(tmp_path: Path) -> None:
+    data = encoded(picture(), "PNG")
+    path, content = write(tmp_path / "a.png", data), hashlib.sha256(data).hexdigest()
+    with Store(tmp_path / "store") as store:
+        earlier = store.table(Path("pixels", "pixels-6"), {"pixels": pa.string()}, {"algorithm": "pixels-6"})
+        earlier.add({"sha256": bytes.fromhex(content), "pixels": "those of another"})
+        earlier.flush()
+        assert pixel_hashes({content: str(path)}, store) == ({content: pixel_hash(data)}, 1)

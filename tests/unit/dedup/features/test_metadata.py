@@ -8,8 +8,9 @@ import pytest
 from PIL import Image, PngImagePlugin
 
 from clip_client.dedup.features.image_features import extract_features
-from clip_client.dedup.files.metadata import read_metadata, read_sidecar
-from clip_client.dedup.files.xmp import XmpError, read_xmp, texts_of, write_xmp
+from clip_client.dedup.metadata.facts import Facts, read_facts, read_sidecar_facts
+from clip_client.dedup.metadata.summary import read_metadata
+from clip_client.dedup.metadata.xmp import XmpError, read_xmp, texts_of, write_xmp
 from clip_client.dedup.types import Metadata
 from tests.fixtures.images import phone_files
 from tests.fixtures.images.camera_files import as_lossless, camera_jpeg, exif, packet, with_iptc
@@ -18,14 +19,14 @@ from tests.fixtures.images.image_files import encoded, file, jpeg
 WORDS = "<rdf:li>Wien</rdf:li><rdf:li>Caf\u00e9</rdf:li>"
 TITLES = '<rdf:li xml:lang="de">Tor</rdf:li><rdf:li xml:lang="x-default">Gate</rdf:li>'
 XMP_FIELDS: list[tuple[str, dict[str, Any]]] = [
-    ('xmp:Rating="4">', {"rating": 4}),
-    ("><xmp:Rating>-1</xmp:Rating>", {"rating": -1}),
-    ('xmp:Rating="none">', {}),
-    (f"><dc:subject><rdf:Bag>{WORDS}</rdf:Bag></dc:subject>", {"keywords": "Caf\u00e9\nWien"}),
-    (f"><dc:title><rdf:Alt>{TITLES}</rdf:Alt></dc:title>", {"title": "Gate"}),
+    ('xmp:Rating="4">', {"rating": {(4.0,)}}),
+    ("><xmp:Rating>-1</xmp:Rating>", {"rating": {(-1.0,)}}),
+    ('xmp:Rating="none">', {"rating": {"none"}}),
+    (f"><dc:subject><rdf:Bag>{WORDS}</rdf:Bag></dc:subject>", {"keywords": {"Caf\u00e9", "Wien"}}),
+    (f"><dc:title><rdf:Alt>{TITLES}</rdf:Alt></dc:title>", {"title": {"Gate", "Tor"}}),
     (
         '><dc:description><rdf:Alt><rdf:li xml:lang="x-default">A &amp; B</rdf:li></rdf:Alt></dc:description>',
-        {"caption": "A & B"},
+        {"caption": {"A & B"}},
     ),
     ('exif:DateTimeOriginal="2019-05-03T10:11:12.34+02:00">', {"taken": "2019-05-03T10:11:12"}),
     ('photoshop:DateCreated="2019-05-03">', {"taken": "2019-05-03"}),
@@ -45,13 +46,13 @@ def approximately(expected: dict[str, Any]) -> dict[str, Any]:
     return {name: pytest.approx(value) if isinstance(value, float) else value for name, value in expected.items()}
 
 
-def said(metadata: Metadata) -> dict[str, Any]:
-    """The fields that are not empty."""
-    return {
-        name: value
-        for name in Metadata.__dataclass_fields__
-        if (value := getattr(metadata, name)) != getattr(Metadata(), name)
-    }
+def said(data: bytes) -> dict[str, Any]:
+    """The fields of Metadata that are not empty, and what people write."""
+    metadata = metadata_of(data)
+    read = {name: getattr(metadata, name) for name in Metadata.__dataclass_fields__}
+    facts = read_facts(data).said
+    written = {name: facts[name] for name in ("rating", "keywords", "title", "caption") if name in facts}
+    return {name: value for name, value in read.items() if value != getattr(Metadata(), name)} | written
 
 
 def test_exif_of_a_camera() -> None:
@@ -64,19 +65,19 @@ def test_exif_of_a_camera() -> None:
         "has_maker_note": True,
         "has_exposure": True,
     }
-    assert said(metadata_of(camera_jpeg(gps=True))) == approximately(expected)
+    assert said(camera_jpeg(gps=True)) == approximately(expected)
 
 
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"Rating": 3}, {"rating": 3}),
-        ({"Rating": 99}, {}),
-        ({"ImageDescription": "A gate"}, {"caption": "A gate"}),
-        ({"ImageDescription": "Caf\u00e9".encode()}, {"caption": "Caf\u00e9"}),
-        ({"XPTitle": "Gate\0".encode("utf-16-le")}, {"title": "Gate"}),
-        ({"XPComment": "A gate".encode("utf-16-le")}, {"caption": "A gate"}),
-        ({"XPKeywords": "Wien; Caf\u00e9".encode("utf-16-le")}, {"keywords": "Caf\u00e9\nWien"}),
+        ({"Rating": 3}, {"rating": {(3.0,)}}),
+        ({"Rating": 99}, {"rating": {(99.0,)}}),
+        ({"ImageDescription": "A gate"}, {"caption": {"A gate"}}),
+        ({"ImageDescription": "Caf\u00e9".encode()}, {"caption": {"Caf\u00e9"}}),
+        ({"XPTitle": "Gate\0".encode("utf-16-le")}, {"title": {"Gate"}}),
+        ({"XPComment": "A gate".encode("utf-16-le")}, {"caption": {"A gate"}}),
+        ({"XPKeywords": "Wien; Caf\u00e9".encode("utf-16-le")}, {"keywords": {"Caf\u00e9", "Wien"}}),
         ({"DateTimeDigitized": "2019:05:03 10:11:12"}, {"taken": "2019-05-03T10:11:12"}),
         ({"DateTimeOriginal": "0000:00:00 00:00:00"}, {}),
         ({"DateTimeOriginal": "yesterday"}, {}),
@@ -95,7 +96,7 @@ def test_each_field_of_exif(changes: dict[str, Any], expected: dict[str, Any]) -
         ("Make", "Model", "Software", "DateTimeOriginal", "LensModel", "FNumber", "MakerNote", "ExifImageWidth")
     )
     made = exif(**{**nothing, "ExifImageHeight": None, **changes})
-    assert said(metadata_of(jpeg(exif=made))) == expected
+    assert said(jpeg(exif=made)) == expected
 
 
 @pytest.mark.parametrize(("inner", "expected"), XMP_FIELDS)
@@ -104,23 +105,24 @@ def test_each_field_of_xmp_in_files_and_sidecars(inner: str, expected: dict[str,
     text.add_itxt("XML:com.adobe.xmp", xmp.decode())
     tiff = file("TIFF", tiffinfo={700: xmp})
     files = (jpeg(xmp=xmp), file("PNG", pnginfo=text), tiff, file("WEBP", xmp=xmp))
-    for found in (read_sidecar(xmp), *map(metadata_of, files)):
-        assert said(found) == approximately(expected)
+    for data in files:
+        assert said(data) == approximately(expected)
+        assert read_facts(data).said == read_sidecar_facts(xmp).said
 
 
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        ([(5, b"Gate")], {"title": "Gate"}),
-        ([(120, "Caf\u00e9".encode())], {"caption": "Caf\u00e9"}),
-        ([(120, b"Caf\xe9")], {"caption": "Caf\u00e9"}),
-        ([(25, b"Wien")], {"keywords": "Wien"}),
-        ([(25, b"Wien"), (25, b"Tor")], {"keywords": "Tor\nWien"}),
+        ([(5, b"Gate")], {"title": {"Gate"}}),
+        ([(120, "Caf\u00e9".encode())], {"caption": {"Caf\u00e9"}}),
+        ([(120, b"Caf\xe9")], {"caption": {"Caf\u00e9"}}),
+        ([(25, b"Wien")], {"keywords": {"Wien"}}),
+        ([(25, b"Wien"), (25, b"Tor")], {"keywords": {"Tor", "Wien"}}),
         ([(55, b"20190503"), (60, b"101112+0200")], {"taken": "2019-05-03T10:11:12"}),
     ],
 )
 def test_each_field_of_iptc(fields: list[tuple[int, bytes]], expected: dict[str, Any]) -> None:
-    assert said(metadata_of(with_iptc(jpeg(), fields))) == expected
+    assert said(with_iptc(jpeg(), fields)) == expected
 
 
 def test_texts_of_a_png() -> None:
@@ -128,13 +130,13 @@ def test_texts_of_a_png() -> None:
     for name, value in (("Title", "Gate"), ("Description", "A gate"), ("Software", "GIMP")):
         text.add_text(name, value)
     data = as_lossless(camera_jpeg(), "PNG", pnginfo=text)
-    assert said(metadata_of(data)) == {"title": "Gate", "caption": "A gate", "software": "GIMP"}
+    assert said(data) == {"title": {"Gate"}, "caption": {"A gate"}, "software": "GIMP"}
 
 
 def test_keywords_from_all_places_are_one_set() -> None:
     xmp = packet("><dc:subject><rdf:Bag><rdf:li>Wien</rdf:li><rdf:li>Tor</rdf:li></rdf:Bag></dc:subject>")
     data = with_iptc(jpeg(xmp=xmp, exif=exif(XPKeywords="Tor;Haus".encode("utf-16-le"))), [(25, b"Wien")])
-    assert metadata_of(data).keywords == "Haus\nTor\nWien"
+    assert read_facts(data).said["keywords"] == {"Haus", "Tor", "Wien"}
 
 
 @pytest.mark.parametrize(
@@ -151,20 +153,18 @@ def test_keywords_from_all_places_are_one_set() -> None:
 )
 def test_a_hostile_packet_says_nothing_and_is_marked(hostile: bytes) -> None:
     with_packet = file("TIFF", tiffinfo={700: hostile})
-    metadata = metadata_of(with_packet)
-    if hostile.endswith(b"</a>"):  # deep, but whole
-        assert metadata == read_sidecar(hostile) == Metadata()
+    assert metadata_of(with_packet) == Metadata()
+    is_whole = hostile.endswith(b"</a>")  # but deep
+    assert read_facts(with_packet) == read_sidecar_facts(hostile) == Facts(is_unreadable=not is_whole)
+    if is_whole:
         return
-    assert metadata == read_sidecar(hostile) == Metadata(is_incomplete=True)
     with pytest.raises(XmpError):
         read_xmp(hostile)
 
 
-def test_texts_hold_no_control_characters_and_have_an_end() -> None:
-    data = jpeg(exif=exif(ImageDescription="a\x1b[2J\x07b\r\nc"))
-    assert metadata_of(data).caption == "a[2Jb\nc"
-    long = read_sidecar(packet("><dc:title>" + "x" * 200_000 + "</dc:title>"))
-    assert (len(long.title), long.is_incomplete) == (100_000, True)
+def test_texts_hold_no_control_characters() -> None:
+    facts = read_facts(jpeg(exif=exif(ImageDescription="a\x1b[2J\x07b\r\nc")))
+    assert (facts.said["caption"], facts.texts) == ({"a[2Jb c"}, {"a[2Jb c": "a[2Jb\nc"})
 
 
 def test_what_is_written_is_read_again() -> None:
@@ -203,10 +203,11 @@ def test_metadata_is_read_as_that_of_a_jpeg(name: str) -> None:
     assert found.capture_time.taken_ms == expected.capture_time.taken_ms
     assert found.capture_time.camera == "Apple iPhone 15"
     assert found.metadata == expected.metadata
-    assert (found.metadata.taken, found.metadata.rating) == ("2024-05-06T07:08:09", 4)
+    assert found.metadata.taken == "2024-05-06T07:08:09"
+    assert read_facts(PHONES[name]).said["rating"] == {(4.0,)}
 
 
 def test_compressed_metadata_of_a_jpeg_xl_counts_as_incomplete() -> None:
     compressed = phone_files.jxl(exif=phone_files.exif(), xmp=XMP * 20, compress_metadata=True)
     assert b"brob" in compressed
-    assert metadata_of(compressed).is_incomplete
+    assert read_facts(compressed).is_unreadable

@@ -3,78 +3,99 @@
 from __future__ import annotations
 
 import os
-import tempfile
-from pathlib import Path
+import unicodedata
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from clip_client.dedup.files.file_types import FILM, SIDECAR, companions, differing_companion, what_would_be_lost
+from clip_client.dedup.files.companions import companions, differing_companion, what_would_be_lost
+from clip_client.dedup.files.file_types import FILM, OTHER, RESOURCE_FORK, SIDECAR, companion_kind
 from clip_client.dedup.files.reading import sha256_of
 from clip_client.dedup.types import RAW, Companion
 from tests.fixtures.albums import write
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from pathlib import Path
 
-KINDS = {".cr2": RAW, ".dng": RAW, ".mov": FILM, ".xmp": SIDECAR}
-PHOTOS = {".jpg", ".heic"}
-NAMES = [
-    f"{stem}{middle}{suffix}"
-    for stem in ("a", "A", "b")
-    for middle in ("", ".jpg", ".cr2")
-    for suffix in (".jpg", ".JPG", ".heic", ".cr2", ".DNG", ".mov", ".xmp", ".txt")
-]
+LONG = "Screenshot_20200102-030405_com.example.application"  # of 50 letters; Takeout leaves 46
+CUT = LONG[:46]
+NFC, NFD = (unicodedata.normalize(form, "F\u00eate") for form in ("NFC", "NFD"))
+
+FOLDERS: dict[str, dict[str, str]] = {
+    # Photo -> what belongs to it. All files are there, and a file that belongs to two photos stands beside each.
+    "endings": {"a.jpg": "a.aae a.acr a.cos a.dop a.json a.mov a.mp4 a.nef a.on1 a.pp3 a.thm a.vrd a.wav a.xmp"},
+    "endings in upper case": {"a.jpg": "a.AAE a.MOV a.NEF a.WAV a.XMP a.jpg.XMP"},
+    "whole names": {"a.jpg": "a.jpg.xmp a.jpg.dop a.jpg.pp3 a.jpg.json a.jpg.cos", "a.heic": "a.heic.xmp"},
+    "sidecars of a RAW file": {"a.jpg": "a.nef a.nef.xmp a.nef.pp3"},
+    "sidecars of RAW files": {"a.nef": "a.xmp a.nef.xmp", "b.cr2": "b.wav b.cr2.pp3", "b.dng": "b.wav"},
+    "darktable's duplicates": {"a.jpg": "a.jpg.xmp a_01.jpg.xmp a_12.jpg.xmp", "b_01.jpg": "b_01.jpg.xmp", "b.jpg": ""},
+    "films of Photos": {"a.heic": "a_3.mov a.mov", "b_3.heic": "b_3.mov"},
+    "films of a Pixel": {"PXL_1.MP.jpg": "PXL_1.MP PXL_1.MP.jpg.json", "PXL_2.jpg": "PXL_2.MP"},
+    "macOS": {"a.jpg": "a.xmp ._a.jpg ._a.xmp", "b.nef": "._b.nef"},
+    "Takeout": {"a.jpg": "a.jpg.json", "b.jpg": "b.jpg.supplemental-metadata.json", "c.heic": "c.mov c.mov.json"},
+    "Takeout's counters": {
+        "a.jpg": "a.jpg.json a.jpg.suppl.json",
+        "a(1).jpg": "a.jpg(1).json a.jpg.supplemental-metadata(1).json",
+        "a(2).jpg": "a(2).jpg.json",
+    },
+    "Takeout's cuts": {
+        f"{LONG}.jpg": f"{CUT}.json", f"{LONG}(1).jpg": f"{CUT}(1).json", f"{LONG[:40]}.jpg": f"{LONG[:40]}.jpg.s.json",
+        f"{LONG[:41]}.jpg": f"{LONG[:41]}.jpg..json", f"{LONG[:42]}.jpg": f"{LONG[:42]}.jpg.json",
+        f"{LONG[:43]}.jpg": f"{LONG[:43]}.jp.json", "Screen.jpg": "Screen.jpg.supplemental-metadat.json",
+    },
+    "Unicode": {f"{NFC}.jpg": f"{NFD}.mov {NFD}.jpg.xmp", f"x{NFD}.jpg": f"x{NFC}.xmp"},
+    "what two photos share": {"a.heic": "a.mov a.heic.xmp", "a.jpg": "a.mov"},
+    "what differs in case": {"A.JPG": "A.JPG.xmp A.mov", "a.jpg": "a.xmp"},
+    "other files": {"a.jpg": "a.docx a.txt a.jpg.bak a.tar.gz a a.edit.psd", "b.jpg": "b.gpx"},
+    "longest names": {"2019.jpg": "2019.txt 2019.1.txt", "2019.12.24.jpg": "2019.12.24.xmp", "2019.12.jpg": ""},
+    "nothing": {"IMG_1.jpg": "", "IMG_10.jpg": "", "IMG_1 2.jpg": "", "IMG_1.png": ""},
+}  # fmt: skip
+STRANGERS = "IMG_100.xmp IMG_1_.mov IMG_1_2.mov ._q.jpg IMG.json q_3.mov q_01.jpg.xmp q(1).json".split()
 
 
-def split(name: str) -> tuple[str, str]:
-    return os.path.splitext(name.lower())
-
-
-def belongs(companion: str, photo: str, names: Iterable[str]) -> bool:
-    """The rule in words: same name up to the ending, or the whole name and an ending, and no second photo like it.
-
-    What has the whole name of such a companion belongs to its photo, too.
-    """
-    stem, suffix = split(photo)
-    owner, kind = split(companion)[0], KINDS.get(split(companion)[1])
-    if kind is None or companion == photo:
-        return False
-    same_name = [name for name in names if name.lower() == photo.lower()]
-    same_stem = [name for name in names if split(name)[0] == stem]
-    photos = [name for name in same_stem if split(name)[1] in PHOTOS]
-    raws = [name for name in same_stem if KINDS.get(split(name)[1]) == RAW]
-    if owner == photo.lower():
-        return len(same_name) < 2
-    if owner != stem:
-        beside = [name for name in names if name.lower() == owner and split(name)[0] == stem]
-        return KINDS.get(suffix) != RAW and len(beside) == 1 and belongs(beside[0], photo, names)
-    if KINDS.get(suffix) == RAW:
-        return kind != RAW and len(raws) < 2 and not photos
-    return len(photos) < 2
-
-
-@settings(max_examples=150, deadline=None, derandomize=True)
-@given(names=st.lists(st.sampled_from(NAMES), min_size=1, max_size=9, unique=True))
-def test_companions_are_those_of_the_rule_in_words(names: list[str]) -> None:
-    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder:
-        for name in names:
-            Path(folder, name).touch()
-        if len(os.listdir(folder)) < len(names):
-            return  # this file system knows no case
-        photos = [name for name in names if split(name)[1] in PHOTOS or KINDS.get(split(name)[1]) == RAW]
-        found = companions(os.path.join(folder, photo) for photo in photos)
-        expected = {
-            os.path.join(folder, photo): tuple(
-                Companion(path=os.path.join(folder, name), kind=KINDS[split(name)[1]])
-                for name in sorted(names)
-                if belongs(name, photo, names)
+@pytest.mark.parametrize("name", FOLDERS)
+def test_what_belongs_to_a_photo(name: str, tmp_path: Path) -> None:
+    owned = {photo: set(names.split()) for photo, names in FOLDERS[name].items()}
+    for file in {*owned, *STRANGERS}.union(*owned.values()):
+        (tmp_path / file).touch()
+    (tmp_path / "a.folder").mkdir()
+    (tmp_path / "loop").symlink_to("loop")
+    found = companions(str(tmp_path / photo) for photo in owned)
+    assert found == {
+        str(tmp_path / photo): tuple(
+            Companion(
+                path=str(tmp_path / file),
+                kind=companion_kind(file),
+                others=tuple(str(tmp_path / one) for one in sorted(owned) if one != photo and file in owned[one]),
             )
-            for photo in photos
-        }
-        assert found == {photo: own for photo, own in expected.items() if own}
+            for file in sorted(files, key=os.fsencode)
+        )
+        for photo, files in owned.items()
+        if files
+    }
+
+
+def test_kinds_are_told_by_name() -> None:
+    kinds = {RAW: "a.NEF", FILM: "a.MP", SIDECAR: "a.jpg.json", RESOURCE_FORK: "._a.nef", OTHER: "a.docx"}
+    assert {companion_kind(f"x/{name}") for name in kinds.values()} == set(kinds)
+
+
+@pytest.mark.parametrize("folds_case", [True, False])
+def test_case_counts_where_it_does_for_the_file_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folds_case: bool
+) -> None:
+    photo, film = write(tmp_path / "IMG_1.JPG", b"x"), write(tmp_path / "img_1.mov", b"x")
+    write(tmp_path / "nothing.txt", b"x")
+    look = os.lstat
+
+    def folding(path: str) -> os.stat_result:
+        names = {name.lower(): name for name in os.listdir(os.path.dirname(path))}
+        return look(os.path.join(os.path.dirname(path), names.get(os.path.basename(path).lower(), "gone")))
+
+    if folds_case:
+        monkeypatch.setattr(os, "lstat", folding)
+    found = companions([str(photo)])
+    assert found == ({str(photo): (Companion(path=str(film), kind=FILM),)} if folds_case else {})
 
 
 def test_photos_that_are_gone_have_no_companions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +131,7 @@ def test_what_a_photo_would_take_along(
         if data is not None:
             write(tmp_path / name, data)
     mine, others = (
-        [Companion(path=str(tmp_path / name), kind=KINDS[split(name)[1]]) for name in names] for names in (own, of_kept)
+        [Companion(path=str(tmp_path / name), kind=companion_kind(name)) for name in names] for names in (own, of_kept)
     )
     assert what_would_be_lost(mine, others) == lost
     assert differing_companion(mine, others, sha256_of) == differing

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from PIL import Image, ImageCms
 
-from clip_client.dedup.files.colours import (
+from clip_client.dedup.formats.colours import (
     ADOBE_RGB,
     SRGB,
     ColourSpace,
@@ -16,7 +16,7 @@ from clip_client.dedup.files.colours import (
     space_of_codes,
     space_of_profile,
 )
-from clip_client.dedup.files.encoding import Encoding, read_encoding
+from clip_client.dedup.formats.encoding import Encoding, read_encoding
 from tests.fixtures.images import colour_profiles, phone_files
 from tests.fixtures.images.image_files import encoded, file, jpeg, png_with_chunk
 
@@ -32,7 +32,7 @@ DEEP, CLEAR = ("more than 8 bits a channel",), ("transparency",)
     ("kept", "copy", "lacks"),
     [
         (Encoding(), Encoding(extras=CLEAR), "transparency"),
-        (Encoding(extras=CLEAR), Encoding(extras=CLEAR), ""),
+        (Encoding(extras=CLEAR), Encoding(extras=CLEAR), "transparency"),
         (Encoding(), Encoding(colour_space=P3), "the colour profile Display P3"),
         (Encoding(colour_space=P3), Encoding(), ""),
         (
@@ -44,6 +44,22 @@ DEEP, CLEAR = ("more than 8 bits a channel",), ("transparency",)
 )
 def test_what_no_quality_makes_up_for(kept: Encoding, copy: Encoding, lacks: str) -> None:
     assert kept.lacks_kinds_of(copy) == lacks
+
+
+def jpeg_2000_with(profile: bytes) -> bytes:
+    data = file("JPEG2000")
+    start, header = data.index(b"colr") - 4, data.index(b"jp2h") - 4
+    (size,), (whole,) = (struct.unpack_from(">I", data, place) for place in (start, header))
+    own = struct.pack(">I", 11 + len(profile)) + b"colr\2\0\0" + profile
+    grown = struct.pack(">I", whole - size + len(own))
+    return data[:header] + grown + data[header + 4 : start] + own + data[start + size :]
+
+
+def bmp_with(profile: bytes) -> bytes:
+    data = file("BMP")
+    header = data[14:54].replace(struct.pack("<I", 40), struct.pack("<I", 124), 1)
+    header += bytes(16) + b"DEBM" + bytes(52) + struct.pack("<II", len(data) - 54 + 124, len(profile)) + bytes(4)
+    return data[:10] + struct.pack("<I", 138) + header + data[54:] + profile
 
 
 CHROMATICITIES = struct.pack(">8I", 31270, 32900, 64000, 33000, 21000, 71000, 15000, 6000)
@@ -63,6 +79,11 @@ FILES: list[tuple[bytes, str]] = [
     # What says sRGB counts before the gamma for programs that do not know it.
     (png_with_chunk(b"sRGB", b"\0", png_with_chunk(b"gAMA", LINEAR)), "sRGB"),
     (file("PNG"), "sRGB"),
+    (file("TIFF", "CMYK"), "of a printer without a name"),
+    (jpeg("CMYK"), "of a printer without a name"),
+    (file("TIFF", icc_profile=colour_profiles.P3), "Display P3"),
+    (jpeg_2000_with(colour_profiles.P3), "Display P3"),
+    (bmp_with(colour_profiles.P3), "Display P3"),
 ]
 
 

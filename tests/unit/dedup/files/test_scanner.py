@@ -20,7 +20,7 @@ from clip_client.dedup.files.directories import DirectorySet
 from clip_client.dedup.files.reading import has_sha256, hash_file, read_file
 from clip_client.dedup.reporting.html import write_page
 from clip_client.dedup.reporting.terminal import print_notes
-from clip_client.dedup.types import PREVIEWS_MARK, PhotoFile
+from clip_client.dedup.types import PREVIEWS_MARK, QUARANTINE_NAME, PhotoFile
 from preprocess_ensemble.imaging.decode import decode
 from tests.fixtures import members
 from tests.fixtures.albums import without_inodes
@@ -46,9 +46,10 @@ WALKS: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "hidden names": (".a.jpg .cache/b.jpg", {"include_hidden": True}, "", ".a.jpg .cache/b.jpg"),
     "a named folder that is hidden": (".a.jpg .cache/b.jpg", {}, ".cache", ".cache/b.jpg"),
     "a folder called like a photo": ("album.jpg/a.jpg", {}, "", "album.jpg/a.jpg"),
-    "no previews of a report page": (f"a.jpg report-files/{PREVIEWS_MARK} report-files/0.jpg report-files/below/0.jpg",
-                                     {"include_hidden": True}, "", "a.jpg"),
-    "no previews though they are named": (f"report-files/{PREVIEWS_MARK} report-files/0.jpg", {}, "report-files", ""),
+    "no previews of a page": (f"a.jpg b/{PREVIEWS_MARK} b/{'0' * 32}-320.jpg b/{'f' * 64}-small.jpg",
+                              {"include_hidden": True}, "", "a.jpg"),
+    "a person's photos among previews": (f"b/{PREVIEWS_MARK} b/{'0' * 32}-320.jpg b/IMG_1.jpg b/c/0.jpg", {}, "b",
+                                         "b/IMG_1.jpg b/c/0.jpg"),
     "photos that not every system reads": ("a.hif b.heic c.jxl", {}, "", "a.hif b.heic c.jxl"),
     "no RAW files": ("pair.jpg pair.CR2 alone.NEF", {}, "", "pair.jpg"),
     "RAW files that belong to no photo": ("pair.jpg pair.CR2 pair.jpg.dng alone.NEF two.heic two.jpg two.arw",
@@ -99,6 +100,22 @@ def test_keeps_names_with_spaces_emoji_and_invalid_utf8(tmp_path: Path) -> None:
     for name in names:
         write(tmp_path / os.fsdecode(name))
     assert {os.path.basename(os.fsencode(path)) for path in scan([tmp_path]).photos} == set(names)
+
+
+def test_no_link_leads_into_the_quarantine(tmp_path: Path) -> None:
+    """A photo that has moved must not be kept instead of another one, nor move a second time."""
+    away = tmp_path / "photos" / QUARANTINE_NAME / "run"
+    write(away / "a.jpg")
+    links = {tmp_path / "folder": away, tmp_path / "photo.jpg": away / "a.jpg", tmp_path / "photos" / "run": away}
+    for link, target in links.items():
+        link.symlink_to(target)
+    for paths in ([tmp_path], list(links)):
+        found = scan(paths, follow_links=True)
+        assert found.photos == ()
+        assert {failure.path for failure in found.failed} == set(map(str, links))
+        assert {failure.message for failure in found.failed} == {
+            "It is in the quarantine; bring it back with: clip-client undo."
+        }
 
 
 def test_a_link_back_up_is_listed_and_ends_no_walk(tmp_path: Path) -> None:
@@ -267,9 +284,56 @@ def test_a_search_that_finds_no_photo_says_what_it_found(tmp_path: Path, capsys:
     assert said in capsys.readouterr().out
 
 
+class Placeholder:
+    """The ``os.stat`` of a file whose content is only in the cloud, as macOS or Windows has it."""
+
+    def __init__(self, status: os.stat_result, **flags: int) -> None:
+        self.__dict__.update({name: getattr(status, name) for name in dir(status) if name.startswith("st_")}, **flags)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"st_flags": 0x40000020},  # SF_DATALESS and UF_TRACKED
+        {"st_file_attributes": 0x400020},  # RECALL_ON_DATA_ACCESS and ARCHIVE
+        {"st_file_attributes": 0x1020},  # OFFLINE
+    ],
+)
+def test_what_is_only_in_the_cloud_is_listed_and_not_downloaded(
+    flags: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = write(tmp_path / "here.jpg", jpeg())
+    there = [write(tmp_path / name, jpeg()) for name in ("there.jpg", "there.dat")]
+    look, open_descriptor = os.stat, os.open
+    opened: list[object] = []
+
+    def stat(path: str, **named: Any) -> Any:
+        status = look(path, **named)
+        return Placeholder(status, **flags) if path in there else status
+
+    def open_it(path: str, *how: Any, **named: Any) -> int:
+        opened.append(path)
+        return open_descriptor(path, *how, **named)
+
+    monkeypatch.setattr(os, "stat", stat)
+    monkeypatch.setattr(os, "open", open_it)
+    found = scan([tmp_path])
+    assert found.photos == (here,)
+    message = (
+        "It is only in the cloud, and a search downloads nothing: make it available on this device, and search again."
+    )
+    assert found.failed == (FailedFile(path=there[0], code="UNREADABLE", message=message),)
+    assert found.skipped == {".dat": 1}
+    # A companion of a photo, or a file that went to the cloud since it was found.
+    unread = read_file(there[0])
+    assert isinstance(unread, FailedFile)
+    assert unread.message == "The file cannot be read: it is only in the cloud."
+    assert set(there).isdisjoint(opened)
+
+
 def test_the_hash_of_content_and_of_what_is_no_file(tmp_path: Path) -> None:
     path, empty = write(tmp_path / "a.jpg", b"abc"), write(tmp_path / "empty.jpg", b"")
-    content = PhotoFile(path, 3, os.stat(path).st_mtime_ns)
+    content = PhotoFile.of(path, os.stat(path))
     assert hash_file(path) == (content, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad")
     os.mkfifo(tmp_path / "pipe.jpg")
     outcomes = [hash_file(str(path)) for path in (empty, tmp_path, tmp_path / "gone.jpg", tmp_path / "pipe.jpg")]

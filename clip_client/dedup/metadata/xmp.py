@@ -21,6 +21,7 @@ _LONGEST_PATH: Final = 1000
 _URIS: Final = {
     "dc": "http://purl.org/dc/elements/1.1/",
     "exif": "http://ns.adobe.com/exif/1.0/",
+    "iptcCore": "http://iptc.org/std/Iptc4xmpCore/1.0/xmlns/",
     "photoshop": "http://ns.adobe.com/photoshop/1.0/",
     "rdf": "http://www.w3.org/1999/02/22-rdf-syntax-ns#",
     "x": "adobe:ns:meta/",
@@ -40,7 +41,6 @@ _NAMESPACES: Final = {uri: prefix for prefix, uri in _URIS.items()} | {
     "http://ns.microsoft.com/photo/1.2/": "MP",
     "http://ns.microsoft.com/photo/1.0/": "MicrosoftPhoto",
     "http://ns.microsoft.com/photo/1.0": "MicrosoftPhoto",
-    "http://iptc.org/std/Iptc4xmpCore/1.0/xmlns/": "iptcCore",
     "http://iptc.org/std/Iptc4xmpExt/2008-02-29/": "iptcExt",
     "http://ns.adobe.com/xap/1.0/rights/": "xmpRights",
     "http://www.digikam.org/ns/1.0/": "digiKam",
@@ -49,7 +49,7 @@ _NAMESPACES: Final = {uri: prefix for prefix, uri in _URIS.items()} | {
     "http://ns.adobe.com/xap/1.0/g/img/": "",
     "http://ns.adobe.com/xap/1.0/t/pg/": "",
     "http://ns.adobe.com/xmp/note/": "",
-    "http://ns.adobe.com/pdf/1.3/": "",
+    "http://ns.adobe.com/pdf/1.3/": "pdf",
     "http://ns.adobe.com/illustrator/1.0/": "",
     "http://ns.adobe.com/hdr-gain-map/1.0/": "",
     "http://ns.apple.com/HDRGainMap/1.0/": "",
@@ -124,7 +124,8 @@ def write_xmp(properties: Mapping[str, str | Sequence[str]]) -> bytes:
     for name, value in sorted(properties.items()):
         element = SubElement(description, _qualified(name))
         if not isinstance(value, str):
-            bag = SubElement(element, _qualified("rdf:Bag"))
+            # Only the first creator is the main one: XMP specification, part 1, section 8.3.
+            bag = SubElement(element, _qualified("rdf:Seq" if name == "dc:creator" else "rdf:Bag"))
             for item in value:
                 SubElement(bag, _qualified("rdf:li")).text = item
         elif name.startswith("dc:"):

@@ -9,9 +9,12 @@ import io
 import struct
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from preprocess_ensemble.imaging.containers.container import Layout
 
 _TOLERANCE: Final = 0.01
 """In CIE xy. The sRGB profiles of HP, Google, Artifex, Facebook and LittleCMS are within 0.003 of each other; the red
@@ -35,8 +38,14 @@ _CODED: Final = {
 }
 """Primaries by ITU-T H.273, table 2: white, then x and y of red, green and blue."""
 _UNSPECIFIED: Final = 2
+_SRGB_CODES: Final = frozenset(struct.pack(">HH", *codes) for codes in ((1, 13), (2, 2), (1, 2), (2, 13)))
+"""Primaries and transfer of sRGB, or unspecified."""
 _HDR: Final = (16, 18)
 """Transfer by ITU-T H.273, table 3: PQ and HLG."""
+_SRGB_GAMMA: Final = 0.45455
+_SAME_GAMMA: Final = 0.0001
+_SRGB_CHROMATICITIES: Final = (*_D65, *_RGB_709)
+"""What PNG, third edition, section 11.3.2.5 tells encoders to write for sRGB."""
 _ADOBE_RGB: Final = (0.64, 0.33, 0.21, 0.71, 0.15, 0.06)
 _PROPHOTO: Final = (0.7347, 0.2653, 0.1596, 0.8404, 0.0366, 0.0001)
 
@@ -73,6 +82,28 @@ class ColourSpace:
         if not self.primaries or other.primaries is None:
             return False
         return _contains(self.primaries, other.primaries)
+
+
+def space_of(layout: Layout) -> ColourSpace:
+    """Return the colours that a file can show, by its profile or by what its header says in its place; else sRGB."""
+    if layout.profile:
+        return space_of_profile(layout.profile)
+    if layout.colours == "CMYK":
+        return ColourSpace(name="of a printer without a name", primaries=None, key=b"CMYK", is_profile=False)
+    codes = [code for code in layout.codes if code not in _SRGB_CODES]
+    if len(codes) == 1:
+        return space_of_codes(*struct.unpack(">HH", codes[0]))
+    if codes:
+        return ColourSpace(name="with several profiles", primaries=None, key=b"".join(codes), is_profile=False)
+    gamma = layout.gamma if layout.gamma is not None else _SRGB_GAMMA
+    chromaticities = layout.chromaticities or _SRGB_CHROMATICITIES
+    if abs(gamma - _SRGB_GAMMA) <= _SAME_GAMMA and _are_near(chromaticities, _SRGB_CHROMATICITIES):
+        return SRGB
+    key = repr((gamma, chromaticities)).encode()
+    if layout.chromaticities:
+        across, down, *primaries = chromaticities
+        return space_of_chromaticities((across, down), tuple(primaries), key)
+    return ColourSpace(name="with another gamma", primaries=None, key=key, is_profile=False)
 
 
 def space_of_profile(profile: bytes) -> ColourSpace:

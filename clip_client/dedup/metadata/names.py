@@ -11,15 +11,16 @@ import re
 from typing import Final
 
 NAMES: Final = {
+    "date": ("DateTimeOriginal", "photoshop:DateCreated", "iptc:55", "png:Creation_Time"),
+    "GPS position": ("GPSLatitude",),
+    "rating": ("xmp:Rating", "Rating"),
+    "keywords": ("dc:subject", "iptc:25", "XPKeywords"),
     "title": ("dc:title", "iptc:5", "XPTitle", "png:Title"),
     "caption": ("dc:description", "iptc:120", "ImageDescription", "XPComment", "png:Description"),
-    "keywords": ("dc:subject", "iptc:25", "XPKeywords"),
     "hierarchical keywords": (
         "lr:hierarchicalSubject", "digiKam:TagsList", "mediapro:CatalogSets", "MicrosoftPhoto:LastKeywordXMP",
         "MicrosoftPhoto:LastKeywordIPTC", "acdsee:categories",
     ),
-    "rating": ("xmp:Rating", "Rating"),
-    "GPS position": ("GPSLatitude",),
     "colour label": ("xmp:Label", "digiKam:ColorLabel", "photoshop:Urgency", "iptc:10"),
     "pick label": ("digiKam:PickLabel",),
     "people": ("iptcExt:PersonInImage", "mediapro:People"),
@@ -66,7 +67,6 @@ NAMES: Final = {
     "altitude": ("GPSAltitude",),
     "GPS time": ("GPSTimeStamp", "GPSDateStamp"),
     "compass direction": ("GPSImgDirection",),
-    "date": ("DateTimeOriginal", "photoshop:DateCreated", "iptc:55"),
     "date of digitisation": ("DateTimeDigitized", "iptc:62"),
     "Finder tags": ("attribute:com.apple.metadata:_kMDItemUserTags",),
     "Finder comment": ("attribute:com.apple.metadata:kMDItemFinderComment",),
@@ -82,13 +82,22 @@ NAMES: Final = {
 NAME_OF: Final = {field: name for name, fields in NAMES.items() for field in fields}
 
 _RANK: Final = {name: number for number, name in enumerate(NAMES)}
-DATES: Final = ("date", "date of digitisation")
-"""The two of :data:`NAMES`; a photo that has one of them with a value has the other one with it, too."""
 BY_PEOPLE: Final = frozenset(itertools.takewhile(lambda name: name != "prompt", NAMES)) | {
     "Finder label", "Finder tags", "Finder comment", "file tags", "file comment", "file rating",
 }  # fmt: skip
-"""What people write about a photo, in :data:`NAMES` before the others, which say how a file was made. Those differ
-between two shots in any case."""
+"""The date and what people write about a photo, in :data:`NAMES` before the others. Those say how a file was made, and
+differ between two shots in any case."""
+SAVED: Final = {
+    name: fields[:1]
+    for name, fields in NAMES.items()
+    if fields[0].startswith(("dc:", "iptcCore:", "photoshop:", "xmp:")) and name not in ("colour label", "contact")
+} | {
+    "date": ("exif:DateTimeOriginal", "photoshop:DateCreated"),
+    "GPS position": ("exif:GPSLatitude", "exif:GPSLongitude", "exif:GPSVersionID"),
+}
+"""Name -> the properties of XMP that say it. Programs number labels differently, and a contact is a structure."""
+LISTS: Final = frozenset({"keywords", "creator", "supplemental categories"})
+"""Those of :data:`SAVED` that have any number of values; of the others a photo has one."""
 
 DEVELOP_SETTINGS: Final = "develop settings"
 DEVELOPERS: Final = frozenset({"crs", "darktable"})
@@ -103,14 +112,15 @@ _HOUSEKEEPING: Final = frozenset(
     # Offsets of other directories.
     "ExifOffset GPSInfo ExifInteroperabilityOffset InteroperabilityIndex RelatedSoundFile "
     # Versions and programs, and what these note about their work.
-    "Software ProcessingSoftware HostComputer ExifVersion FlashPixVersion FlashpixVersion TIFF/EPStandardID "
+    "Software ProcessingSoftware ExifVersion FlashPixVersion FlashpixVersion TIFF/EPStandardID "
+    "pdf:Producer pdf:PDFVersion pdf:Trapped "
     "xmp:CreatorTool png:Software CustomRendered ImageHistory SecurityClassification xmp:Nickname "
     "photoshop:LegacyIPTCDigest photoshop:EmbeddedXMPDigest photoshop:SidecarForExtension photoshop:History "
     "photoshop:DocumentAncestors NativeDigest digiKam:ImageHistory digiKam:Preview digiKam:ImageUniqueID "
     "digiKam:CaptionsAuthorNames digiKam:CaptionsDateTimeStamps ImageUniqueID xmp:Identifier "
     # Dates of changes; a date of capture that is nowhere else is the date of the photo.
     "DateTime SubsecTime SubsecTimeDigitized OffsetTime OffsetTimeDigitized TimeZoneOffset xmp:ModifyDate "
-    "xmp:MetadataDate xmp:CreateDate MicrosoftPhoto:DateAcquired png:Creation_Time "
+    "xmp:MetadataDate xmp:CreateDate MicrosoftPhoto:DateAcquired "
     # Thumbnails.
     "xmp:Thumbnails "
     # Another form of a field: the stars as a percentage, the exposure in APEX, parts of the position.
@@ -120,10 +130,23 @@ _HOUSEKEEPING: Final = frozenset(
     # IPTC: version, program, and settings of the news wire.
     "iptc:0 iptc:65 iptc:70 iptc:75".split()
 )
-_TIFF_TEXTS: Final = frozenset({0x010D, 0x010E, 0x010F, 0x0110, 0x011D, 0x013B, 0x4746})
-"""Tags that say something, of those below the private ones; the others lay out the picture: TIFF 6.0, section 8."""
-_LAST_OF_TIFF, _FIRST_OF_DNG = 0x8298, 0xC000
-"""Tags of EXIF are between these; above, those of DNG and of Microsoft lay out the file."""
+_LAYOUT: Final = frozenset(
+    {
+        # TIFF 6.0 and its supplements: how the picture is stored, and how it is to be printed or shown.
+        *range(254, 269), *range(273, 285), *range(286, 297), 301, *range(317, 333), 334, 336, *range(338, 343),
+        *range(345, 349), 351, 400, 401, 402, 403, 404, 405, 433, 434, *range(512, 522), *range(529, 533), 559,
+        # Blocks that are read as such, layers and profiles, which are compared themselves.
+        700, 33723, 34377, 34665, 34675, 34853, 37724, 40965,
+        # Mosaics of RAW files: TIFF/EP, DNG 1.7 without its texts, and colours by Adobe's converter.
+        33421, 33422, 37398, 50706, 50707, *range(50710, 50735), *range(50737, 50742), *range(50778, 50782),
+        *range(50828, 50835), 50879, *range(50931, 50943), *range(50964, 50988), 51008, 51009, 51022, 51041,
+        *range(51089, 51092), *range(51105, 51126), *range(52525, 52560),
+        # Settings of printers, and room that Windows leaves in a directory.
+        50341, 59932, 59933,
+    }
+)  # fmt: skip
+"""Numbers of fields in the first directory of EXIF or TIFF that say nothing about the photo. All others do: many are
+private ones, such as the regions of ImageJ."""
 
 _PNG_HOUSEKEEPING: Final = re.compile(r"\w+::?\w|Raw_profile_type_|(?:signature|unknown)$")
 """Blocks that are read as such, and what thumbnailers and ImageMagick write: the latter repeats each field of these
@@ -147,9 +170,9 @@ def is_housekeeping(field: str) -> bool:
     return field in _HOUSEKEEPING
 
 
-def is_housekeeping_tag(tag: int) -> bool:
-    """Tell whether a number of a TIFF or EXIF field is one that lays out a picture."""
-    return (tag < _LAST_OF_TIFF and tag not in _TIFF_TEXTS) or tag >= _FIRST_OF_DNG
+def is_layout(tag: int) -> bool:
+    """Tell whether a number of a TIFF or EXIF field, in its first directory, is one that lays out a picture."""
+    return tag in _LAYOUT
 
 
 def rank(name: str) -> tuple[int, str]:

@@ -1,0 +1,1 @@
+"""How a file stores its picture, and what it holds besides."""

@@ -1,0 +1,100 @@
+"""How a file stores its picture, which tells whether another file of the same picture is as good.
+
+Contents count, not modes: a picture with an alpha channel that is opaque everywhere has no transparency, and one of 16
+bits that were made from 8 has no more than 8.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from clip_client.dedup.formats.colours import ADOBE_RGB, SRGB, ColourSpace, space_of
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from preprocess_ensemble.imaging.containers.container import Container
+
+_BITS, _FRAMES, _CHANNELS, _ALPHA = "more than 8 bits a channel", "further frames", "further channels", "transparency"
+
+_COLOUR_SPACE, _INTEROP_INDEX = 0xA001, 1
+_INDEX_OF_ADOBE_RGB: Final = b"R03"
+"""DCF 2.0: of a camera that was set to Adobe RGB, which embeds no profile."""
+_CODE_OF_ADOBE_RGB: Final = 2
+"""EXIF does not define it, and some cameras write it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encoding:
+    """What a file says about its picture."""
+
+    extras: tuple[str, ...] = ()
+    """What an opaque picture of 8 bits a channel cannot hold, such as ``"transparency"``."""
+    colour_space: ColourSpace = SRGB
+
+    def lacks_kinds_of(self, other: Encoding) -> str:
+        """Say what kinds of data ``other``, a file of the same picture, has and this file is not known to have.
+
+        These are transparency, more bits a channel, further channels and frames, and colours of a wider profile. Only
+        equal pixels prove that a file has the same transparency or bits as another one.
+        """
+        missing = list(other.extras)
+        if not self.colour_space.has_all_of(other.colour_space):
+            missing.append(f"the colour profile {other.colour_space.name}")
+        return " and ".join(missing)
+
+
+def read_encoding(data: bytes) -> Encoding | None:
+    """Read how an image file stores its picture; None if that cannot be read."""
+    return _read(data, always=False)[0]
+
+
+def read_pixels(data: bytes) -> tuple[Encoding | None, list[Image.Image]]:
+    """Return how a file stores its picture, and all that it shows, as :func:`~.whole_pixels.decode_whole` returns it.
+
+    There are no pictures if the file holds more than these, or if any of it cannot be read.
+    """
+    return _read(data, always=True)
+
+
+def _read(data: bytes, *, always: bool) -> tuple[Encoding | None, list[Image.Image]]:
+    """Decode the picture ``always``, or only where the header does not tell what it holds."""
+    from preprocess_ensemble.imaging.decode import DecodeError
+    from preprocess_ensemble.imaging.jpeg_xl import read_container
+    from preprocess_ensemble.imaging.whole_pixels import decode_whole
+
+    pictures: list[Image.Image] = []
+    try:
+        container = read_container(data)
+        layout = container.layout
+        if layout is None:
+            return None, []
+        held = {_FRAMES: layout.pages > 1, _CHANNELS: layout.further_channels > 0}
+        held |= {_BITS: layout.depth > 8, _ALPHA: layout.has_alpha}
+        if layout.pages == 1 and (always or any(held.values())):
+            with suppress(DecodeError):
+                pictures = decode_whole(data, layout)
+                held = {_BITS: len(pictures) > 1, _ALPHA: pictures[0].mode == "RGBA"}
+        space = ADOBE_RGB if not layout.profile and _is_adobe_rgb(container) else space_of(layout)
+    except Exception:  # what reads JPEG XL may raise anything for a damaged file
+        return None, []
+    return Encoding(extras=tuple(name for name, is_held in held.items() if is_held), colour_space=space), pictures
+
+
+def _is_adobe_rgb(container: Container) -> bool:
+    """Tell whether EXIF names Adobe RGB."""
+    from preprocess_ensemble.imaging.containers.container import EXIF
+    from preprocess_ensemble.imaging.containers.tiff import EXIF_DIRECTORY, INTEROP_DIRECTORY, Tiff
+
+    for block in container.all(EXIF):
+        tiff = Tiff(block.data)
+        for at in tiff.numbers(tiff.directory(tiff.first), EXIF_DIRECTORY)[:1]:
+            details = tiff.directory(at)
+            for below in tiff.numbers(details, INTEROP_DIRECTORY)[:1]:
+                if tiff.values(tiff.directory(below).entries.get(_INTEROP_INDEX))[:3] == _INDEX_OF_ADOBE_RGB:
+                    return True
+            if tiff.numbers(details, _COLOUR_SPACE) == (_CODE_OF_ADOBE_RGB,):
+                return True
+    return False

@@ -1,0 +1,55 @@
+"""What the sidecar of a photo has to say so that a copy of the photo says nothing more: operations on sets of facts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from clip_client.dedup.metadata.facts import Facts, Position, not_held
+from clip_client.dedup.metadata.names import LISTS, SAVED
+from clip_client.dedup.metadata.xmp import write_xmp
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from clip_client.dedup.metadata.facts import Value
+
+_GPS_VERSION: Final = "2.3.0.0"
+
+
+def merged(sidecar: Facts, copy: Facts, kept: Sequence[Facts]) -> Facts:
+    """Return what ``sidecar`` has to say for it to save what none of ``kept``, a photo and its sidecars, says.
+
+    A list gets all values, also those of the kept photo: programs that find a list in a sidecar ignore that of the
+    photo. A field of one value gets the one that says all that is known. It stays as it is if there is none.
+    """
+    said = dict(sidecar.said)
+    for name, lost in copy.lost_in(kept).items():
+        known = lost.union(*(one.said.get(name, ()) for one in (sidecar, *kept))) - {None}
+        if name in LISTS:
+            said[name] = known
+        elif name in SAVED and (whole := [value for value in known if not not_held(known, {value})]):
+            said[name] = {min(whole, key=str)}
+    return Facts(said=said, texts={**sidecar.texts, **copy.texts})
+
+
+def sidecar_text(facts: Facts) -> bytes:
+    """Return an XMP packet that says these facts, all of them :data:`~.names.SAVED`."""
+    properties: dict[str, str | list[str]] = {}
+    for name, values in facts.said.items():
+        texts = [facts.texts.get(text, text) for value in values for text in _texts(value)]
+        if name in LISTS:
+            properties[SAVED[name][0]] = sorted(texts)
+        else:  # one text for each property, or the same one for all
+            properties |= dict(zip(SAVED[name], texts * len(SAVED[name]), strict=False))
+    return write_xmp(properties)
+
+
+def _texts(value: Value) -> Iterable[str]:
+    if isinstance(value, Position):
+        return _as_xmp(value.latitude, "NS"), _as_xmp(value.longitude, "EW"), _GPS_VERSION
+    return (value if isinstance(value, str) else " ".join(f"{number:.15g}" for number in value or ()),)
+
+
+def _as_xmp(degrees: float, directions: str) -> str:
+    whole, rest = divmod(abs(degrees), 1)
+    return f"{int(whole)},{rest * 60:.6f}{directions[degrees < 0]}"

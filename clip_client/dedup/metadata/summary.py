@@ -1,0 +1,184 @@
+"""The metadata of a photo that a search needs, and when and how it was taken.
+
+Some of it distinguishes a camera's original from an export; some can be saved in a sidecar.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from clip_client.dedup.metadata.fields import Fields, read_fields
+from clip_client.dedup.metadata.xmp import texts_of
+from clip_client.dedup.types import CaptureTime, Metadata
+
+_TRIMMED_PIXELS: Final = 16
+"""A lossless rotation trims a JPEG to whole blocks of at most this size; the result does not count as resized."""
+
+_DATE: Final = re.compile(r"(\d{4})[-:]?(\d\d)[-:]?(\d\d)(?:[T ]?(\d\d):?(\d\d)(?::?(\d\d))?)?")
+_PLACE: Final = re.compile(r"(\d+(?:\.\d+)?),(?:(\d+(?:\.\d+)?)(?:,(\d+(?:\.\d+)?))?)?([NSEW])")
+"""XMP: "48,12.5N" or "48,12,30N"."""
+_SIZES: Final = (("ImageWidth", "ImageLength"), ("ExifImageWidth", "ExifImageHeight"))
+_EXPOSURE: Final = ("ExposureTime", "FNumber", "ISOSpeedRatings", "FocalLength")
+
+
+def read_metadata(data: bytes) -> tuple[CaptureTime, Metadata]:
+    """Read the metadata of an image file. Never raises.
+
+    What cannot be read is empty.
+    """
+    summary = _Summary(read_fields(data))
+    return summary.capture_time(), summary.metadata()
+
+
+def metadata_of(fields: Fields) -> Metadata:
+    """Return what the fields of a file or sidecar say of its photo."""
+    return _Summary(fields).metadata()
+
+
+class _Summary:
+    """What the fields of one file say."""
+
+    def __init__(self, fields: Fields) -> None:
+        self._fields = fields
+        self._first_of = fields.first
+
+    def capture_time(self) -> CaptureTime:
+        taken_ms, has_sub_second = _time(self._first_of("DateTimeOriginal"), self._first_of("SubsecTimeOriginal"))
+        number = _number(self._fields.values.get("ImageNumber", [None])[-1])  # the directory of details comes later
+        make, model = (clean_text(self._first_of(tag, "")) for tag in ("Make", "Model"))
+        return CaptureTime(
+            taken_ms=taken_ms,
+            has_sub_second=has_sub_second,
+            sequence=None if number is None else int(number),
+            camera=model if model.split()[:1] == make.split()[:1] else f"{make} {model}".strip(),
+            fields=self._fields.exif_fields,
+            exposure_s=_number(self._first_of("ExposureTime")),
+            f_number=_number(self._first_of("FNumber")),
+            iso=_number(self._first_of("ISOSpeedRatings")),
+            exposure_bias=_number(self._first_of("ExposureBiasValue")),
+        )
+
+    def metadata(self) -> Metadata:
+        latitude, longitude = self._place()
+        programs = self._texts("Software", "ProcessingSoftware", "xmp:CreatorTool", "png:Software")
+        return Metadata(
+            taken=self._taken(),
+            latitude=latitude,
+            longitude=longitude,
+            lens=self._text("LensModel", "LensMake")[:200],
+            software="; ".join(dict.fromkeys(filter(None, programs)))[:200],
+            has_maker_note="MakerNote" in self._fields.values,
+            has_exposure=any(name in self._fields.values for name in _EXPOSURE),
+            is_resized=self._is_other_size(),
+        )
+
+    def _taken(self) -> str:
+        texts = (
+            *self._texts("DateTimeOriginal", "exif:DateTimeOriginal", "photoshop:DateCreated"),
+            "".join(self._texts("iptc:55", "iptc:60")),
+            *self._texts("DateTimeDigitized", "xmp:CreateDate"),
+        )
+        return next(filter(None, map(iso_date, texts)), "")
+
+    def _place(self) -> tuple[float, float] | tuple[None, None]:
+        north, east = ("GPSLatitude", "GPSLatitudeRef"), ("GPSLongitude", "GPSLongitudeRef")
+        places = (
+            (_degrees(*map(self._first_of, north)), _degrees(*map(self._first_of, east))),
+            (_xmp_degrees(self._text("exif:GPSLatitude")), _xmp_degrees(self._text("exif:GPSLongitude"))),
+        )
+        for latitude, longitude in places:
+            # Receivers without a position write zeros.
+            if latitude is not None and longitude is not None and (latitude or longitude):
+                return latitude, longitude
+        return None, None
+
+    def _is_other_size(self) -> bool:
+        """Tell whether EXIF gives another size than that of the picture."""
+        # Sorted, because programs that rotate a picture do not always swap its sides in EXIF.
+        actual = sorted(self._fields.size)
+        for names in _SIZES if actual[0] else ():
+            said = sorted(int(value) for name in names if (value := _number(self._first_of(name))) is not None)
+            if len(said) == 2 and said[0] > 0:
+                if max(abs(said[0] - actual[0]), abs(said[1] - actual[1])) > _TRIMMED_PIXELS:
+                    return True
+        return False
+
+    def _text(self, *fields: str) -> str:
+        return next(filter(None, self._texts(*fields)), "")
+
+    def _texts(self, *fields: str) -> list[str]:
+        """Return the texts of fields."""
+        found: list[object] = []
+        for field in fields:
+            found += (*texts_of(self._fields.items(field)), *self._fields.values.get(field, ()))
+        return list(map(clean_text, found))
+
+
+def clean_text(value: object) -> str:
+    """Return a text without characters that XML forbids, with line ends of one kind; empty for any other type."""
+    if not isinstance(value, str | bytes):
+        return ""
+    text = value.decode("latin-1") if isinstance(value, bytes) else value
+    with suppress(UnicodeError):  # Pillow decodes EXIF as Latin-1, but most programs write UTF-8
+        text = text.encode("latin-1").decode("utf-8")
+    text = text.partition("\0")[0].replace("\r\n", "\n").replace("\r", "\n")
+    return "".join(char for char in text if char.isprintable() or char in "\n\t").strip()
+
+
+def iso_date(text: str) -> str:
+    """Return ``"2019-05-03T10:11:12"``, or its first part, for a date as in EXIF, XMP or IPTC; empty for other text."""
+    if not (match := _DATE.match(text)):
+        return ""
+    parts = [int(part) for part in match.groups() if part]
+    try:
+        date = datetime(*parts)  # type: ignore[arg-type]  # three, five or six numbers
+    except ValueError:
+        return ""
+    if len(parts) == 3:
+        return date.date().isoformat()
+    return date.isoformat(timespec="minutes" if len(parts) == 5 else "seconds")
+
+
+def _degrees(values: Any, direction: object) -> float | None:
+    try:
+        degrees, minutes, seconds = (float(value) for value in values)
+    except (TypeError, ValueError, ZeroDivisionError):
+        return None
+    return _signed(degrees + minutes / 60 + seconds / 3600, clean_text(direction))
+
+
+def _xmp_degrees(text: str) -> float | None:
+    if not (match := _PLACE.fullmatch(text)):
+        return None
+    degrees, minutes, seconds, direction = match.groups()
+    return _signed(float(degrees) + float(minutes or 0) / 60 + float(seconds or 0) / 3600, direction)
+
+
+def _signed(degrees: float, direction: str) -> float | None:
+    if not math.isfinite(degrees) or degrees > (90 if direction in ("N", "S") else 180):
+        return None
+    return -degrees if direction in ("S", "W") else degrees
+
+
+def _number(value: Any) -> float | None:
+    """Return the first number of an EXIF value; None if it is not a number."""
+    try:
+        number = float(value[0] if isinstance(value, tuple) else value)
+    except (TypeError, ValueError, ArithmeticError, IndexError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _time(date: object, fraction: object) -> tuple[int | None, bool]:
+    """Return milliseconds since 1970 by the camera's clock, and whether EXIF says more than the second."""
+    try:
+        second = datetime.strptime(str(date).strip("\0 ")[:19], "%Y:%m:%d %H:%M:%S").replace(tzinfo=UTC)
+    except ValueError:
+        return None, False
+    digits = re.match(r"\d+", str(fraction).strip("\0 "))
+    fraction_ms = round(float(f"0.{digits[0]}") * 1000) if digits else 0
+    return round(second.timestamp()) * 1000 + fraction_ms, digits is not None
