@@ -10,10 +10,14 @@ import os
 import stat
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from clip_client.dedup.actions.quarantine import (
     CannotMove,
+    check_old_path,
+    folders_now,
+    give_back_times,
     is_copy,
     may_be_quarantined,
     quarantine,
@@ -21,26 +25,27 @@ from clip_client.dedup.actions.quarantine import (
     remove_empty_folders,
     restore,
     sentence,
-    sync_folder,
     why_out_of_reach,
 )
 from clip_client.dedup.actions.sidecars import check_sidecars, remaining_sidecars, remove_sidecars, write_sidecars
-from clip_client.dedup.actions.verdicts import NOT_THE_SAME_BYTES, another_companion
+from clip_client.dedup.actions.verdicts import another_companion
 from clip_client.dedup.files.directories import is_same_file
 from clip_client.dedup.files.reading import has_sha256, hash_file
 from clip_client.dedup.store.journal import IN_QUARANTINE, JournalEntry, MovedFile, State
 from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.store.store import store_option
-from clip_client.dedup.types import FailedFile
+from clip_client.dedup.types import FailedFile, stored_ns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from clip_client.dedup.actions.plan import Move, Plan
+    from clip_client.dedup.store.contents import FileIndex
     from clip_client.dedup.store.journal import Journal
 
 QUARANTINE: Final = "quarantine"
 HARDLINK: Final = "hardlink"
+"""Method of moves by the former option ``--hard-link``: a hard link to the kept photo took the place of the copy."""
 RESTORED: Final = "Restored."
 
 
@@ -59,13 +64,14 @@ def apply(
     journal: Journal,
     *,
     run: str | None = None,
+    files: FileIndex | None = None,
     on_progress: Callable[[str, int, int], None] | None = None,
 ) -> tuple[Outcome, ...]:
     """Carry out ``plan``; return one outcome for each of its moves, in their order.
 
-    Each file is hashed again right before it moves; a file that changed or disappeared is skipped and reported. A copy
-    that a hard link replaces still goes to the quarantine, so this can be undone, too. ``run`` names the run (default:
-    a new name).
+    Each file is hashed again right before it moves; a file that changed or disappeared is skipped and reported. ``run``
+    names the run (default: a new name). ``files`` forgets the files of a move that fails, so that the next search reads
+    them again.
 
     Raises StoreError if another process moves files with this journal, or if the journal cannot be written.
     """
@@ -75,9 +81,12 @@ def apply(
         run = run or journal.new_run()
         for done, move in enumerate(plan.moves, start=1):
             try:
-                outcome = _move(move, journal, run=run, method=HARDLINK if plan.hard_link else QUARANTINE)
+                outcome = _move(move, journal, run=run)
             except (OSError, CannotMove) as error:
                 outcome = Outcome(path=move.duplicate.path, done=False, message=sentence(error))
+                if files is not None:
+                    beside = [one.path for one in (*move.companions, *move.kept.companions)]
+                    files.forget([move.duplicate.path, move.kept.path, *beside])
             except StoreError as error:
                 moved = sum(outcome.done for outcome in outcomes)
                 raise StoreError(
@@ -117,6 +126,7 @@ def recover(journal: Journal) -> tuple[Outcome, ...]:
             is_there_still = may_be_quarantined(entry)
             if not is_there_still:
                 remove_empty_folders(entry)
+                give_back_times(entry.folders)
             journal.set_state(entry, State.MOVED if is_there_still else State.PURGED)
         else:
             was_there = may_be_quarantined(entry)
@@ -126,12 +136,13 @@ def recover(journal: Journal) -> tuple[Outcome, ...]:
     return tuple(outcomes)
 
 
-def _move(move: Move, journal: Journal, *, run: str, method: str) -> Outcome:
+def _move(move: Move, journal: Journal, *, run: str) -> Outcome:
     duplicate, kept = move.duplicate, move.kept
     path, kept_path = os.path.abspath(duplicate.path), os.path.abspath(kept.path)
-    if method == HARDLINK and duplicate.sha256 != kept.sha256:
-        raise CannotMove(NOT_THE_SAME_BYTES)
-    names = (path, *(os.path.abspath(companion.path) for companion in move.companions))
+    # What another photo beside it has, too, moves with the last of them.
+    along = [one for one in move.companions if not any(map(os.path.lexists, one.others))]
+    left_behind = [os.path.abspath(one.path) for one in move.companions if one not in along]
+    names = (path, *(os.path.abspath(companion.path) for companion in along))
     files = [_record_file(name, move, run) for name in names]
     if files[0].sha256 != duplicate.sha256:
         raise CannotMove("It has changed since it was compared.")
@@ -140,36 +151,36 @@ def _move(move: Move, journal: Journal, *, run: str, method: str) -> Outcome:
         raise CannotMove("The kept photo has changed or can no longer be read.")
     if is_same_file(kept_path, path):
         raise CannotMove("It is the kept photo itself under another name.")
-    for companion, file in zip(move.companions, files[1:], strict=True):
+    for companion, file in zip(along, files[1:], strict=True):
         if not any(is_copy(other.path, file) for other in kept.companions if other.kind == companion.kind):
             raise CannotMove(another_companion(companion.kind))
+    sidecars = check_sidecars(move.sidecars, journal)
     entry = journal.plan(
         run=run,
-        method=method,
+        method=QUARANTINE,
         kept=kept_path,
         kept_sha256=kept.sha256,
         tier=move.tier,
         is_chosen=move.is_chosen,
         files=files,
-        sidecars=check_sidecars(move.sidecars, journal),
+        sidecars=sidecars,
+        folders=folders_now(files, sidecars),
+        left_behind=left_behind,
     )
     try:
         write_sidecars(move.sidecars, entry)
         for file in files:
-            quarantine(file)
+            quarantine(file, entry.folders)
             status = os.lstat(file.quarantined)
-            if (status.st_size, status.st_mtime_ns) != (file.size_bytes, file.mtime_ns):
+            if (status.st_size, stored_ns(status.st_mtime_ns)) != (file.size_bytes, file.mtime_ns):
                 raise CannotMove("It changed during the move, and is back.")
         # A search with another store may move the kept photo at the same time: the process that moves last notices.
         if _version(kept_path) != kept_version:
             raise CannotMove("The kept photo disappeared or changed during the move, so this one is back.")
-        if method == HARDLINK:
-            # If the kept path is a symbolic link, link to the photo and not to the link.
-            os.link(os.path.realpath(kept_path), path)
-            sync_folder(os.path.dirname(path))
     except (OSError, CannotMove) as error:
         _restore_files(entry, journal, at_end=State.ABANDONED)
         raise CannotMove(sentence(error)) from error
+    give_back_times(entry.folders)
     journal.set_state(entry, State.MOVED)
     return Outcome(path=duplicate.path, done=True, message=f"Moved to {files[0].quarantined}.")
 
@@ -188,8 +199,8 @@ def _record_file(path: str, move: Move, run: str) -> MovedFile:
         # A sidecar may be empty; an empty photo is never compared.
         sha256="" if isinstance(found, FailedFile) else found[1],
         size_bytes=status.st_size,
-        atime_ns=status.st_atime_ns,
-        mtime_ns=status.st_mtime_ns,
+        atime_ns=stored_ns(status.st_atime_ns),
+        mtime_ns=stored_ns(status.st_mtime_ns),
     )
 
 
@@ -203,9 +214,10 @@ def _version(path: str) -> tuple[int, ...] | None:
 
 def _undo(entry: JournalEntry, journal: Journal) -> Outcome:
     was_there = may_be_quarantined(entry)
-    problem = why_out_of_reach(entry) or _restore_files(
-        journal.set_state(entry, State.RESTORING), journal, at_end=State.RESTORED
-    )
+    problem = why_out_of_reach(entry)
+    if not problem:
+        entry = journal.set_state(entry, State.RESTORING, folders_now(entry.files, entry.sidecars))
+        problem = _restore_files(entry, journal, at_end=State.RESTORED)
     if not (problem or was_there or _is_back(entry)):
         problem = "It was no longer in the quarantine, and another file has its name."
     message = problem or f"{RESTORED} {remaining_sidecars(entry, journal)}".rstrip()
@@ -220,19 +232,28 @@ def _is_back(entry: JournalEntry) -> bool:
 
 
 def _restore_files(entry: JournalEntry, journal: Journal, *, at_end: str) -> str:
-    """Restore each file of an entry; return the first problem, or an empty text."""
-    problems = []
-    for file in entry.files:
-        try:
-            restore(file, replace_equal=entry.method == HARDLINK)
-        except (OSError, CannotMove) as error:
-            problems.append(sentence(error))
+    """Restore all files of an entry, or none if one has no free place; return the first problem, or an empty text."""
+    # The places first: a sidecar must not come back beside another photo that has taken the name of its own.
+    problems = _problems(check_old_path, entry) or _problems(partial(restore, folders=entry.folders), entry)
     if out_of_reach := problems and why_out_of_reach(entry):
         return out_of_reach
     remove_empty_folders(entry)
     if not problems:
         remove_sidecars(entry, journal)
+    give_back_times(entry.folders)
     # A file that could not be restored is still in the quarantine, where the next undo finds it. The journal forgets a
     # file that a person took out of the quarantine.
     journal.set_state(entry, State.MOVED if problems and may_be_quarantined(entry) else at_end)
     return problems[0] if problems else ""
+
+
+def _problems(step: Callable[..., None], entry: JournalEntry) -> list[str]:
+    """Take a step for each file of an entry; return why it failed, for each file that failed."""
+    problems = []
+    for file in entry.files:
+        try:
+            step(file, replace_equal=entry.method == HARDLINK)
+        except (OSError, CannotMove) as error:
+            is_photo = file is entry.files[0]
+            problems.append(sentence(error) if is_photo else f"{sentence(error).rstrip('.')}: {file.original}.")
+    return problems

@@ -1,7 +1,7 @@
 """What a duplicate has that the kept photo lacks, so that moving it would lose something: metadata, and its picture.
 
-A duplicate stays where it is if its metadata would be lost. With ``--merge-metadata`` date, position, rating, keywords,
-title and caption go into an XMP sidecar beside the kept photo, and the duplicate may move.
+A duplicate stays where it is if its metadata would be lost. With ``--merge-metadata`` the date and what people write
+go into an XMP sidecar beside the kept photo, and the duplicate may move.
 """
 
 from __future__ import annotations
@@ -12,77 +12,46 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from clip_client.dedup.actions.quarantine import CannotMove, why_read_only
-from clip_client.dedup.actions.sidecars import SidecarToWrite, sidecar_path, sidecar_with
-from clip_client.dedup.files.apple_photos import is_inside_library
-from clip_client.dedup.files.encoding import Encoding, read_encoding
-from clip_client.dedup.files.field_names import BY_PEOPLE, DATES, rank
-from clip_client.dedup.files.fields import Fields, read_attributes, read_fields, read_sidecar_fields
+from clip_client.dedup.actions.quarantine import CannotMove
+from clip_client.dedup.actions.sidecars import SidecarToWrite, is_sidecar_too_long, sidecar_path
+from clip_client.dedup.files.directories import why_read_only
 from clip_client.dedup.files.file_types import SIDECAR, suffix_of
-from clip_client.dedup.files.metadata import read_sidecar
-from clip_client.dedup.files.reading import read_file
-from clip_client.dedup.types import EDITED, EXACT, RAW, SAME_PIXELS, SIMILAR, FailedFile
+from clip_client.dedup.files.places import place_of
+from clip_client.dedup.files.reading import open_file, read_file, sha256_of
+from clip_client.dedup.formats.encoding import Encoding, read_encoding
+from clip_client.dedup.metadata.facts import Facts, Position, read_attributes, read_facts, read_sidecar_facts
+from clip_client.dedup.metadata.merging import merged, sidecar_text
+from clip_client.dedup.metadata.names import BY_PEOPLE, SAVED, rank
+from clip_client.dedup.photo import Photo
+from clip_client.dedup.types import EDITED, EXACT, RAW, SAME_PIXELS, SIMILAR, Companion, FailedFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from clip_client.dedup.files.fields import Value
-    from clip_client.dedup.photo import Photo
-    from clip_client.dedup.types import Metadata
+    from clip_client.dedup.metadata.facts import Value
 
-_SAME_PLACE_DEGREES: Final = 0.0002
-"""About 20 m: programs round positions when they copy them."""
 _MOST_NAMES: Final = 4
-"""Fields that a sentence names; people look into the files for the others."""
+"""Facts that a sentence names; people look into the files for the others."""
 _LARGEST_SIDECAR: Final = 2**20
 """Bytes."""
 _UNREADABLE: Final = "Its metadata cannot be read, so it cannot be compared with that of the kept photo."
 _LACKS: Final = "It has metadata that the kept photo lacks"
 
 
-def unsaid(copy: Metadata, kept: Metadata) -> list[str]:
-    """Name the fields in which a copy says what ``kept`` does not say."""
-    is_said = {
-        "date": kept.taken.startswith(copy.taken),
-        "GPS position": _is_same_place(copy, kept),
-        "rating": copy.rating in (0, kept.rating),
-        "keywords": _keywords(copy) <= _keywords(kept),
-        "title": copy.title in ("", kept.title),
-        "caption": copy.caption in ("", kept.caption),
-    }
-    return [name for name, says_it in is_said.items() if not says_it]
-
-
-def merged(kept: Metadata, copy: Metadata) -> Metadata:
-    """Fill what ``kept`` does not say from ``copy``. What is still unsaid differs, and a photo can have only one."""
-    placed = copy if kept.latitude is None else kept
-    return replace(
-        kept,
-        taken=copy.taken if copy.taken.startswith(kept.taken) else kept.taken,
-        latitude=placed.latitude,
-        longitude=placed.longitude,
-        rating=kept.rating or copy.rating,
-        keywords="\n".join(sorted(_keywords(kept) | _keywords(copy))),
-        title=kept.title or copy.title,
-        caption=kept.caption or copy.caption,
-    )
-
-
 class KeptMetadata:
-    """The metadata of a kept photo and its sidecars, and what copies that move add to it."""
+    """What a kept photo and its sidecars say, and what copies that move add to it."""
 
     def __init__(self, kept: Photo) -> None:
         self.kept = kept
         self._sidecars: dict[str, bytes] = {}
         """Absolute path -> content."""
-        known = kept.metadata
         for companion in kept.companions:
             if companion.kind == SIDECAR and suffix_of(companion.path) == ".xmp":
-                with suppress(OSError), open(companion.path, "rb") as file:
-                    data = file.read(_LARGEST_SIDECAR + 1)
-                    self._sidecars[os.path.abspath(companion.path)] = data
-                    known = merged(known, read_sidecar(data))
-        self._before = self._merged = known
+                with suppress(OSError), open_file(companion.path) as file:
+                    self._sidecars[os.path.abspath(companion.path)] = file.read(_LARGEST_SIDECAR + 1)
+        self._beside = list(map(read_sidecar_facts, self._sidecars.values()))
+        self._new = Facts()
+        """What a new sidecar will say."""
 
     def check(self, copy: Photo, *, is_same_shot: bool, can_merge: bool) -> None:
         """Raise CannotMove if metadata of the copy would be lost with it. If ``can_merge``, a new sidecar can save it.
@@ -90,75 +59,80 @@ class KeptMetadata:
         If the copy is not proved to be the same shot, only the date and what people write are compared. Of files with
         the same bytes only the extended attributes can differ.
         """
-        kept, metadata = self.kept, copy.metadata
-        has_same_bytes = copy.sha256 == kept.sha256
-        if not has_same_bytes and metadata.is_incomplete:
-            raise CannotMove(_UNREADABLE)
-        lost = [] if has_same_bytes else unsaid(metadata, self._before)
-        differing = unsaid(metadata, merged(self._before, metadata)) if lost else []
-        missing = [name for name in lost if name not in differing]
-        others = self._others_lost(copy)
-        if not (is_same_shot or has_same_bytes):
-            others = [name for name in others if name in BY_PEOPLE]
-        if others:
-            raise CannotMove(f"{_LACKS}: {_some(list(dict.fromkeys([*missing, *others])))}.")
-        if not lost:
+        lost, attributes = self.lost(copy, is_same_shot=is_same_shot)
+        if not (lost or attributes):
             return
-        if differing := unsaid(metadata, merged(self._merged, metadata)):
+        kept, new = self.kept, merged(self._new, _facts_of(copy), self._said)
+        unsaved = _facts_of(copy).lost_in([*self._said, read_sidecar_facts(sidecar_text(new))]) if lost else {}
+        known = {name for one in (*self._said, self._new) for name in one.said} if unsaved else set()
+        differing = [name for name in lost if name in unsaved and name in SAVED and name in known]
+        missing = [name for name in lost if name not in differing]
+        if attributes or not unsaved.keys().isdisjoint(missing):
+            raise CannotMove(f"{_LACKS}: {_some(_ranked({*missing, *attributes}))}.")
+        if differing:
             raise CannotMove(f"Its {_joined(differing)} differs from that of the kept photo, which can have only one.")
         if copy.in_library is not None:  # it does not move, so undo could not remove the sidecar
             raise CannotMove(f"{_LACKS}: {_joined(missing)}.")
         if not can_merge:
-            raise CannotMove(f"{_LACKS}, which --merge-metadata can save: {_joined(missing)}.")
+            raise CannotMove(f"{_LACKS}, which --merge-metadata can save: {_some(missing)}.")
         path = sidecar_path(kept.path)
         folder = os.path.dirname(path)
         if self._sidecars or os.path.lexists(path):
             raise CannotMove("The kept photo already has a sidecar, and sidecars of other programs are never changed.")
-        if kept.is_reference or kept.in_library is not None or is_inside_library(path):
+        if kept.is_reference or kept.in_library is not None or place_of(folder):
             raise CannotMove(f"{_LACKS}, and nothing is written to the kept photo's folder.")
+        if is_sidecar_too_long(path):
+            raise CannotMove("No sidecar can be written beside the kept photo, whose name is too long for one.")
         if problem := why_read_only(folder):
             raise CannotMove(f"No sidecar can be written beside the kept photo: its {problem}: {folder}.")
 
-    def _others_lost(self, copy: Photo) -> list[str]:
-        """Name the other fields that would be lost, the most important one first; housekeeping does not count.
+    def lost(self, copy: Photo, *, is_same_shot: bool) -> tuple[list[str], list[str]]:
+        """Name the fields, and the extended attributes, that neither the kept photo nor its sidecars say.
 
-        Raises CannotMove if the fields of the copy cannot be read.
+        The most important ones come first; housekeeping does not count. Raises CannotMove if the metadata of the copy
+        cannot be read.
         """
-        if copy.sha256 != self.kept.sha256 and _fields_of(copy.path, copy.sha256).is_unreadable:
-            raise CannotMove(_UNREADABLE)
-        attributes = read_attributes(copy.path).lost_in([read_attributes(self.kept.path)])
-        return sorted({*attributes, *self._fields_lost(copy, self._sidecars.values())}, key=rank)
+        fields: Iterable[str] = ()
+        if copy.sha256 != self.kept.sha256:
+            if _facts_of(copy).is_unreadable:
+                raise CannotMove(_UNREADABLE)
+            fields = _facts_of(copy).lost_in(self._said)
+        attributes: Iterable[str] = read_attributes(copy.path).lost_in([read_attributes(self.kept.path)])
+        wanted = [[name for name in names if is_same_shot or name in BY_PEOPLE] for names in (fields, attributes)]
+        return _ranked(wanted[0]), _ranked(wanted[1])
 
-    def _fields_lost(self, copy: Photo, sidecars: Iterable[bytes]) -> dict[str, set[Value]]:
-        """Return what ``unsaid`` does not compare, and neither the kept photo nor the sidecars say: name -> values."""
-        kept, metadata = self.kept, copy.metadata
-        if copy.sha256 == kept.sha256:
-            return {}
-        # Of what Metadata looks for, it holds one date, title and caption, and not what stands in further blocks.
-        compared: dict[str, set[Value]] = {name: {metadata.taken} for name in DATES}
-        compared |= {name: {" ".join(getattr(metadata, name).split())} for name in ("title", "caption")}
-        compared |= {"keywords": {*_keywords(metadata)}, "rating": {(float(metadata.rating),)}}
-        compared["GPS position"] = set() if metadata.latitude is None else {None}
-        theirs = [_fields_of(kept.path, kept.sha256), *map(read_sidecar_fields, sidecars)]
-        lost = _fields_of(copy.path, copy.sha256).lost_in(theirs)
-        return {name: left for name, values in lost.items() if (left := values - compared.get(name, set()))}
+    @property
+    def _said(self) -> list[Facts]:
+        """What the photo and its sidecars say; the photo is read once there is a copy of other bytes."""
+        return [_facts_of(self.kept), *self._beside]
 
     def add(self, copy: Photo) -> None:
         """Add the fields of a copy that moves to what the kept photo's sidecar will contain."""
         if copy.sha256 != self.kept.sha256:
-            self._merged = merged(self._merged, copy.metadata)
+            self._new = merged(self._new, _facts_of(copy), self._said)
 
     def sidecars_for(self, copy: Photo) -> tuple[SidecarToWrite, ...]:
         """Return the sidecars that must exist before the copy moves; call it after all copies are added."""
         if copy.sha256 == self.kept.sha256:
             return ()
-        if unsaid(copy.metadata, self._before):
-            return (sidecar_with(self._merged, self._before, beside=self.kept.path),)
-        there = self._sidecars
-        saves_more = there and self._fields_lost(copy, ()) != self._fields_lost(copy, there.values())
-        if saves_more or unsaid(copy.metadata, self.kept.metadata):
-            return tuple(SidecarToWrite(path=path, data=data, is_ours=False) for path, data in there.items())
-        return ()
+        facts, (photo, *_) = _facts_of(copy), self._said
+        lost = facts.lost_in(self._said)
+        if not self._new.said.keys().isdisjoint(lost):
+            return (SidecarToWrite(path=sidecar_path(self.kept.path), data=sidecar_text(self._new), is_ours=True),)
+        if lost == facts.lost_in([photo]):
+            return ()
+        return tuple(SidecarToWrite(path=path, data=data, is_ours=False) for path, data in self._sidecars.items())
+
+
+def lost_since(moved: str, kept: str, sidecars: Iterable[str], *, is_same_shot: bool) -> str:
+    """Name what a moved photo says and neither the file at ``kept`` nor these sidecars say now; empty for nothing.
+
+    Raises CannotMove if its metadata cannot be read.
+    """
+    beside = tuple(Companion(path=path, kind=SIDECAR) for path in sidecars)
+    before, now = (Photo(path=path, sha256=sha256_of(path), size_bytes=0) for path in (moved, kept))
+    lost, attributes = KeptMetadata(replace(now, companions=beside)).lost(before, is_same_shot=is_same_shot)
+    return _some(_ranked({*lost, *attributes})) if lost or attributes else ""
 
 
 def picture_loss(photo: Photo, kept: Photo, tier: str) -> tuple[str, str]:
@@ -176,7 +150,7 @@ def picture_loss(photo: Photo, kept: Photo, tier: str) -> tuple[str, str]:
     elif ours is not None and theirs is not None:
         lost = theirs.lacks_kinds_of(ours)
     if lost:
-        return lost, f"It has what the kept photo lacks: {lost}."
+        return lost, f"It has what the kept photo is not known to have: {lost}."
     if tier == SIMILAR or (is_raw and tier == EDITED):  # edited: from the sensor data, which shows more than a preview
         return "", ""
     if is_raw:
@@ -188,10 +162,23 @@ def picture_loss(photo: Photo, kept: Photo, tier: str) -> tuple[str, str]:
 # A file is read once while its content stays: a kept photo is compared with each of its copies.
 
 
+def _facts_of(photo: Photo) -> Facts:
+    facts, shown = _facts_in(photo.path, photo.sha256), photo.metadata
+    if photo.features.format != RAW:
+        return facts
+    # Only the preview says when and where a RAW file that is not a TIFF file was taken.
+    said: dict[str, set[Value]] = dict(facts.said)
+    if shown.taken:
+        said["date"] = {*said.get("date", ()), shown.taken}
+    if shown.latitude is not None and shown.longitude is not None:
+        said["GPS position"] = {Position(shown.latitude, shown.longitude)}
+    return replace(facts, said=said)
+
+
 @lru_cache(maxsize=256)
-def _fields_of(path: str, sha256: str) -> Fields:
+def _facts_in(path: str, sha256: str) -> Facts:
     data = _data_of(path, sha256)
-    return read_fields(data) if data else Fields(is_unreadable=True)
+    return read_facts(data) if data else Facts(is_unreadable=True)
 
 
 @lru_cache(maxsize=256)
@@ -206,16 +193,8 @@ def _data_of(path: str, sha256: str) -> bytes:
     return b"" if isinstance(found, FailedFile) else found[1]
 
 
-def _keywords(metadata: Metadata) -> set[str]:
-    return set(filter(None, metadata.keywords.split("\n")))
-
-
-def _is_same_place(copy: Metadata, kept: Metadata) -> bool:
-    if copy.latitude is None or copy.longitude is None:
-        return True
-    if kept.latitude is None or kept.longitude is None:
-        return False
-    return max(abs(copy.latitude - kept.latitude), abs(copy.longitude - kept.longitude)) <= _SAME_PLACE_DEGREES
+def _ranked(names: Iterable[str]) -> list[str]:
+    return sorted(names, key=rank)
 
 
 def _some(names: Sequence[str]) -> str:

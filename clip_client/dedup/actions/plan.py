@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from clip_client.dedup.actions.losses import KeptMetadata
 from clip_client.dedup.actions.quarantine import CannotMove, quarantine_folder
-from clip_client.dedup.actions.verdicts import MoveOptions, roots_of
+from clip_client.dedup.actions.verdicts import MoveOptions, check_tiers, roots_of
 from clip_client.dedup.types import IF_CHOSEN, SAFE_TIERS, TIERS
 
 if TYPE_CHECKING:
@@ -60,8 +60,6 @@ class Plan:
     skipped: tuple[Skip, ...]
     for_album: tuple[Move, ...] = ()
     """Photos in libraries of Apple Photos. They are never moved; they would go into an album there."""
-    hard_link: bool = False
-    """A hard link to the kept photo replaces each photo that moves."""
 
     @property
     def size_bytes(self) -> int:
@@ -79,12 +77,14 @@ def plan_moves(
 ) -> Plan:
     """Plan the moves of a report that was judged with the same ``paths`` and ``options``.
 
-    A photo moves as its verdict says: by default, or on request, if its tier is among ``tiers``. With ``chosen``, only
-    the photos move whose paths it holds: those of the tiers that it maps them to, or, for None, which says that a
-    person looked at the photo, all but those that never move.
+    A photo moves as its verdict says, if its tier is among ``tiers``. With ``chosen``, only the photos move whose paths
+    it holds: those of the tiers that it maps them to, or, for None, which says that a person looked at the photo, all
+    but those that never move.
 
-    :func:`~.apply.apply` moves exactly what the plan says, unless another program changes the files in between.
+    :func:`~.apply.apply` moves exactly what the plan says, unless another program changes the files in between. Raises
+    ValueError for tiers that do not move by themselves.
     """
+    check_tiers(tiers)
     options = options or MoveOptions()
     roots = roots_of(paths)
     moves: list[Move] = []
@@ -120,7 +120,7 @@ def plan_moves(
                 except CannotMove as error:  # something has changed since the verdict
                     skipped.append(Skip(photo=photo, reason=str(error)))
                     continue
-                move = replace(move, folder=folder, companions=() if options.hard_link else photo.companions)
+                move = replace(move, folder=folder, companions=photo.companions)
                 metadata.setdefault(kept.path, KeptMetadata(kept)).add(photo)
             moved[photo.path] = move
         for_album += (move for move in moved.values() if not move.folder)
@@ -130,7 +130,7 @@ def plan_moves(
             for move in moved.values()
             if move.folder
         )
-    return Plan(moves=tuple(moves), skipped=tuple(skipped), for_album=tuple(for_album), hard_link=options.hard_link)
+    return Plan(moves=tuple(moves), skipped=tuple(skipped), for_album=tuple(for_album))
 
 
 def _copies_last(group: DuplicateGroup) -> Iterator[Member]:

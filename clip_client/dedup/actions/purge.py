@@ -9,9 +9,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from clip_client.dedup.actions.apply import Outcome, recover
-from clip_client.dedup.actions.quarantine import is_copy, is_there, remove_empty_folders, sentence, why_out_of_reach
-from clip_client.dedup.files.file_types import COMPANION_KINDS, PICTURES, companions, suffix_of
-from clip_client.dedup.files.reading import has_sha256
+from clip_client.dedup.actions.losses import lost_since
+from clip_client.dedup.actions.quarantine import (
+    CannotMove,
+    folders_now,
+    give_back_times,
+    is_copy,
+    is_there,
+    remove_empty_folders,
+    sentence,
+    why_out_of_reach,
+)
+from clip_client.dedup.files.companions import companions
+from clip_client.dedup.files.file_types import RESOURCE_FORK, SIDECAR, companion_kind, suffix_of
+from clip_client.dedup.files.reading import has_sha256, sha256_of
 from clip_client.dedup.store.journal import PROOF, State
 from clip_client.dedup.store.store import store_option
 from clip_client.dedup.types import PROVED_TIERS, QUARANTINE_NAME
@@ -40,11 +51,12 @@ def purge(
     """Send the quarantine to the system's trash: everything, or what one run moved.
 
     ``only`` holds the ids (``JournalEntry.id``) that a person agreed to; other entries may have been added since. A
-    photo is purged only if it is unchanged since its move, and if the photo that was kept instead still exists with the
-    same bytes. If the kept photo was itself moved later, and this move was proved to lose nothing, the photo that was
-    kept instead of it counts. What a version with another :data:`~.journal.PROOF` moved has to be proved again, with
-    ``prove``, or stays. ``trash`` takes a path and defaults to ``send2trash.send2trash``. Raises StoreError if another
-    process moves files with this journal.
+    photo is purged only if it is unchanged since its move, if the photo that was kept instead still exists with the
+    same bytes, and if the sidecars that saved its metadata still say it. If the kept photo was itself moved later, and
+    this move was proved to lose nothing, the photo that was kept instead of it counts. What a version with another
+    :data:`~.journal.PROOF` moved, and no person chose, has to be proved again, with ``prove``, or stays. ``trash``
+    takes a path and defaults to ``send2trash.send2trash``. Raises StoreError if another process moves files with this
+    journal.
     """
     if trash is None:
         from send2trash import send2trash
@@ -84,15 +96,15 @@ def _purge(entry: JournalEntry, journal: Journal, prove: Prove | None, trash: Ca
     path = entry.files[0].original
     try:
         reason = why_out_of_reach(entry) or _why_it_stays(entry, journal, prove)
-    except OSError as error:
+    except (OSError, CannotMove) as error:
         reason = sentence(error)
     if reason:
         return Outcome(path=path, done=False, message=reason)
-    journal.set_state(entry, State.PURGING)
+    entry = journal.set_state(entry, State.PURGING, folders_now(entry.files, entry.sidecars))
     is_trashed = False
     for file in entry.files:
         try:
-            if is_there(file.quarantined):
+            if is_there(file.quarantined) and not journal.is_shared(entry, file):
                 trash(file.quarantined)
                 is_trashed = True
         except OSError as error:  # includes TrashPermissionError
@@ -100,6 +112,7 @@ def _purge(entry: JournalEntry, journal: Journal, prove: Prove | None, trash: Ca
             reason = error.strerror or str(error)
             return Outcome(path=path, done=False, message=f"The system's trash refuses it: {reason}.")
     remove_empty_folders(entry)
+    give_back_times(entry.folders)
     journal.set_state(entry, State.PURGED)
     if not is_trashed:
         return Outcome(path=path, done=False, message="It was no longer in the quarantine.")
@@ -115,12 +128,26 @@ def _why_it_stays(entry: JournalEntry, journal: Journal, prove: Prove | None) ->
     for sidecar in entry.sidecars:
         if not is_there(sidecar.path):
             return f"The sidecar with its metadata is no longer beside the kept photo: {sidecar.path}."
+    rewritten = [one.path for one in entry.sidecars if sha256_of(one.path) != one.sha256]
+    if rewritten and (lost := _lost_since(entry, kept)):
+        restore = _how_to_restore(entry, journal)
+        return f"The sidecar beside the kept photo was changed and lacks its {lost} now: {rewritten[0]}; {restore}."
     for file in entry.files[1:]:
-        kind = COMPANION_KINDS.get(suffix_of(file.original))
+        if not is_there(file.quarantined):
+            continue  # it is back, with another photo that has it, or a person took it out
+        kind = companion_kind(file.original)
         # Programs write to the kept photo's sidecar; of a RAW file and a film, the bytes must be there.
-        if kind and not (_has_beside(kept, kind, file) or (kind not in PICTURES and _has_its_own(kept, file))):
+        is_rewritten = kind in (SIDECAR, RESOURCE_FORK)
+        if not (_has_beside(kept, kind, file) or (is_rewritten and _has_its_own(kept, file))):
             return f"The {kind} that was kept instead is no longer beside {kept}."
     return ""
+
+
+def _lost_since(entry: JournalEntry, kept: str) -> str:
+    """Name the metadata of a moved photo that its sidecars and the photo at ``kept`` do not say."""
+    sidecars = [one.path for one in entry.sidecars]
+    is_same_shot = entry.tier in PROVED_TIERS and not entry.is_chosen
+    return lost_since(entry.files[0].quarantined, kept, sidecars, is_same_shot=is_same_shot)
 
 
 def _is_as_it_was_moved(file: MovedFile) -> bool:
@@ -138,7 +165,7 @@ def _kept_instead(entry: JournalEntry, journal: Journal, prove: Prove | None) ->
     if not left:
         return "", f"The photo that was kept instead is missing or changed: {entry.kept}; {remedy}."
     # A person may have asked for the move of a photo that is not proved, but only while this photo was kept for it.
-    if entry.proof == PROOF or _has_same_bytes(entry):
+    if entry.proof == PROOF or entry.is_chosen or _has_same_bytes(entry):
         for path, is_proved in left:
             if is_proved:
                 return path, ""
@@ -189,5 +216,5 @@ def _has_its_own(kept: str, lost: MovedFile) -> bool:
 def _has_beside(kept: str, kind: str, lost: MovedFile) -> bool:
     """Tell whether the folder of the kept photo holds a file of this kind with the bytes of ``lost``."""
     with os.scandir(os.path.dirname(kept)) as entries:
-        of_kind = [entry.path for entry in entries if COMPANION_KINDS.get(suffix_of(entry.name)) == kind]
+        of_kind = [entry.path for entry in entries if companion_kind(entry.name) == kind]
     return any(is_copy(path, lost) for path in of_kind)

@@ -15,26 +15,26 @@ from contextlib import suppress
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
-from clip_client.dedup.files.apple_photos import is_inside_library
-from clip_client.dedup.files.directories import is_same_file
+from clip_client.dedup.files.directories import is_mount, is_name_too_long, is_same_file, why_read_only
+from clip_client.dedup.files.places import place_of
 from clip_client.dedup.files.reading import sha256_of
-from clip_client.dedup.types import QUARANTINE_NAME
+from clip_client.dedup.store.journal import LONGEST_RUN, Folder
+from clip_client.dedup.types import QUARANTINE_NAME, stored_ns
 from preprocess_ensemble.errors import ReportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from clip_client.dedup.store.journal import JournalEntry, MovedFile
+    from clip_client.dedup.store.journal import JournalEntry, MovedFile, Sidecar
 
 _NO_SYNC: Final = frozenset({errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})
 """Errors of file systems that cannot sync a folder, which POSIX allows."""
 _NO_SUCH_NAME: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
 _NO_HARD_LINKS: Final = frozenset(
-    {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EINVAL}
+    {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EINVAL, errno.EXDEV}
 )
-"""EINVAL is what Python makes of Windows' answer for a drive with FAT."""
-_WITHOUT_HARD_LINKS: Final = frozenset({"exfat", "msdos", "vfat"})
-"""File systems, by their names in Linux. On others without hard links, making the link fails."""
+"""EINVAL is what Python makes of Windows' answer for a drive with FAT. EXDEV comes from pooled file systems, such as
+mergerfs, whose folders lie on several disks."""
 
 
 class CannotMove(ReportedError):
@@ -46,11 +46,12 @@ def quarantined_path(folder: str, run: str, path: str) -> str:
     return os.path.join(folder, QUARANTINE_NAME, run, os.path.relpath(path, folder))
 
 
-def quarantine_folder(path: str, roots: Collection[str]) -> str:
+def quarantine_folder(path: str, roots: Mapping[str, str]) -> str:
     """Return the folder whose ``.clip-quarantine`` takes the photo at ``path``.
 
-    It is at or below the innermost of the absolute ``roots`` above the photo. Nothing is written. Raises CannotMove if
-    ``path`` is not a regular file or is not below a root, or if its folder or the quarantine cannot be written.
+    ``roots`` holds absolute folders in which files may move, and where their quarantines are, at or above them; the
+    innermost above the photo counts. Nothing is written. Raises CannotMove if ``path`` is not a regular file or is
+    below no such folder, or if its folder or the quarantine cannot be written.
     """
     given, path = path, os.path.abspath(path)
     try:
@@ -58,33 +59,35 @@ def quarantine_folder(path: str, roots: Collection[str]) -> str:
         if not os.path.samestat(status, os.lstat(given)):
             raise CannotMove("Its path has '..' after a link, so it names another file than it seems to.")
         folder = os.path.dirname(path)
-        root = next((above for above in map(str, PurePath(path).parents) if above in roots), None)
+        root = next((roots[above] for above in map(str, PurePath(path).parents) if above in roots), None)
         if not stat.S_ISREG(status.st_mode):
             raise CannotMove("It is a link; only the file that it points to could be moved.")
-        if is_inside_library(path):
-            raise CannotMove("It is inside an Apple Photos library, which needs all its files.")
+        if place := place_of(folder):
+            rule = "which needs all its files" if place.is_lasting else "where nothing is moved"
+            raise CannotMove(f"It is inside {place.what}, {rule}.")
         if root is None:
             raise CannotMove("It is in none of the folders that you named.")
         if not PurePath(os.path.realpath(folder)).is_relative_to(os.path.realpath(root)):
             raise CannotMove("It was reached through a link that leads out of the folders that you named.")
-        top = _top_of_file_system(folder, root, status.st_dev)
+        if is_mount(path, status):
+            raise CannotMove("The file is a mount point, and files cannot be renamed across file systems.")
+        device = os.stat(folder).st_dev
+        top = _top_of_file_system(folder, root, device)
     except OSError as error:
         raise CannotMove(f"It cannot be read: {error.strerror}.") from None
     for needed in {folder, top}:
         _check_writable(needed)
-    _check_quarantine(os.path.join(top, QUARANTINE_NAME), status.st_dev)
+    _check_quarantine(os.path.join(top, QUARANTINE_NAME), device)
     return top
 
 
-def why_read_only(folder: str) -> str:
-    """Say why nothing can be written to a folder, such as ``"folder is read-only for you"``; empty if it can."""
-    # Both checks are needed: root may write to any folder, but not to a file system that is mounted read-only.
-    try:
-        if hasattr(os, "statvfs") and os.statvfs(folder).f_flag & os.ST_RDONLY:
-            return "file system is mounted read-only"
-    except OSError as error:
-        return f"folder cannot be read ({error.strerror})"
-    return "" if os.access(folder, os.W_OK | os.X_OK) else "folder is read-only for you"
+def check_room(path: str, folder: str, what: str) -> None:
+    """Raise CannotMove if the file at ``path`` would have too long a path in the quarantine of ``folder``.
+
+    ``what`` is the subject of the message, such as "It".
+    """
+    if is_name_too_long(quarantined_path(folder, LONGEST_RUN, os.path.abspath(path))):
+        raise CannotMove(f"{what} would have a path in the quarantine that is too long for the system.")
 
 
 def check_can_move(path: str, what: str) -> None:
@@ -94,34 +97,13 @@ def check_can_move(path: str, what: str) -> None:
     """
     try:
         status = os.lstat(path)
-        is_mount = status.st_dev != os.stat(os.path.dirname(path) or os.curdir).st_dev
+        if not stat.S_ISREG(status.st_mode):
+            raise CannotMove(f"{what} is a link or not a regular file.")
+        is_mounted = is_mount(path, status)
     except OSError as error:
         raise CannotMove(f"{what} cannot be read: {error.strerror}.") from None
-    if not stat.S_ISREG(status.st_mode):
-        raise CannotMove(f"{what} is a link or not a regular file.")
-    if is_mount:
+    if is_mounted:
         raise CannotMove(f"{what} is a mount point, and files cannot be renamed across file systems.")
-
-
-def check_hard_link(kept: str, copy: str) -> None:
-    """Raise CannotMove if ``copy`` cannot be replaced by a hard link to ``kept``."""
-    try:
-        there, here = os.stat(kept), os.lstat(copy)
-    except OSError as error:
-        raise CannotMove(f"A hard link is not possible: {error.strerror}.") from None
-    if there.st_dev != here.st_dev:
-        raise CannotMove(f"The kept photo is on another file system, which a hard link cannot cross: {kept}.")
-    if _file_system_type(here.st_dev) in _WITHOUT_HARD_LINKS:
-        raise CannotMove("Its file system does not support hard links.")
-
-
-def _file_system_type(device: int) -> str:
-    """Return the type of the mounted file system with this device number, such as ``"ext4"``; empty if not known."""
-    with suppress(OSError), open("/proc/self/mountinfo", "rb") as mounts:  # Linux alone has it
-        for fields in map(bytes.split, mounts):
-            if fields[2] == b"%d:%d" % (os.major(device), os.minor(device)):
-                return os.fsdecode(fields[fields.index(b"-") + 1])
-    return ""
 
 
 def _check_quarantine(quarantine: str, device: int) -> None:
@@ -139,8 +121,6 @@ def _check_quarantine(quarantine: str, device: int) -> None:
 
 def _top_of_file_system(folder: str, root: str, device: int) -> str:
     """Return the highest folder between ``root`` and ``folder`` that is on ``device``."""
-    if os.stat(folder).st_dev != device:
-        raise CannotMove("The file is a mount point, and files cannot be renamed across file systems.")
     while folder != root and os.stat(os.path.dirname(folder)).st_dev == device:
         folder = os.path.dirname(folder)
     return folder
@@ -151,14 +131,44 @@ def _check_writable(folder: str) -> None:
         raise CannotMove(f"Its {reason}: {folder}.")
 
 
-def _make_folder(folder: str) -> None:
-    """Make a folder and its parents. They are on the disk when this returns."""
+def folders_now(files: Sequence[MovedFile], sidecars: Iterable[Sidecar]) -> list[Folder]:
+    """Return the folders, as they are now, whose names a move changes, or an undo, and those that it may make."""
+    names = {os.path.dirname(sidecar.path) for sidecar in sidecars}
+    for file in files:
+        top = file.quarantined.partition(f"{os.sep}{QUARANTINE_NAME}{os.sep}")[0] or os.sep
+        names |= {str(one) for one in PurePath(file.original).parents if one.is_relative_to(top)}
+    found = []
+    for name in names:
+        with suppress(OSError):  # a person may have removed it
+            status = os.stat(name)
+            found.append(Folder(name, stat.S_IMODE(status.st_mode), stored_ns(status.st_mtime_ns)))
+    return found
+
+
+def give_back_times(folders: Iterable[Folder]) -> None:
+    """Set the times of folders that a move, an undo or a purge has changed."""
+    for folder in folders:
+        with suppress(OSError):  # only the owner of a folder may set its times
+            status = os.stat(folder.path)
+            if status.st_mtime_ns != folder.mtime_ns:
+                os.utime(folder.path, ns=(status.st_atime_ns, folder.mtime_ns))
+
+
+def _make_folder(folder: str, like: str, folders: Iterable[Folder]) -> None:
+    """Make a folder and its parents. They are on the disk when this returns.
+
+    They get the modes that ``folders`` has of ``like`` and its parents.
+    """
+    modes = {folder.path: folder.mode for folder in folders}
     missing = []
     while not os.path.isdir(folder):
-        missing.append(folder)
-        folder = os.path.dirname(folder)
-    for name in reversed(missing):
-        os.mkdir(name, 0o700 if os.path.basename(name) == QUARANTINE_NAME else 0o777)
+        missing.append((folder, 0o700 if os.path.basename(folder) == QUARANTINE_NAME else modes.get(like)))
+        folder, like = os.path.dirname(folder), os.path.dirname(like)
+    for name, mode in reversed(missing):
+        os.mkdir(name, 0o777 if mode is None else mode)
+        if mode is not None:
+            with suppress(OSError):  # of file systems without modes: not all of them say EPERM
+                os.chmod(name, mode)  # mkdir leaves out what the umask says
         sync_folder(os.path.dirname(name))
 
 
@@ -205,49 +215,59 @@ def rename_new(source: str, target: str) -> None:
     _sync_folders_of(target, source)
 
 
-def quarantine(file: MovedFile) -> None:
+def quarantine(file: MovedFile, folders: Iterable[Folder] = ()) -> None:
     """Move one file to the quarantine. Raises OSError, and FileExistsError if its path there is taken.
 
     Unlike :func:`rename_new`, this is a single step. Between two steps another program could save the photo with a
     rename, and the second step would remove the file that it saved. Each run has its own folder in the quarantine, so
     the rename cannot replace a file there.
     """
-    _make_folder(os.path.dirname(file.quarantined))
+    _make_folder(os.path.dirname(file.quarantined), os.path.dirname(file.original), folders)
     _check_free(file.quarantined)
     os.rename(file.original, file.quarantined)
     _sync_folders_of(file.quarantined, file.original)
 
 
-def restore(file: MovedFile, *, replace_equal: bool = False) -> None:
+def check_old_path(file: MovedFile, *, replace_equal: bool = False) -> None:
+    """Raise CannotMove if another file has the old path of a file in the quarantine; see :func:`restore`."""
+    original, quarantined = file.original, file.quarantined
+    if not (is_there(quarantined) and is_there(original)):
+        return
+    if os.path.islink(original) or _is_one_name(original, quarantined):
+        raise CannotMove("A link has taken its name.")
+    if not (is_same_file(quarantined, original) or (replace_equal and is_copy(original, file))):
+        raise CannotMove("Another file has taken its name.")
+
+
+def restore(file: MovedFile, folders: Iterable[Folder] = (), *, replace_equal: bool = False) -> None:
     """Move one file back to its old path and set its old times. After a crash at any step, this can be repeated.
 
-    With ``replace_equal``, a file with the same bytes at the old path is the hard link that ``apply`` made there, and
-    is replaced. Raises CannotMove if another file has taken the old path, or if the file is in neither place.
+    If a person has removed its folder, that is made again as it is in ``folders``.
+    With ``replace_equal``, a file with the same bytes at the old path is the hard link that ``--hard-link`` made there,
+    and is replaced. Raises CannotMove if another file has taken the old path, or if the file is in neither place.
     """
     original, quarantined = file.original, file.quarantined
+    check_old_path(file, replace_equal=replace_equal)
     if not is_there(quarantined):
         if not is_there(original):
             raise CannotMove("It is neither in the quarantine nor at its old path.")
     elif not is_there(original):
-        _make_folder(os.path.dirname(original))
+        _make_folder(os.path.dirname(original), os.path.dirname(original), folders)
         try:
             rename_new(quarantined, original)
         except FileExistsError:
             raise CannotMove("Another file has taken its name.") from None
-    elif os.path.islink(original) or _is_one_name(original, quarantined):
-        raise CannotMove("A link has taken its name.")
     elif is_same_file(quarantined, original):  # two hard links, as after a rename that was killed
         os.unlink(quarantined)
         sync_folder(os.path.dirname(quarantined))
-    elif replace_equal and is_copy(original, file):
+    else:
         os.replace(quarantined, original)
         _sync_folders_of(original, quarantined)
-    else:
-        raise CannotMove("Another file has taken its name.")
     status = os.lstat(original)
-    if (status.st_size, status.st_mtime_ns) == (file.size_bytes, file.mtime_ns):
+    if (status.st_size, stored_ns(status.st_mtime_ns)) == (file.size_bytes, file.mtime_ns):
         # A rename keeps the modification time, but hashing the file changed its access time.
-        os.utime(original, ns=(file.atime_ns, file.mtime_ns))
+        with suppress(PermissionError):  # only the owner of a file may set its times
+            os.utime(original, ns=(file.atime_ns, status.st_mtime_ns))
 
 
 def _is_one_name(path: str, other: str) -> bool:

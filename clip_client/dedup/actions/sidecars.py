@@ -13,15 +13,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clip_client.dedup.actions.quarantine import CannotMove, is_there, rename_new, sync_folder
+from clip_client.dedup.files.directories import is_name_too_long
 from clip_client.dedup.files.reading import sha256_of
-from clip_client.dedup.files.xmp import write_xmp
-from clip_client.dedup.store.journal import Sidecar
+from clip_client.dedup.store.journal import LONGEST_RUN, Sidecar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from clip_client.dedup.store.journal import Journal, JournalEntry
-    from clip_client.dedup.types import Metadata
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,9 +39,9 @@ def sidecar_path(photo: str) -> str:
     return f"{os.path.abspath(photo)}.xmp"
 
 
-def sidecar_with(merged: Metadata, known: Metadata, *, beside: str) -> SidecarToWrite:
-    """Return a sidecar beside the photo at this path, with the fields that ``merged`` adds to ``known``."""
-    return SidecarToWrite(path=sidecar_path(beside), data=write_xmp(dict(_added(merged, known))), is_ours=True)
+def is_sidecar_too_long(path: str) -> bool:
+    """Tell whether the system cannot take a sidecar at ``path``, or the draft of it, whose name is longer."""
+    return is_name_too_long(_draft(path, LONGEST_RUN))
 
 
 def check_sidecars(sidecars: Sequence[SidecarToWrite], journal: Journal) -> tuple[Sidecar, ...]:
@@ -65,7 +64,7 @@ def write_sidecars(sidecars: Sequence[SidecarToWrite], entry: JournalEntry) -> N
     for sidecar in sidecars:
         if is_there(sidecar.path):
             continue
-        draft = _draft(sidecar.path, entry)
+        draft = _draft(sidecar.path, entry.run)
         with open(draft, "xb") as file:
             file.write(sidecar.data)
             file.flush()
@@ -83,7 +82,7 @@ def remove_sidecars(entry: JournalEntry, journal: Journal) -> None:
     """
     for sidecar in entry.sidecars:
         with suppress(OSError):
-            os.unlink(_draft(sidecar.path, entry))
+            os.unlink(_draft(sidecar.path, entry.run))
         if _is_only_for(entry, sidecar, journal) and sha256_of(sidecar.path) == sidecar.sha256:
             with suppress(OSError):  # the photo is restored anyway
                 os.unlink(sidecar.path)
@@ -100,28 +99,5 @@ def _is_only_for(entry: JournalEntry, sidecar: Sidecar, journal: Journal) -> boo
     return sidecar.is_ours and all(other == entry.id for other, _ in journal.sidecars(sidecar.path))
 
 
-def _draft(path: str, entry: JournalEntry) -> str:
-    return f"{path}.{entry.run}.part"
-
-
-def _added(merged: Metadata, known: Metadata) -> Iterable[tuple[str, str | list[str]]]:
-    if merged.taken != known.taken:
-        yield "exif:DateTimeOriginal", merged.taken
-        yield "photoshop:DateCreated", merged.taken
-    if merged.latitude is not None and merged.longitude is not None and known.latitude is None:
-        yield "exif:GPSLatitude", _as_xmp(merged.latitude, "NS")
-        yield "exif:GPSLongitude", _as_xmp(merged.longitude, "EW")
-        yield "exif:GPSVersionID", "2.3.0.0"
-    if merged.rating != known.rating:
-        yield "xmp:Rating", str(merged.rating)
-    if merged.keywords != known.keywords:
-        yield "dc:subject", merged.keywords.split("\n")  # all of them: the list replaces the photo's
-    if merged.title != known.title:
-        yield "dc:title", merged.title
-    if merged.caption != known.caption:
-        yield "dc:description", merged.caption
-
-
-def _as_xmp(degrees: float, directions: str) -> str:
-    whole, rest = divmod(abs(degrees), 1)
-    return f"{int(whole)},{rest * 60:.6f}{directions[degrees < 0]}"
+def _draft(path: str, run: str) -> str:
+    return f"{path}.{run}.part"

@@ -8,14 +8,16 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from clip_client.dedup.actions.losses import KeptMetadata, picture_loss
-from clip_client.dedup.actions.quarantine import CannotMove, check_can_move, check_hard_link, quarantine_folder
+from clip_client.dedup.actions.quarantine import CannotMove, check_can_move, check_room, quarantine_folder
 from clip_client.dedup.aligned import UNTOLD
-from clip_client.dedup.files.directories import identity_of
+from clip_client.dedup.files.companions import companions, differing_companion, what_would_be_lost
+from clip_client.dedup.files.directories import identity_of, why_read_only
 from clip_client.dedup.files.file_types import EDITED as EDITED_VERSION
-from clip_client.dedup.files.file_types import PICTURES, companions, differing_companion, what_would_be_lost
+from clip_client.dedup.files.file_types import OTHER, PICTURES
 from clip_client.dedup.files.reading import sha256_of
 from clip_client.dedup.group import Verdict
 from clip_client.dedup.types import (
@@ -23,11 +25,8 @@ from clip_client.dedup.types import (
     BY_DEFAULT,
     EDITED,
     IF_CHOSEN,
-    MOVABLE_TIERS,
     NEVER,
-    NO_MODEL,
     ON_REQUEST,
-    PROVED_TIERS,
     RE_ENCODED,
     SAFE_TIERS,
     SIMILAR,
@@ -36,16 +35,15 @@ from clip_client.dedup.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Container, Iterable, Iterator
+    from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 
     from clip_client.dedup.aligned import Alignment
     from clip_client.dedup.group import DuplicateGroup, Member
     from clip_client.dedup.photo import Photo
     from clip_client.dedup.report import DuplicateReport
     from clip_client.dedup.store.contents import FileIndex
-    from clip_client.dedup.types import Companion
 
-NOT_THE_SAME_BYTES: Final = "Only copies of the same bytes can become hard links."
+WAITS: Final = "It moves only if you choose it in clip-client review, as every {} copy."
 
 _COMPARED_ITSELF: Final = (
     "A RAW file beside it or beside the kept photo was compared as a photo of its own, so another group may keep or "
@@ -57,8 +55,6 @@ _COMPARED_ITSELF: Final = (
 class MoveOptions:
     """How photos move, as far as it decides which of them can."""
 
-    hard_link: bool = False
-    """A hard link to the kept photo replaces each exact copy. It keeps the name, so companions stay."""
     merge_metadata: bool = False
     """Metadata that only a copy has goes into a new sidecar of the kept photo, if that has none yet."""
 
@@ -96,7 +92,7 @@ def judged(
 @dataclass(frozen=True, kw_only=True)
 class _Judge:
     report: DuplicateReport
-    roots: frozenset[str]
+    roots: Mapping[str, str]
     options: MoveOptions
     compared: Container[str]
     files: FileIndex | None
@@ -129,6 +125,8 @@ class _Judge:
         photo, kept = member.photo, relation.kept
         verdict = _proved(relation, member, is_trained=tells_alike(self.report.model))
         try:
+            if kept.not_kept:
+                raise CannotMove(f"The kept photo is in {kept.not_kept}, so nothing moves for it: {kept.path}.")
             self._check_may_move(photo, kept)
             # Another photo than the kept one may itself move, and a sidecar beside it would not.
             is_group_kept = kept is metadata.kept
@@ -155,11 +153,14 @@ class _Judge:
             is_other = held.embedded == by_kept.embedded
             lacks = "and the kept photo does not hold the same" if is_other else "which the kept photo lacks"
             raise CannotMove(f"It holds more than its picture ({held.embedded}), {lacks}.")
-        companions, beside_kept = self._moving_with(photo), kept.companions
+        companions, beside_kept = photo.companions, kept.companions
         if any(companion.kind == EDITED_VERSION for companion in companions):
             raise CannotMove(
                 "It has an edited version, and the originals are what was compared, so only a person can choose."
             )
+        if other := next((one.path for one in companions if one.kind == OTHER), ""):
+            name = os.path.basename(other)
+            raise CannotMove(f"Another file has its name and may belong to it; rename one of the two: {name}.")
         if lost := what_would_be_lost(companions, beside_kept):
             raise CannotMove(f"It has a {lost} beside it, which the kept photo lacks.")
         # A move depends on the duplicate's companions, and on those of the same kinds of the kept photo.
@@ -174,29 +175,22 @@ class _Judge:
             if names > 1 and photo.in_library is None:
                 raise CannotMove(f"It has {names} names (hard links), so moving this one would free no space.")
 
-    def _moving_with(self, photo: Photo) -> tuple[Companion, ...]:
-        """Return what moves with a photo. A hard link keeps the name, so companions of that name stay beside it."""
-        return () if self.options.hard_link and photo.in_library is None else photo.companions
-
     def _hash_of(self, path: str) -> str:
         return sha256_of(path) if self.files is None else self.files.sha256_of(path, sha256_of)
 
     def _check_can_be_moved(self, photo: Photo, kept: Photo) -> None:
         """Raise CannotMove for what the file system refuses, and for links that would break."""
-        links, beside = self.report.links, self._moving_with(photo)
-        quarantine_folder(photo.path, self.roots)
-        for what, path in (("It", photo.path), *((f"The {one.kind} beside it", one.path) for one in beside)):
+        links = self.report.links
+        folder = quarantine_folder(photo.path, self.roots)
+        for what, path in (("It", photo.path), *((f"The {one.kind} beside it", one.path) for one in photo.companions)):
             check_can_move(path, what)
+            check_room(path, folder, what)
             if links.by_target and (link := links.by_target.get(identity_of(path, os.stat(path)))):
                 raise CannotMove(f"{what} is the target of a link, which would break: {link}.")
         if not os.path.isfile(kept.path):
             raise CannotMove("The kept photo is missing.")
         if kept.path in links.only_by_link:
             raise CannotMove(f"The kept photo is a link to a file that was not searched: {kept.path}.")
-        if self.options.hard_link:
-            if photo.sha256 != kept.sha256:
-                raise CannotMove(NOT_THE_SAME_BYTES)
-            check_hard_link(kept.path, photo.path)
 
 
 def _with_companions_now(groups: Collection[DuplicateGroup]) -> list[DuplicateGroup]:
@@ -264,35 +258,51 @@ def _proved(relation: _Relation, member: Member, *, is_trained: bool) -> Verdict
     elif tier in SAFE_TIERS:
         moves = BY_DEFAULT
     else:
-        moves, reason = ON_REQUEST, f"It moves only with --act-on {tier}."
+        moves, reason = ON_REQUEST, WAITS.format(tier)
     return Verdict(kept=kept.path, tier=tier, moves=moves, reason=reason, lost=lost, doubt=member.doubt)
 
 
-def check_tiers(tiers: Iterable[str], model: str | None = None) -> None:
-    """Raise ValueError for an unknown tier, for altered pictures, and for vectors of a model whose weights are random.
-
-    ``model`` is a model id, or None if it is not known yet.
-    """
+def check_tiers(tiers: Iterable[str]) -> None:
+    """Raise ValueError for a tier that does not move by itself, and for an unknown one."""
     for tier in tiers:
         if tier not in TIERS:
-            raise ValueError(f"unknown tier {tier!r}; the tiers are {', '.join(MOVABLE_TIERS)}")
-        if tier == ALTERED:
+            raise ValueError(f"unknown tier {tier!r}; the tiers are {', '.join(SAFE_TIERS)}")
+        if tier not in SAFE_TIERS:
             raise ValueError(
-                "altered pictures never move by their tier, because a region differs from the kept photo; "
-                "choose what moves with clip-client review or clip-client decide keep"
-            )
-        if tier not in PROVED_TIERS and model is not None and not tells_alike(model):
-            why = "no model is used" if model == NO_MODEL else f"the weights of {model} are random"
-            raise ValueError(
-                f"the tier {tier!r} depends on vectors, and {why}; "
-                f"export a model with trained weights, or select only {', '.join(PROVED_TIERS)}"
+                f"{tier} photos move from the review page (clip-client review), where you have seen them; "
+                "--json and --csv give them to scripts"
             )
 
 
-def roots_of(paths: Iterable[str | os.PathLike[str]]) -> frozenset[str]:
-    """Return the folders in which files may move: the named folders, and the folders of named files."""
-    absolute = (os.path.abspath(os.fsdecode(path)) for path in paths)
-    return frozenset(path if os.path.isdir(path) else os.path.dirname(path) for path in absolute)
+def roots_of(paths: Iterable[str | os.PathLike[str]]) -> dict[str, str]:
+    """Return the folders in which files may move, the named ones and those of named files, and where the quarantine is.
+
+    That of a named folder is in it. Named files below no named folder share one, however long the list is: in the
+    lowest folder above all of them, or in the highest ones below it that can be written.
+    """
+    absolute = {os.path.abspath(os.fsdecode(path)) for path in paths}
+    folders = {path for path in absolute if os.path.isdir(path)}
+    alone = {
+        os.path.dirname(path) for path in absolute - folders if folders.isdisjoint(map(str, PurePath(path).parents))
+    }
+    try:
+        shared = os.path.commonpath(alone) if alone else ""
+    except ValueError:  # on several drives of Windows
+        shared = ""
+    return {folder: folder for folder in folders} | {folder: _highest_below(shared, folder) for folder in alone}
+
+
+def _highest_below(shared: str, folder: str) -> str:
+    """Return the highest folder above ``folder`` and not above ``shared`` that can be written, as all between can.
+
+    It is never the root of all files, and no link lies between.
+    """
+    while folder != shared and not os.path.islink(folder):
+        above = os.path.dirname(folder)
+        if os.path.dirname(above) == above or why_read_only(above):
+            break
+        folder = above
+    return folder
 
 
 def another_companion(kind: str) -> str:

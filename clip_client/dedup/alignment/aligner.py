@@ -45,7 +45,7 @@ _REMEMBERED: Final = 64
 """Photos whose keypoints stay in memory: about 1 MB each, with the small picture and the unit vectors."""
 _AT_FULL_SIZE: Final = 2
 """Photos that stay in memory at full size: 300 MB for 100 megapixels."""
-_CHECKS: Final = "full-size-5"
+_CHECKS: Final = "full-size-7"
 """Version of :func:`check_at_full_size`: change it with anything that changes what that says."""
 _OUTCOMES: Final = f"{ALGORITHM}-align-2-{_CHECKS}"
 """Version of all that :meth:`Aligner.align` computes, and its name in a store; keys are the hashes of two contents."""
@@ -61,8 +61,7 @@ class Aligner:
     """Aligns photos by their contents; a context manager.
 
     ``photos`` has a file of each content (SHA-256). What it is aligned by comes from ``store``; if it is not there,
-    from ``pictures``, which :func:`keep_small_picture` filled, or from the file. A photo as a camera wrote it is the
-    source of each duplicate that no camera wrote.
+    from ``pictures``, which :func:`keep_small_picture` filled, or from the file.
     """
 
     def __init__(
@@ -98,7 +97,7 @@ class Aligner:
 
         Pairs whose outcome is known need none, and photos with the same frame seldom do.
         """
-        unknown = [pair for pair in pairs if self._key(*pair) not in self._outcomes]
+        unknown = [pair for pair in pairs if _key(*pair) not in self._outcomes]
         new = [sha256 for sha256 in dict.fromkeys(chain.from_iterable(unknown)) if sha256 not in self._table]
         for start in range(0, len(new), _AT_ONCE):
             on_progress(start, len(new))
@@ -118,7 +117,7 @@ class Aligner:
         What could move by its alignment is checked at full size, for which the files are read. Each pair is aligned
         once per store.
         """
-        keys = {sha256: self._key(kept, sha256) for sha256 in duplicates}
+        keys = {sha256: _key(kept, sha256) for sha256 in duplicates}
         stored = {sha256: self._outcomes.get(key) for sha256, key in keys.items()}
         found = {sha256: self._outcome(data) for sha256, data in stored.items() if data is not None}
         new = [sha256 for sha256 in duplicates if sha256 not in found]
@@ -146,15 +145,7 @@ class Aligner:
         if whole is None or copy is None:
             self._full_size.cache_clear()  # what cannot be read now may be readable later
             return replace(alignment, doubts=(_UNREAD,))
-        is_source = self._is_source(kept, duplicate)
-        return check_at_full_size(whole, copy, alignment, is_source=is_source, each=self._pool.map)
-
-    def _is_source(self, kept: str, duplicate: str) -> bool:
-        return self._photos[kept].is_original and not self._photos[duplicate].is_original
-
-    def _key(self, kept: str, duplicate: str) -> str:
-        is_source = self._is_source(kept, duplicate)
-        return hashlib.sha256(f"{kept} {duplicate} {is_source}".encode()).hexdigest()[:32]
+        return check_at_full_size(whole, copy, alignment, each=self._pool.map)
 
     def _row(self, kept: str, duplicate: str, found: Alignment | None) -> bytes:
         reasons = {sha256: self.reasons[sha256] for sha256 in (kept, duplicate) if sha256 in self.reasons}
@@ -216,6 +207,10 @@ class Aligner:
         return None if data is None else picture_file(path, data)
 
 
+def _key(kept: str, duplicate: str) -> str:
+    return hashlib.sha256(f"{kept} {duplicate}".encode()).hexdigest()[:32]
+
+
 def keep_small_picture(spool: Spool, sha256: str, decoded: DecodedPhoto) -> None:
     """Keep what alignment needs of a large photo for :class:`Aligner`; nothing if another size has to be decoded."""
     from preprocess_ensemble.imaging.decode import suffices_for
@@ -247,9 +242,10 @@ def _keypoints_of_picture(picture: Image.Image, data: bytes) -> Keypoints:
 def _as_shown(image: Image.Image, data: bytes) -> Image.Image:
     """Return a decoded picture in sRGB, whatever the colour profile of its file is, so that colours can be compared."""
     from preprocess_ensemble.imaging.formats import open_image
+    from preprocess_ensemble.imaging.quiet import quiet_libraries
 
     profile = image.info.get("icc_profile") or b""
-    with suppress(Exception), open_image(data) as file:
+    with suppress(Exception), quiet_libraries(), open_image(data) as file:
         profile = file.info.get("icc_profile") or profile
     if profile:
         image = image.copy()

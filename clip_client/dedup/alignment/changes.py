@@ -12,6 +12,7 @@ import cv2
 import numpy as np
 
 from clip_client.dedup.alignment.geometry import between_middles, corners_of, inverse
+from clip_client.dedup.text import percent
 
 if TYPE_CHECKING:
     from clip_client.dedup.alignment.comparison import Comparison
@@ -117,9 +118,10 @@ class Changes:
         """Say what only the duplicate has."""
         own, of_kept = self._own, self._of_kept
         left, top, right, bottom = (max(0.0, share) for share in self.duplicate_margins)
+        more = 1 - (1 - left - right) * (1 - top - bottom)
         has_colour = own.colour > _WEAKENED * max(_LEAST_COLOUR, of_kept.colour)
         lost = {
-            f"{1 - (1 - left - right) * (1 - top - bottom):.0%} of the picture": self.outside_kept > _LEAST_SHARE / 2,
+            f"{percent(more)} of the picture": self.outside_kept > _LEAST_SHARE / 2,
             f"{self._scale:.2g} times the resolution": self._scale > 1.03,
             "colour": has_colour or of_kept.lacks_colours_of(own),
             "tonal range": own.contrast > _WEAKENED * of_kept.contrast,
@@ -149,11 +151,11 @@ class Changes:
             return ""
         sides = zip(shares, ("left", "top", "right", "bottom"), strict=True)
         cut = (f"{share:.0%} off the {side}" for share, side in sides if share >= _LEAST_SHARE)
-        return ", ".join((f"cropped to {(1 - left - right) * (1 - top - bottom):.0%}", *cut))
+        return ", ".join((f"cropped to {percent((1 - left - right) * (1 - top - bottom))}", *cut))
 
     def _border(self) -> str:
         if self.outside_kept >= _LEAST_SHARE / 2:
-            return f"showing {self.outside_kept:.0%} more"
+            return f"showing {percent(self.outside_kept)} more"
         return "with a border" if max(self.duplicate_margins) >= _LEAST_SHARE else ""
 
     def _shape(self) -> str:

@@ -13,10 +13,19 @@ from PIL import ExifTags, Image, ImageCms
 from clip_client.dedup.aligned import ENLARGED, MADE_LATER, UNTOLD
 from clip_client.dedup.alignment.differences import Differences
 from clip_client.dedup.alignment.overlay import Overlay
-from clip_client.dedup.alignment.source_signs import BLOCK, Steps, fit, has_finer_detail, holds_all_detail
+from clip_client.dedup.alignment.source_signs import (
+    BLOCK,
+    Steps,
+    explain_colours,
+    fit,
+    has_finer_detail,
+    holds_all_detail,
+)
 from clip_client.dedup.types import ALTERED, RE_ENCODED
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from clip_client.dedup.aligned import Alignment
     from clip_client.dedup.alignment.differences import Map
     from clip_client.dedup.types import Floats, Pixels
@@ -40,8 +49,10 @@ class FullPhoto:
     is_lossless: bool = False
     table: Floats | None = None
     """(8, 8): the luma steps of a JPEG."""
-    has_fine_colours: bool = False
-    """True unless the file is known to store colours at half size."""
+    colour_table: Floats | None = None
+    """(8, 8): the steps of its colours."""
+    colour_step: tuple[int, int] = (2, 2)
+    """Pixels across and down for each of which the file stores its colours once, as far as that is known."""
     orientation: int = 1
     """EXIF, 1 to 8."""
     profile: bytes = b""
@@ -59,6 +70,8 @@ def full_photo(data: bytes) -> FullPhoto | None:
     """
     from preprocess_ensemble.imaging.decode import DecodeError, decode
     from preprocess_ensemble.imaging.formats import open_image
+    from preprocess_ensemble.imaging.jpeg_xl import read_container
+    from preprocess_ensemble.imaging.quiet import quiet_libraries
 
     try:
         picture = decode(data)
@@ -66,15 +79,17 @@ def full_photo(data: bytes) -> FullPhoto | None:
         return None
     pixels = np.asarray(picture.convert("RGB"))
     try:
-        with open_image(data) as image:
+        layout = read_container(data).layout
+        with quiet_libraries(), open_image(data) as image:
             steps, layers = (getattr(image, name, None) for name in ("quantization", "layer"))
             orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
             return FullPhoto(
                 pixels=pixels,
-                is_lossless=_is_lossless(image, data),
-                table=np.array(steps[0], np.float32).reshape(BLOCK, BLOCK) if steps else None,
+                is_lossless=image.format not in _LOSSY or (layout is not None and layout.is_lossless),
+                table=_table(steps, 0),
+                colour_table=_table(steps, layers[1][3]) if steps and layers and len(layers) == 3 else None,
                 # Of a JPEG: sampling factors across and down of the luma, in which the others are mostly 1.
-                has_fine_colours=image.format != "WEBP" and (not layers or layers[0][1:3] == (1, 1)),
+                colour_step=layers[0][1:3] if layers else (2, 2) if image.format == "WEBP" else (1, 1),
                 orientation=orientation if orientation in range(1, 9) else 1,
                 # JPEG XL has it among the pixels.
                 profile=image.info.get("icc_profile") or picture.info.get("icc_profile") or b"",
@@ -83,16 +98,8 @@ def full_photo(data: bytes) -> FullPhoto | None:
         return FullPhoto(pixels=pixels)
 
 
-def _is_lossless(image: Image.Image, data: bytes) -> bool:
-    """Tell whether a file may store exactly the pixels that it was made from."""
-    if image.format != "WEBP":
-        return image.format not in _LOSSY or getattr(image, "is_lossless", False)  # JPEG XL says it
-    position = 12
-    # Of the chunks of a RIFF file, such as a profile, one has the picture.
-    while (name := data[position : position + 4]) not in (b"VP8L", b"VP8 ", b"ANMF", b""):
-        size = int.from_bytes(data[position + 4 : position + 8], "little")
-        position += 8 + size + size % 2
-    return name == b"VP8L"
+def _table(steps: Mapping[int, Sequence[int]] | None, number: int) -> Floats | None:
+    return np.array(steps[number], np.float32).reshape(BLOCK, BLOCK) if steps else None
 
 
 def in_srgb(image: Image.Image, profile: bytes) -> Image.Image:
@@ -104,14 +111,12 @@ def in_srgb(image: Image.Image, profile: bytes) -> Image.Image:
     return image.convert("RGB")
 
 
-def check_at_full_size(
-    kept: FullPhoto, duplicate: FullPhoto, alignment: Alignment, *, is_source: bool = False, each: Map = map
-) -> Alignment:
+def check_at_full_size(kept: FullPhoto, duplicate: FullPhoto, alignment: Alignment, *, each: Map = map) -> Alignment:
     """Return the ``alignment`` of ``duplicate`` with ``kept``, corrected by what shows at full size.
 
     It becomes ``ALTERED`` if a place differs by more than compression and resizing explain, and gets a doubt unless
-    ``kept`` is proved to hold all that ``duplicate`` shows, or seems to be its source (``is_source``) and was not
-    compressed later. Photos with two colour profiles are compared in sRGB. ``each`` maps a function over tiles.
+    ``kept`` is proved to hold all that ``duplicate`` shows. What the files say about themselves proves nothing, because
+    editors copy it. Photos with two colour profiles are compared in sRGB. ``each`` maps a function over tiles.
     """
     if kept.profile != duplicate.profile:
         kept, duplicate = kept.in_srgb(), duplicate.in_srgb()
@@ -125,11 +130,23 @@ def check_at_full_size(
         region, share = found
         return replace(alignment, tier=ALTERED, region=region, region_share=share)
     doubt = _doubt_about(kept, duplicate, seen)
-    if is_source and doubt != MADE_LATER:  # programs that compress a camera's file may keep all that it says of itself
-        return alignment
-    if not doubt and duplicate.has_fine_colours and seen.lacks_fine_colours:
+    if not doubt and _may_lack_colours(kept, duplicate, seen):
         doubt = UNTOLD
     return replace(alignment, doubts=(doubt,)) if doubt else alignment
+
+
+def _may_lack_colours(kept: FullPhoto, duplicate: FullPhoto, seen: Differences) -> bool:
+    """Tell whether the kept photo stores its colours at fewer places and is not proved to be their source."""
+    is_fine = duplicate.colour_step == (1, 1)
+    if is_fine and seen.lacks_fine_colours:
+        return True
+    theirs = kept.colour_step[::-1] if seen.overlay.is_swapped else kept.colour_step
+    pairs = zip(duplicate.colour_step, theirs, strict=True)
+    if all(step * seen.overlay.scale * _SAME_SIZE >= other for step, other in pairs):
+        return False
+    steps = _steps_of(replace(duplicate, table=duplicate.colour_table), seen.overlay, of_kept=False)
+    # Without steps, as of AVIF, nothing tells; where colours are stored at half size, no blocks of theirs are compared.
+    return steps is not None and not (is_fine and explain_colours(seen, steps))
 
 
 def _doubt_about(kept: FullPhoto, duplicate: FullPhoto, seen: Differences) -> str:

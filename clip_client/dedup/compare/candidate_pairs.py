@@ -7,6 +7,7 @@ of all pairs.
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -26,16 +27,11 @@ if TYPE_CHECKING:
     from clip_client.dedup.store.store import Store
     from clip_client.dedup.types import Hashes, Indices, Vectors
 
-VECTORS: Final = "vectors"
-HASHES: Final = "perceptual hashes"
-CAPTURE_TIMES: Final = "capture times"
-THRESHOLDS: Final = "thresholds"
-"""The source of a pair of a photo and the kept one of its group, if no filter paired them."""
-SOURCES: Final = (VECTORS, HASHES, CAPTURE_TIMES, THRESHOLDS)
-"""A pair that several filters find counts for the first of them."""
-
 NEIGHBOURS: Final = 8
 """Other photos that one filter pairs a photo with, at most; later photos may add themselves to it."""
+
+ALIGNED_FROM: Final = 0.85
+"""Cosine similarity from which two photos are worth aligning, which decides."""
 
 WIDE_BITS: Final = 8
 """Bits of 64 by which perceptual hashes may differ, in the best of eight orientations. Measured on 26 sample photos:
@@ -65,9 +61,8 @@ def candidate_pairs(
     taken_ms: NDArray[np.float64],
     representatives: Indices,
     exact_rows: int = _EXACT_ROWS,
-) -> tuple[Indices, NDArray[np.uint8]]:
-    """Return the pairs of rows that may show the same, (P, 2), each once and the lower row first; and which of
-    :data:`SOURCES` found each, (P,).
+) -> Indices:
+    """Return the pairs of rows that may show the same, (P, 2), each once and the lower row first.
 
     They are the nearest neighbours by vector of at least ``least_cosine``; the nearest ones of those whose perceptual
     hashes or ``inner_hashes`` (N,), which are 0 for photos without a border, differ in at most :data:`WIDE_BITS` bits,
@@ -80,15 +75,12 @@ def candidate_pairs(
         near_by_hashes(*with_inner_hashes(np.flatnonzero(evidence.has_hash), evidence.hashes, inner_hashes)),
         _by_capture_time(cameras, taken_ms),
     )
-    pairs, sources = [np.empty((0, 2), dtype=np.intp)], [np.empty(0, dtype=np.uint8)]
-    for source, blocks in enumerate(found):
-        for left, right in blocks:
-            both = np.sort(np.stack([representatives[left], representatives[right]], axis=1), axis=1)
-            both = np.unique(both[both[:, 0] < both[:, 1]], axis=0)
-            pairs.append(both)
-            sources.append(np.full(len(both), source, dtype=np.uint8))
-    distinct, at = np.unique(np.concatenate(pairs), axis=0, return_index=True)
-    return distinct, np.concatenate(sources)[at]
+    pairs = [np.empty((0, 2), dtype=np.intp)]
+    for left, right in chain.from_iterable(found):
+        both = np.sort(np.stack([representatives[left], representatives[right]], axis=1), axis=1)
+        pairs.append(np.unique(both[both[:, 0] < both[:, 1]], axis=0))
+    distinct: Indices = np.unique(np.concatenate(pairs), axis=0)
+    return distinct
 
 
 def orientations(hashes: Hashes) -> Iterator[Hashes]:

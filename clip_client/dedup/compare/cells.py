@@ -49,7 +49,7 @@ _MIX: Final = np.uint64(0x9E3779B97F4A7C15)
 """2**64 divided by the golden ratio: products with it order the rows as if at random (Knuth, volume 3, 6.4)."""
 _COMPARED_AT_ONCE: Final = 4096
 _ASSIGNED_AT_ONCE: Final = 16_384
-Z_95: Final = 1.959964
+_Z_95: Final = 1.959964
 """The 97.5th percentile of the normal distribution."""
 
 
@@ -297,8 +297,8 @@ def wilson_interval(successes: float, trials: int) -> tuple[float, float]:
     """
     if not trials:
         return 0.0, 1.0
-    share, z2 = successes / trials, Z_95**2
+    share, z2 = successes / trials, _Z_95**2
     centre = (share + z2 / (2 * trials)) / (1 + z2 / trials)
-    half = Z_95 / (1 + z2 / trials) * math.sqrt(share * (1 - share) / trials + z2 / (4 * trials**2))
+    half = _Z_95 / (1 + z2 / trials) * math.sqrt(share * (1 - share) / trials + z2 / (4 * trials**2))
     # If nothing was missed, the upper end is 1, which rounding may hide.
     return max(0.0, centre - half), min(1.0, max(share, centre + half))

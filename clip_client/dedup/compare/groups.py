@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from clip_client.dedup.aligned import Match
+from clip_client.dedup.compare.hamming import HASH_BITS
 from clip_client.dedup.compare.proofs import Proofs
 from clip_client.dedup.compare.star_groups import minimum_similarity, similarities_to, star_groups
 from clip_client.dedup.features.capture_time import classify_burst
@@ -41,7 +42,6 @@ class Compared:
     evidence: Evidence
     """Pictures of nearly one colour have neither a vector nor a hash."""
     thresholds: Thresholds
-    hash_bits: int
     components: Sequence[Indices]
     """Rows of each connected component of two or more."""
     cannot_link: CannotLink
@@ -103,8 +103,7 @@ def proved(compared: Compared, contents: Sequence[str], aligner: Aligner, on_pro
 
     proofs = Proofs(align, compared.may_be_copies, aligner.reasons)
     proofs.prove(paired, best_first, verifying)
-    doubts = {row: why for row, why in proofs.doubted().items() if not compared.candidates[row][0].is_original}
-    if doubts:
+    if doubts := proofs.doubted():
         compared = compared.with_doubts(doubts)
         proofs.prove(paired, compared.best_first(paired), verifying)
     return replace(compared, proofs=proofs)
@@ -129,7 +128,7 @@ def stars(compared: Compared) -> dict[int, list[int]]:
         found_here = star_groups(
             compared.evidence.of(best_first),
             compared.thresholds.similar,
-            most_bits=compared.hash_bits,
+            most_bits=HASH_BITS,
             cannot_link=compared.cannot_link.among(best_first),
         )
         for keep, members in found_here.items():
@@ -251,13 +250,13 @@ def _matches(
     compared: Compared, keep: int, row: int, similarity: float, alignment: Alignment | None
 ) -> Iterator[Match]:
     """Yield the tests that ``row`` passed against ``keep``, another content."""
-    evidence, similar, most_bits = compared.evidence, compared.thresholds.similar, compared.hash_bits
+    evidence, similar = compared.evidence, compared.thresholds.similar
     if evidence.pixels[row] == evidence.pixels[keep]:
         yield Match(test="pixels", value=1, threshold=1)
     if alignment is not None:
         yield Match(test="alignment", value=1, threshold=1, alignment=alignment)
     bits = (int(evidence.hashes[row]) ^ int(evidence.hashes[keep])).bit_count()
-    if evidence.has_hash[row] and evidence.has_hash[keep] and bits <= most_bits:
-        yield Match(test="perceptual hash", value=bits, threshold=most_bits)
+    if evidence.has_hash[row] and evidence.has_hash[keep] and bits <= HASH_BITS:
+        yield Match(test="perceptual hash", value=bits, threshold=HASH_BITS)
     if similarity >= similar:
         yield Match(test="embedding", value=similarity, threshold=similar)

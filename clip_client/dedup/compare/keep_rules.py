@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from clip_client.dedup.files.directories import DirectorySet
 from clip_client.dedup.store.decisions import KEEP_ALL
-from clip_client.dedup.text import counted, human_bytes, printable
+from clip_client.dedup.text import counted, moment, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -18,9 +18,13 @@ if TYPE_CHECKING:
     from clip_client.dedup.store.decisions import Decision
 
 DEFAULT_RULES: Final = (
-    "reference", "original", "companions", "undoubted", "pixels", "lossy", "siblings", "metadata", "oldest", "name",
+    "reference", "companions", "undoubted", "original", "pixels", "lossy", "siblings", "metadata", "oldest", "name",
 )  # fmt: skip
-"""No rule prefers the file with more bytes: a copy that was saved at a higher quality is larger, and no better."""
+"""No rule prefers the file with more bytes: a copy that was saved at a higher quality is larger, and no better. What a
+camera says of a file stays in its copies, so ``original`` only decides where nothing is proved."""
+
+RETIRED_RULES: Final = frozenset({"bytes", "smallest"})
+"""Rules that left, but that a store may have saved under a name; the others go on without them."""
 
 _TIE_BREAKS: Final = ("oldest", "name")
 """Always the last rules: an original is older than its copy, or its name has no copy mark."""
@@ -41,6 +45,11 @@ _LOSSLESS: Final = frozenset({"PNG", "TIFF", "BMP", "GIF", "PPM", "TGA", "QOI"})
 """Formats that lose nothing of a picture. If such a file has the pixels of a lossy one, it was made from that."""
 
 
+_ZONES_NS: Final = 26 * 3_600 * 10**9
+"""From the first time zone to the last one. The date in EXIF has no time zone, and that of a file is in UTC. Within
+this they may be one time, so a file must be older, or newer, by more to be preferred to a photo with a date."""
+
+
 class Rule(NamedTuple):
     """One rule: the candidate with the smallest ``rank`` is kept, and ``reason`` says so."""
 
@@ -52,15 +61,16 @@ class Rule(NamedTuple):
 class KeepRules:
     """An ordered list of rules, always followed by ``oldest``, ``name`` and the order of the paths.
 
-    A file that only a symbolic link leads to is the last choice, because it lies outside what was searched. The other
-    files are compared by the rules and by nothing else. The rules: ``reference`` (in a reference folder), ``original``
-    (as a camera wrote it), ``companions`` (has a RAW file, a film or sidecars beside it, or a film inside),
-    ``undoubted`` (no other photo is probably what it was made from), ``pixels`` (most), ``lossy`` (not in a lossless
-    format with the pixels of a lossy file, from which it was converted), ``siblings`` (most files with the same bytes),
-    ``bytes`` (most), ``smallest`` (fewest bytes), ``metadata`` (most EXIF fields), ``oldest`` (taken first, then the
-    older file), ``newest``, ``name`` (no copy mark such as "Copy of" or "(1)", then the shortest), ``folder=DIR`` (in
-    this folder, at any depth), ``format=heic,jpg`` (earlier in the list), ``path=PATTERN`` (matches the shell pattern)
-    and ``not-path=PATTERN``. Raises ValueError for any other name.
+    A file in a folder that may not last, such as a recycle bin or one that cannot be written to, is the last choice.
+    Before it comes a file that only a symbolic link leads to, because it lies outside what was searched. The other
+    files are compared by the rules and by nothing else. The rules: ``reference`` (in a reference folder),
+    ``companions`` (has a RAW file, a film or sidecars beside it, or a film inside), ``undoubted`` (no other photo is
+    probably what it was made from), ``original`` (has the metadata of a camera's file), ``pixels`` (most), ``lossy``
+    (not in a lossless format with the pixels of a lossy file, from which it was converted), ``siblings`` (most files
+    with the same bytes), ``metadata`` (most EXIF fields), ``oldest`` (taken first, then the older file), ``newest``,
+    ``name`` (no copy mark such as "Copy of" or "(1)", then the shortest), ``folder=DIR`` (in this folder, at any
+    depth), ``format=heic,jpg`` (earlier in the list), ``path=PATTERN`` (matches the shell pattern) and
+    ``not-path=PATTERN``. Raises ValueError for any other name.
     """
 
     def __init__(
@@ -86,7 +96,7 @@ class KeepRules:
     def rank(self, photo: Photo) -> tuple[Any, ...]:
         """Return a key that sorts the best candidate first."""
         ranks = (rule.rank(photo) for rule in self._rules)
-        return (photo.is_by_link, *ranks, os.fsencode(photo.path))
+        return (bool(photo.not_kept), photo.is_by_link, *ranks, os.fsencode(photo.path))
 
     def reason(self, kept: Photo, *others: Photo) -> str:
         """Say which rule prefers ``kept`` to the best of the others.
@@ -97,13 +107,15 @@ class KeepRules:
         if self.rank(other) < self.rank(kept):
             # A decision has split the photo off that is better than both.
             return "a better one was proved to be a copy of it"
+        if other.not_kept and not kept.not_kept:
+            return f"the other is in {other.not_kept}"
         if kept.is_by_link != other.is_by_link:
             return "the other is a link to a file that was not searched"
         rule = next((rule for rule in self._rules if rule.rank(kept) != rule.rank(other)), None)
         if rule is None:
             return "first in order of the paths"
         reason, rank = rule.reason(kept, other), rule.rank(kept)
-        excluded = [one for one in others if rule.rank(one) < rank and not one.is_by_link]
+        excluded = [one for one in others if rule.rank(one) < rank and not (one.is_by_link or one.not_kept)]
         return f"{self.reason(kept, min(excluded, key=self.rank))}; then {reason}" if excluded else reason
 
 
@@ -188,12 +200,19 @@ def _is_named_as_copy(photo: Photo) -> bool:
 
 
 def _by_age(date: str, file: str, sign: int) -> Rule:
+    def rank(photo: Photo) -> tuple[bool, int, bool, int]:
+        taken_ns, written_ns = photo.taken_ns, photo.written_ns
+        age = 0 if taken_ns is None else sign * taken_ns + (_ZONES_NS if photo.dated_ns is None else 0)
+        return taken_ns is None, age, written_ns is None, sign * (written_ns or 0)
+
     def reason(kept: Photo, other: Photo) -> str:
         if kept.taken_ns == other.taken_ns:
             return f"same date, {file} file"
+        if other.taken_ns is None:
+            return "the date of the other is unknown"
         return f"{date} date" if (kept.dated_ns, other.dated_ns) != (None, None) else f"{file} file"
 
-    return Rule(rank=lambda one: (sign * one.taken_ns, sign * one.mtime_ns), reason=reason)
+    return Rule(rank, reason)
 
 
 def _why_companions(kept: Photo, other: Photo) -> str:
@@ -204,18 +223,11 @@ def _why_companions(kept: Photo, other: Photo) -> str:
     return "; ".join(filter(None, (beside, inside)))
 
 
-def _by_bytes(which: str, sign: int) -> Rule:
-    return Rule(
-        lambda one: sign * one.size_bytes,
-        lambda kept, other: f"{which} file: {human_bytes(kept.size_bytes)}, next {human_bytes(other.size_bytes)}",
-    )
-
-
 _PLAIN: Final = {
     "reference": Rule(lambda one: not one.is_reference, lambda kept, other: "in a reference folder"),
     "original": Rule(
         lambda one: not one.is_original,
-        lambda kept, other: f"camera original: {kept.camera}, taken {kept.metadata.taken.partition('T')[0]}",
+        lambda kept, other: f"camera original: {kept.camera}, taken {moment(kept.metadata.taken)}",
     ),
     "companions": Rule(
         lambda one: -len({*(each.kind for each in one.companions), *filter(None, one.features.embedded.split(", "))}),
@@ -228,8 +240,6 @@ _PLAIN: Final = {
     ),
     "lossy": _lossy(()),
     "siblings": Rule(lambda one: -one.files, lambda kept, other: f"{counted(kept.files, 'file')} with its bytes"),
-    "bytes": _by_bytes("largest", -1),
-    "smallest": _by_bytes("smallest", 1),
     "metadata": Rule(
         lambda one: -_exif_fields(one),
         lambda kept, other: f"most metadata: {counted(_exif_fields(kept), 'field')}, next {_exif_fields(other)}",

@@ -7,27 +7,28 @@ best file is probably made from another photo, such as a bordered copy, that one
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
-from clip_client.dedup.aligned import LACKS_DETAIL, PairSource
-from clip_client.dedup.compare.candidate_pairs import SOURCES
+from clip_client.dedup.aligned import LACKS_DETAIL
 from clip_client.dedup.features.pixel_hash import pixel_hash
 from clip_client.dedup.files.reading import read_file, sha256_of
+from clip_client.dedup.formats.embedded_parts import embedded_parts
+from clip_client.dedup.formats.encoding import read_encoding
 from clip_client.dedup.photo import Photo
 from clip_client.dedup.store.store import Store
 from clip_client.dedup.types import EXACT, RE_ENCODED, SAME_PIXELS, TIERS, FailedFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence, Set
     from types import ModuleType
 
     from clip_client.dedup.aligned import Alignment
 
     AlignRows = Callable[[int, Sequence[int]], Sequence[Alignment | None]]
     """``align(kept, duplicates)`` returns the alignment of each of the rows with the row ``kept``, None for no copy."""
-    Paired = Mapping[int, Mapping[int, str]]
-    """Row -> the rows that may show the same -> what found the pair; each pair in both directions."""
+    Paired = Mapping[int, Set[int]]
+    """Row -> the rows that may show the same; each pair in both directions."""
 
 _NO_OPENCV: Final = "No copy was verified, because OpenCV cannot be imported ({}): pip install 'clip-triton[dedup]'"
 _MOST_PROOFS: Final = 16
@@ -50,10 +51,7 @@ class Proofs:
         """Row -> its place in the order of the last :meth:`prove`."""
         self._of: defaultdict[int, dict[int, Alignment]] = defaultdict(dict)
         """Row -> another one that shows the same -> how the row lies on that."""
-        self._found_by: dict[tuple[int, int], str] = {}
-        """Kept row and row of each alignment -> what found the pair."""
         self._tried: set[tuple[int, int]] = set()
-        self._aligned: Counter[str] = Counter()
         self.cannot_verify = {} if cannot_verify is None else cannot_verify
         """Content (SHA-256) -> why it could not be aligned with any other."""
 
@@ -71,18 +69,14 @@ class Proofs:
         """Return the alignment of a row with ``kept``, if they were aligned and show the same."""
         return self._of.get(row, {}).get(kept)
 
-    def align(self, kept: int, sources: Mapping[int, str]) -> list[int]:
-        """Align rows with ``kept``, each once; return those that are copies of it.
-
-        ``sources`` maps each row to the source of the pair that led to it.
-        """
-        rows = [row for row in sources if (kept, row) not in self._tried and self._may_be_copies(kept, row)]
-        self._tried.update((kept, row) for row in rows)
-        for row, alignment in zip(rows, self._align(kept, rows), strict=True):
-            self._aligned[sources[row]] += 1
+    def align(self, kept: int, rows: Sequence[int]) -> list[int]:
+        """Align ``rows`` with ``kept``, each once; return those that are copies of it."""
+        new = [row for row in rows if (kept, row) not in self._tried and self._may_be_copies(kept, row)]
+        self._tried.update((kept, row) for row in new)
+        for row, alignment in zip(new, self._align(kept, new), strict=True):
             if alignment is not None:
-                self._of[row][kept], self._found_by[kept, row] = alignment, sources[row]
-        return [row for row in sources if self.between(row, kept) is not None]
+                self._of[row][kept] = alignment
+        return [row for row in rows if self.between(row, kept) is not None]
 
     def prove(
         self,
@@ -106,13 +100,14 @@ class Proofs:
             stays = self._stays(kept)
             seen, frontier = {kept}, [kept]
             while frontier:
-                found: dict[int, str] = {}
-                for row in frontier:
-                    for other, source in paired[row].items():
-                        if other not in seen and self._may_follow(other, kept, is_paired=row == kept):
-                            found.setdefault(other, source)
-                seen.update(found)
-                copies = self.align(kept, {row: found[row] for row in sorted(found, key=self._place.__getitem__)})
+                found = {
+                    other
+                    for row in frontier
+                    for other in paired[row]
+                    if other not in seen and self._may_follow(other, kept, is_paired=row == kept)
+                }
+                seen |= found
+                copies = self.align(kept, sorted(found, key=self._place.__getitem__))
                 frontier = copies if stays else []
         on_progress(len(best_first), len(best_first))
 
@@ -125,22 +120,13 @@ class Proofs:
             for kept in self._better(row):
                 if kept in doubts or not self._stays(kept):
                     continue
-                self.align(row, {kept: self._found_by[kept, row]})
+                self.align(row, [kept])
                 back = self.between(kept, row)
                 if back is not None and back.loses_nothing:
                     proof = self._of[row][kept]
                     named = [f"it lacks {', '.join(proof.lost)}"] if proof.lost else proof.doubts
                     doubts[kept] = named[0] if named else LACKS_DETAIL
         return doubts
-
-    def pair_sources(self, paired: Paired) -> tuple[PairSource, ...]:
-        """Return what each source of ``paired`` rows has contributed."""
-        pairs = Counter(source for row, others in paired.items() for other, source in others.items() if row < other)
-        proved = Counter(self._found_by[better[0], row] for row in self._of if (better := self._better(row)))
-        return tuple(
-            PairSource(name=name, pairs=pairs[name], aligned=self._aligned[name], proved=proved[name])
-            for name in SOURCES
-        )
 
     def _better(self, row: int) -> list[int]:
         """Return the better rows that show the same, in the order in which they were found."""
@@ -178,8 +164,9 @@ def import_aligner() -> tuple[ModuleType | None, str]:
 def prove_again(kept: str, moved: str) -> str:
     """Return the tier by which the file at ``kept`` shows all of the picture at ``moved``; empty if nothing proves it.
 
-    Bytes are compared first, then pixels, and then the pictures at full size. An alignment proves nothing if only the
-    moved photo has something, or if there are signs that the kept photo was made from it, whatever camera wrote it.
+    Bytes are compared first, then pixels, and then the pictures at full size. Nothing is proved of a file that holds
+    more than its picture, or stores it in a way that the other one is not known to share. An alignment proves nothing
+    if only the moved photo has something, or if there are signs that the kept photo was made from it.
     """
     bytes_of = [sha256_of(path) for path in (kept, moved)]
     if not all(bytes_of):
@@ -187,9 +174,16 @@ def prove_again(kept: str, moved: str) -> str:
     if bytes_of[0] == bytes_of[1]:
         return EXACT
     read = [read_file(path) for path in (kept, moved)]
-    pixels_of = ["" if isinstance(found, FailedFile) else pixel_hash(found[1]) for found in read]
+    data = [b"" if isinstance(found, FailedFile) else found[1] for found in read]
+    held, by_moved = map(embedded_parts, data)
+    if by_moved.kinds and by_moved.digest != held.digest:
+        return ""
+    pixels_of = [pixel_hash(one) for one in data]
     if all(pixels_of) and pixels_of[0] == pixels_of[1]:
         return SAME_PIXELS
+    encoding, of_moved = map(read_encoding, data)
+    if encoding is None or of_moved is None or encoding.lacks_kinds_of(of_moved):
+        return ""
     aligner, _ = import_aligner()
     if aligner is None:
         return ""

@@ -19,7 +19,7 @@ import time
 from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.store.sqlite import Database
@@ -33,8 +33,6 @@ OPEN: Final = "open"
 """An earlier choice about the photos no longer holds."""
 CHOICES: Final = (KEEP, DIFFERENT, KEEP_ALL, SKIP, OPEN)
 
-ACT_ON: Final = "act-on="
-"""Before a tier that rules move besides the safe ones."""
 WAITING: Final = "waiting"
 """State of a choice that can be carried out."""
 BEGUN: Final = "begun"
@@ -76,14 +74,11 @@ class Choice:
 
 
 def moving_tiers(rules: str) -> tuple[str, ...] | None:
-    """Return which tiers a choice of these rules moves: the safe ones and those that were added.
+    """Return which tiers a choice of these rules moves, even if an earlier version let them name further ones.
 
     None if a person looked at the group: then all moves that can.
     """
-    if not rules:
-        return None
-    names = rules.split(", ")
-    return (*SAFE_TIERS, *(name.removeprefix(ACT_ON) for name in names if name.startswith(ACT_ON)))
+    return SAFE_TIERS if rules else None
 
 
 class Choices(Database):
@@ -98,10 +93,6 @@ class Choices(Database):
     CREATE INDEX IF NOT EXISTS choices_by_step ON choices (step)
     """
     VERSION = 2
-    UPGRADES: ClassVar = {
-        2: "ALTER TABLE choices ADD COLUMN state TEXT NOT NULL DEFAULT 'waiting';"
-        "UPDATE choices SET state = 'done' WHERE run != ''"
-    }
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)

@@ -34,20 +34,25 @@ class FileIndex(Database):
 
     SCHEMA = """
     CREATE TABLE IF NOT EXISTS files (
-        path BLOB PRIMARY KEY, size_bytes INTEGER NOT NULL, mtime_ns INTEGER NOT NULL, sha256 BLOB NOT NULL
+        path BLOB PRIMARY KEY, size_bytes INTEGER NOT NULL, mtime_ns INTEGER NOT NULL, sha256 BLOB NOT NULL,
+        ctime_ns INTEGER
     ) WITHOUT ROWID
     """
+    VERSION = 2
+    UPGRADE = "ALTER TABLE files ADD COLUMN ctime_ns INTEGER"
     DURABLE = False
 
     def known(self, files: Sequence[PhotoFile]) -> dict[str, str]:
-        """Return path -> SHA-256 (hexadecimal) of those files whose size and time of change are as they were."""
+        """Return path -> SHA-256 (hexadecimal) of those files whose size and times are as they were."""
         found = {}
         for start in range(0, len(files), _FILES_AT_ONCE):
             some = files[start : start + _FILES_AT_ONCE]
             by_name = {os.fsencode(os.path.abspath(file.path)): file for file in some}
-            for name, *version, sha256 in self._found("SELECT * FROM files WHERE path IN ({})", list(by_name)):
+            question = "SELECT path, sha256, size_bytes, mtime_ns, ctime_ns FROM files WHERE path IN ({})"
+            for name, sha256, *version in self._found(question, list(by_name)):
                 file = by_name[name]
-                if [file.size_bytes, file.mtime_ns] == version:
+                # A program can write into a file and set its time of modification back.
+                if [file.size_bytes, file.mtime_ns, file.ctime_ns] == version:
                     found[file.path] = sha256.hex()
         return found
 
@@ -66,8 +71,7 @@ class FileIndex(Database):
         files = []
         for path in paths:
             with suppress(OSError):
-                status = os.stat(path)
-                files.append(PhotoFile(path, status.st_size, status.st_mtime_ns))
+                files.append(PhotoFile.of(path, os.stat(path)))
         return set(self.known(files))
 
     def contents_below(self, path: str) -> set[str]:
@@ -85,10 +89,9 @@ class FileIndex(Database):
         Empty for a file that is empty or cannot be read.
         """
         try:
-            status = os.stat(path)
+            file = PhotoFile.of(path, os.stat(path))
         except OSError:
             return ""
-        file = PhotoFile(path, status.st_size, status.st_mtime_ns)
         known = self.known([file]).get(path)
         if known is None and (known := hash_file(path)):
             self.remember([(file, known)])
@@ -97,11 +100,21 @@ class FileIndex(Database):
     def remember(self, files: Iterable[tuple[PhotoFile, str]]) -> None:
         """Write down the SHA-256 (hexadecimal) of files as they were when they were read."""
         rows = [
-            (os.fsencode(os.path.abspath(file.path)), file.size_bytes, file.mtime_ns, bytes.fromhex(sha256))
+            (
+                os.fsencode(os.path.abspath(file.path)), file.size_bytes, file.mtime_ns, bytes.fromhex(sha256),
+                file.ctime_ns,
+            )
             for file, sha256 in files
-        ]
+        ]  # fmt: skip
         if rows:
-            self._write("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?)", rows)
+            self._write(
+                "INSERT OR REPLACE INTO files (path, size_bytes, mtime_ns, sha256, ctime_ns) VALUES (?, ?, ?, ?, ?)",
+                rows,
+            )
+
+    def forget(self, paths: Iterable[str]) -> None:
+        """Forget what is known of files, so that the next search reads them whatever their sizes and times are."""
+        self._write("DELETE FROM files WHERE path = ?", [(os.fsencode(os.path.abspath(path)),) for path in paths])
 
 
 class ProvenCopies(Database):
@@ -113,6 +126,8 @@ class ProvenCopies(Database):
     CREATE TABLE IF NOT EXISTS copies (sha256 BLOB PRIMARY KEY, picture BLOB NOT NULL) WITHOUT ROWID;
     CREATE INDEX IF NOT EXISTS copies_by_picture ON copies (picture)
     """
+    VERSION = 3
+    UPGRADE = "DELETE FROM copies"  # earlier rules took for a proof what a camera wrote, and what Pillow reports
     DURABLE = False
 
     def record(self, groups: Iterable[DuplicateGroup]) -> None:

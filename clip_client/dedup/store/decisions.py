@@ -54,9 +54,9 @@ class Decisions(Database):
             raise ValueError(f"a decision is {DIFFERENT!r} or {KEEP_ALL!r}, not {what!r}")
         files = Counter(contents)
         if files.total() < 2:
-            raise ValueError("a decision needs two photos")
+            raise ValueError("a decision needs at least two photos: name another one")
         if len(files) < 2 and what == DIFFERENT:
-            raise ValueError("different are two photos with different bytes; files with the same bytes are one photo")
+            raise ValueError("files with the same bytes are one photo: name two photos with different bytes")
         at_ns = time.time_ns()
         with self._transaction():
             cursor = self._connection.execute("INSERT INTO decisions (what, at_ns) VALUES (?, ?)", (what, at_ns))

@@ -16,12 +16,12 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from clip_client.dedup.store.lock import AlreadyLocked, exclusive_lock
 from clip_client.dedup.store.sqlite import Database, StoreError
@@ -42,11 +42,14 @@ class State:
 IN_QUARANTINE: Final = (State.PLANNED, State.MOVED, State.RESTORING, State.PURGING)
 """States in which a file of the entry may be in the quarantine."""
 
-PROOF: Final = 1
+PROOF: Final = 3
 """Version of the proof by which photos move, in each new entry. Raise it with any change that would have refused an
-earlier move. Entries of versions without it have 0: they compared photos at a reduced size only."""
+earlier move. Entries with 2 moved by what Pillow reports of pixels and profiles, those with 1 for any file with the
+metadata of a camera; those with 0, of versions without a number, compared photos at a reduced size only."""
 
 _RUN_TIME: Final = "%Y%m%d-%H%M%S"
+LONGEST_RUN: Final = "00000000-000000-00000000"
+"""As long as every name that :meth:`Journal.new_run` gives."""
 _LAST_RUN: Final = (
     "SELECT max(run) FROM (SELECT name AS run FROM last_run UNION ALL SELECT run FROM units) "
     "WHERE run GLOB '[0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9]-[0-9][0-9][0-9][0-9][0-9][0-9]-*'"
@@ -61,6 +64,14 @@ class MovedFile(NamedTuple):
     sha256: str
     size_bytes: int
     atime_ns: int
+    mtime_ns: int
+
+
+class Folder(NamedTuple):
+    """A folder in which a move adds or removes names: as it was before, and as it has to be after."""
+
+    path: str
+    mode: int
     mtime_ns: int
 
 
@@ -84,7 +95,7 @@ class JournalEntry:
     at_ns: int
     """When it was planned, nanoseconds since 1970."""
     method: str
-    """``"quarantine"`` or ``"hardlink"``."""
+    """``"quarantine"``, or ``"hardlink"`` if the former option ``--hard-link`` moved the photo."""
     state: str
     kept: str
     """Path of the photo that was kept instead."""
@@ -98,6 +109,8 @@ class JournalEntry:
     files: tuple[MovedFile, ...]
     sidecars: tuple[Sidecar, ...]
     """What has to stay beside the kept photo while the files are in the quarantine."""
+    folders: tuple[Folder, ...] = ()
+    """Empty if an earlier version moved the photo."""
 
 
 class Journal(Database):
@@ -121,14 +134,16 @@ class Journal(Database):
         is_ours INTEGER NOT NULL);
     CREATE INDEX IF NOT EXISTS sidecars_by_unit ON sidecars (unit);
     CREATE INDEX IF NOT EXISTS sidecars_by_path ON sidecars (path);
-    CREATE TABLE IF NOT EXISTS last_run (id INTEGER PRIMARY KEY, name TEXT NOT NULL)
+    CREATE TABLE IF NOT EXISTS last_run (id INTEGER PRIMARY KEY, name TEXT NOT NULL);
+    CREATE TABLE IF NOT EXISTS folders (
+        unit INTEGER NOT NULL REFERENCES units (id), path BLOB NOT NULL, mode INTEGER NOT NULL,
+        mtime_ns INTEGER NOT NULL, PRIMARY KEY (unit, path)) WITHOUT ROWID;
+    CREATE TABLE IF NOT EXISTS left_behind (
+        path BLOB NOT NULL, unit INTEGER NOT NULL REFERENCES units (id), PRIMARY KEY (path, unit)) WITHOUT ROWID
     """
-    VERSION = 3
-    UPGRADES: ClassVar = {
-        3: "ALTER TABLE units ADD COLUMN tier TEXT NOT NULL DEFAULT '';"
-        "ALTER TABLE units ADD COLUMN proof INTEGER NOT NULL DEFAULT 0;"
-        "ALTER TABLE units ADD COLUMN is_chosen INTEGER NOT NULL DEFAULT 0"
-    }
+    VERSION = 4
+    UPGRADE = SCHEMA
+    OLDEST = 3
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -189,8 +204,14 @@ class Journal(Database):
         is_chosen: bool = False,
         files: Sequence[MovedFile],
         sidecars: Sequence[Sidecar] = (),
+        folders: Sequence[Folder] = (),
+        left_behind: Sequence[str] = (),
     ) -> JournalEntry:
-        """Record what is about to happen, with the present :data:`PROOF`. It is on the disk when this returns."""
+        """Record what is about to happen, with the present :data:`PROOF`. It is on the disk when this returns.
+
+        ``left_behind`` are paths of companions that stay with another photo that has them, too. If one follows with
+        the last such photo, it belongs to the entries of all of them, and comes back with the first that does.
+        """
         values = (run, time.time_ns(), method, State.PLANNED, os.fsencode(kept), kept_sha256, tier, PROOF, is_chosen)
         with self._transaction():
             number = self._connection.execute(
@@ -199,19 +220,52 @@ class Journal(Database):
                 values,
             ).lastrowid
             self._connection.executemany(
-                "INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?)",
-                [(number, os.fsencode(file.original), os.fsencode(file.quarantined), *file[2:]) for file in files],
+                "INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?)", [(number, *_row(file)) for file in files]
             )
+            self._connection.executemany(
+                "INSERT INTO left_behind VALUES (?, ?)", [(os.fsencode(path), number) for path in left_behind]
+            )
+            for file in files[1:]:
+                self._share(file)
             self._connection.executemany(
                 "INSERT INTO sidecars VALUES (?, ?, ?, ?)",
                 [(number, os.fsencode(sidecar.path), *sidecar[1:]) for sidecar in sidecars],
             )
+            self._record(number, folders)
         return self._entry(self._connection.execute("SELECT * FROM units WHERE id = ?", (number,)).fetchone())
 
-    def set_state(self, entry: JournalEntry, state: str) -> JournalEntry:
-        """Record the new state of an entry. It is on the disk when this returns."""
-        self._write("UPDATE units SET state = ? WHERE id = ?", [(state, entry.id)])
-        return replace(entry, state=state)
+    def _share(self, file: MovedFile) -> None:
+        """Add a companion to the entries in the quarantine that left it behind."""
+        original, *rest = _row(file)
+        rows = self._connection.execute(
+            "SELECT unit, path FROM left_behind JOIN units ON id = unit WHERE path = ? AND state = ?",
+            (original, State.MOVED),
+        ).fetchall()
+        self._connection.executemany("DELETE FROM files WHERE unit = ? AND original = ?", rows)
+        self._connection.executemany("INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?)", [(*row, *rest) for row in rows])
+
+    def set_state(self, entry: JournalEntry, state: str, folders: Sequence[Folder] = ()) -> JournalEntry:
+        """Record the new state of an entry, and how its folders are now. It is on the disk when this returns."""
+        with self._transaction():
+            self._connection.execute("UPDATE units SET state = ? WHERE id = ?", (state, entry.id))
+            self._record(entry.id, folders)
+        merged = {folder.path: folder for folder in (*entry.folders, *folders)}
+        return replace(entry, state=state, folders=tuple(merged.values()))
+
+    def _record(self, number: int | None, folders: Sequence[Folder]) -> None:
+        self._connection.executemany(
+            "INSERT OR REPLACE INTO folders VALUES (?, ?, ?, ?)",
+            [(number, os.fsencode(path), *rest) for path, *rest in folders],
+        )
+
+    def is_shared(self, entry: JournalEntry, file: MovedFile) -> bool:
+        """Tell whether a file in the quarantine belongs to another entry there, too."""
+        found = self._connection.execute(
+            "SELECT 1 FROM files JOIN units ON id = unit "
+            f"WHERE original = ? AND quarantined = ? AND id != ? AND state IN ({_marks(IN_QUARANTINE)})",
+            (os.fsencode(file.original), os.fsencode(file.quarantined), entry.id, *IN_QUARANTINE),
+        )
+        return found.fetchone() is not None
 
     def set_proved(self, entry: JournalEntry, tier: str) -> None:
         """Record that the present :data:`PROOF` holds for what an earlier version moved."""
@@ -243,9 +297,10 @@ class Journal(Database):
 
     def runs(self) -> dict[str, tuple[int, int]]:
         """Return run -> what it has in the quarantine: number of photos, and bytes of these and their companions."""
-        rows = self._connection.execute(
-            "SELECT run, count(DISTINCT id), sum(size_bytes) FROM units JOIN files ON unit = id "
-            f"WHERE state IN ({_marks(IN_QUARANTINE)}) GROUP BY run",
+        rows = self._connection.execute(  # a companion that two photos share counts once
+            "SELECT run, count(DISTINCT id), sum(size_bytes) FROM units JOIN (SELECT max(unit) AS unit, size_bytes "
+            f"FROM files JOIN units ON id = unit WHERE state IN ({_marks(IN_QUARANTINE)}) GROUP BY quarantined) "
+            "ON unit = id GROUP BY run",
             IN_QUARANTINE,
         )
         return {run: (photos, size_bytes) for run, photos, size_bytes in rows}
@@ -263,14 +318,20 @@ class Journal(Database):
         number, run, at_ns, method, state, kept, kept_sha256, tier, proof, is_chosen = row
         files = self._connection.execute("SELECT * FROM files WHERE unit = ? ORDER BY rowid", (number,))
         sidecars = self._connection.execute("SELECT path, sha256, is_ours FROM sidecars WHERE unit = ?", (number,))
+        folders = self._connection.execute("SELECT path, mode, mtime_ns FROM folders WHERE unit = ?", (number,))
         moved = (MovedFile(os.fsdecode(original), os.fsdecode(place), *rest) for _, original, place, *rest in files)
         facts = (number, run, at_ns, method, state, os.fsdecode(kept), kept_sha256, tier, proof, bool(is_chosen))
-        return JournalEntry(*facts, tuple(moved), tuple(_sidecar(*one) for one in sidecars))
+        found = tuple(Folder(os.fsdecode(path), *rest) for path, *rest in folders)
+        return JournalEntry(*facts, tuple(moved), tuple(_sidecar(*one) for one in sidecars), found)
+
+
+def _row(file: MovedFile) -> tuple[object, ...]:
+    return os.fsencode(file.original), os.fsencode(file.quarantined), *file[2:]
 
 
 def _sidecar(path: bytes, sha256: str, is_ours: int) -> Sidecar:
     return Sidecar(path=os.fsdecode(path), sha256=sha256, is_ours=bool(is_ours))
 
 
-def _marks(values: Sequence[object]) -> str:
+def _marks(values: Collection[object]) -> str:
     return ", ".join("?" * len(values))

@@ -38,10 +38,8 @@ class _FileMerged(Exception):
 class ParquetStore:
     """One folder of Parquet files with one ``pyarrow.Schema``.
 
-    The schema's metadata says what the rows are; a file with other metadata, or without a column of texts or vectors,
-    is refused. Columns of an older version may have other types, which are cast to those of the schema, or lack numbers
-    that were added since; there they are 0. Methods raise StoreError for files that are refused and for a disk that
-    cannot be read or written.
+    The schema's metadata says what the rows are; a file with other metadata, or without one of the columns, is refused.
+    Methods raise StoreError for files that are refused and for a disk that cannot be read or written.
     """
 
     key: ClassVar[str] = "sha256"
@@ -199,25 +197,18 @@ class ParquetStore:
         self, path: Path, rows: NDArray[np.intp], positions: NDArray[np.intp], columns: Sequence[str] | None
     ) -> Iterator[tuple[NDArray[np.intp], Any]]:
         """Read the ascending ``rows`` of one file; row groups without any of them are not read."""
-        import pyarrow as pa
-
-        schema = self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
+        names = self.schema.names if columns is None else list(columns)
         with self._damage(path), self._opened(path) as parquet:
             sizes = [parquet.metadata.row_group(group).num_rows for group in range(parquet.num_row_groups)]
             starts = np.cumsum([0, *sizes], dtype=np.intp)
-            held = [name for name in schema.names if name in parquet.schema_arrow.names]
             for group in np.unique(np.searchsorted(starts, rows, side="right") - 1).tolist():
                 first, last = np.searchsorted(rows, starts[group : group + 2])
-                table = parquet.read_row_group(group, columns=held, use_threads=False)
-                table = table.take(rows[first:last] - starts[group])
-                for name in set(schema.names).difference(held):
-                    table = table.append_column(name, pa.array(np.zeros(len(table), np.uint64)))
-                yield positions[first:last], without_null_lists(table.select(schema.names).cast(schema))
+                table = parquet.read_row_group(group, columns=names, use_threads=False)
+                yield positions[first:last], table.take(rows[first:last] - starts[group]).select(names)
 
     @contextlib.contextmanager
     def _opened(self, path: Path) -> Iterator[Any]:
         """Give the file as a ``pyarrow.parquet.ParquetFile``."""
-        import pyarrow as pa
         import pyarrow.parquet as pq
 
         # pyarrow itself opens only UTF-8 paths. Reads have use_threads=False: a thread of pyarrow's that lets go of a
@@ -226,9 +217,8 @@ class ParquetStore:
         # each would be read whole.
         with open(path, "rb") as file, pq.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False) as parquet:
             said, expected = parquet.schema_arrow.metadata or {}, self.schema.metadata or {}
-            needed = {field.name for field in self.schema if not pa.types.is_primitive(field.type)}
             is_other = any(said.get(key) != value for key, value in expected.items())
-            if is_other or needed.difference(parquet.schema_arrow.names):
+            if is_other or set(self.schema.names).difference(parquet.schema_arrow.names):
                 raise StoreError(f"{path} does not belong there; move it away")
             yield parquet
 
@@ -239,8 +229,10 @@ class ParquetStore:
 
         try:
             yield
-        except FileNotFoundError:
-            raise _FileMerged from None
+        except FileNotFoundError as error:
+            if not path.is_symlink():
+                raise _FileMerged from None
+            self._skip_damaged(path, error)  # a link that leads nowhere would be found again for ever
         except (OSError, pa.ArrowException) as error:
             self._skip_damaged(path, error)
 
@@ -272,10 +264,10 @@ def table_of(rows: Sequence[Mapping[str, object]], schema: Any) -> Any:
     import pyarrow as pa
 
     columns = {field.name: [row.get(field.name) for row in rows] for field in schema}
-    return without_null_lists(pa.table(columns, schema=schema))
+    return _without_null_lists(pa.table(columns, schema=schema))
 
 
-def without_null_lists(table: Any) -> Any:
+def _without_null_lists(table: Any) -> Any:
     """Put NaN into null lists of a fixed size: Arrow 25 cannot read Parquet files with such nulls."""
     import pyarrow as pa
     import pyarrow.compute as pc

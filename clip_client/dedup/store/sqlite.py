@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -29,10 +29,12 @@ class Database:
     """One SQLite file of a store. A change is on the disk when the method that makes it returns, if ``DURABLE``."""
 
     SCHEMA: ClassVar[str]
-    """Runs if the file has an older version, so each statement needs ``IF NOT EXISTS``."""
+    """Several processes may run it at once, so each statement needs ``IF NOT EXISTS``."""
     VERSION: ClassVar[int] = 1
-    UPGRADES: ClassVar[Mapping[int, str]] = {}
-    """Version -> the statements that a file of the version before it needs beyond the schema."""
+    UPGRADE: ClassVar[str] = ""
+    """Statement that makes this format out of earlier ones; without it, a file of an earlier format is refused."""
+    OLDEST: ClassVar[int] = 1
+    """The first format that ``UPGRADE`` takes over."""
     DURABLE: ClassVar[bool] = True
     """Without it a power failure may lose the last changes, but never corrupts the file."""
 
@@ -50,14 +52,15 @@ class Database:
             try:
                 _use_wal(connection)
                 connection.execute(f"PRAGMA synchronous = {'FULL' if self.DURABLE else 'NORMAL'}")
-                (found,) = connection.execute("PRAGMA user_version").fetchone()
-                if found > self.VERSION:
+                found = self._format()
+                if found not in (0, self.VERSION) and not (self.UPGRADE and self.OLDEST <= found < self.VERSION):
+                    age = "an older" if found < self.VERSION else "a newer"
                     raise StoreError(
-                        f"{path} was made by a newer version of clip-client (format {found}, this one knows "
-                        f"{self.VERSION}); update clip-client, or choose another folder with --store"
+                        f"{path} was made by {age} version of clip-client (format {found}, this one knows "
+                        f"{self.VERSION}); use that version, or choose another folder with --store"
                     )
-                if found < self.VERSION:
-                    self._upgrade()
+                if found != self.VERSION:
+                    self._make()
             except sqlite3.Error as error:
                 if isinstance(error, sqlite3.OperationalError):  # the disk or a permission; the file itself is intact
                     remedy = "make its folder writable"
@@ -67,12 +70,17 @@ class Database:
                 raise StoreError(message) from error
             on_error.pop_all()
 
-    def _upgrade(self) -> None:
+    def _format(self) -> int:
+        """Return the version of the file; 0 if it has just been made."""
+        found: int
+        (found,) = self._connection.execute("PRAGMA user_version").fetchone()
+        return found
+
+    def _make(self) -> None:
         with self._transaction():
-            # Read inside the transaction: another process may have upgraded the file while this one waited.
-            (found,) = self._connection.execute("PRAGMA user_version").fetchone()
-            needed = [text for number, text in self.UPGRADES.items() if 0 < found < number]
-            for statement in filter(str.strip, ";".join((self.SCHEMA, *needed)).split(";")):
+            # Another process may have upgraded the file while this one waited.
+            statements = {0: self.SCHEMA, self.VERSION: ""}.get(self._format(), self.UPGRADE)
+            for statement in filter(str.strip, statements.split(";")):
                 self._connection.execute(statement)
             self._connection.execute(f"PRAGMA user_version = {self.VERSION}")
 

@@ -2,7 +2,7 @@
 
 ::
 
-    files.sqlite      path, size, modification time -> SHA-256   a cache
+    files.sqlite      path, size, times -> SHA-256               a cache
     looks/<algorithm> SHA-256 -> size, hash, time of the photo   a cache, Parquet
     pixels/<algorithm> SHA-256 -> SHA-256 of the pixels          a cache, Parquet
     keypoints/<algorithm>.sqlite SHA-256 -> keypoints; pairs     a cache
@@ -12,7 +12,7 @@
     journal.sqlite    what was moved where                       not replaceable
     decisions.sqlite  decisions of a person about photos         not replaceable
     choices.sqlite    what a person chose, before it is done     not replaceable
-    settings.sqlite   saved keep rules, tuned thresholds         not replaceable
+    settings.sqlite   saved keep rules                            not replaceable
 
 The caches and decisions are keyed by content, so files can be moved, renamed and copied between machines.
 """
@@ -109,7 +109,7 @@ class Store:
 
     @cached_property
     def settings(self) -> Settings:
-        """Saved keep rules and tuned thresholds."""
+        """Saved keep rules."""
         return self._open.enter_context(closing(Settings(self.directory / "settings.sqlite")))
 
     @cached_property

@@ -18,3 +18,9 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
     opened = Journal(tmp_path / "journal.sqlite")
     yield opened
     opened.close()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Where the photos of a test are."""
+    return tmp_path / "root"

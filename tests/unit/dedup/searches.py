@@ -43,7 +43,7 @@ class Vectors(NoPictures):
 
 def search(paths: Path | Iterable[Path], *, alike: float = WORTH_ALIGNING, **more: Any) -> DuplicateReport:
     clip: Any = Vectors(alike)
-    return asyncio.run(find_duplicates(clip, paths, **{"hash_bits": -1, **more}))
+    return asyncio.run(find_duplicates(clip, paths, **more))
 
 
 def by_name(report: DuplicateReport) -> dict[str, Member]:

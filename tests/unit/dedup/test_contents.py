@@ -39,7 +39,7 @@ def test_a_jpeg_and_its_png_are_the_same_pixels_although_their_hashes_differ(tmp
     sample("brick.png").resize((960, 960)).save(tmp_path / "wall.jpg", quality=60)
     with Image.open(tmp_path / "wall.jpg") as wall:
         wall.save(tmp_path / "wall.png")
-    (group,) = search(tmp_path, alike=UNLIKE, hash_bits=0).groups
+    (group,) = search(tmp_path, alike=UNLIKE).groups
     copy = group.members[1]
     assert (group.tier, copy.tier) == (SAME_PIXELS, SAME_PIXELS)
     assert [match.test for match in copy.matches] == ["pixels"]  # and not the perceptual hash
@@ -78,7 +78,7 @@ def test_a_search_may_find_nothing_that_can_be_decoded_or_nothing_at_all(tmp_pat
 def test_flat_pictures_are_grouped_by_their_bytes_only(tmp_path: Path) -> None:
     for name, level in (("black.png", 0), ("copy of black.png", 0), ("nearly black.png", 3), ("lens cap.png", 6)):
         Image.new("RGB", (320, 240), (level, level, level)).save(tmp_path / name)
-    (group,) = search(tmp_path, alike=DUPLICATES, hash_bits=3).groups
+    (group,) = search(tmp_path, alike=DUPLICATES).groups
     assert group.tier == EXACT
     assert names(member.path for member in group.members) == ["black.png", "copy of black.png"]
 

@@ -126,7 +126,6 @@ def replace(kept: Path) -> Path:
     return kept
 
 
-@pytest.mark.parametrize("hard_link", [False, True])
 @pytest.mark.parametrize(
     "change",
     [
@@ -138,11 +137,11 @@ def replace(kept: Path) -> Path:
     ],
 )
 def test_a_kept_photo_that_changes_during_the_move_brings_the_copy_back(
-    root: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], object], hard_link: bool
+    root: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], object]
 ) -> None:
     """As a search with another store does that keeps the copy, and moves what this one keeps."""
     found, (kept, copy) = copies(root)
-    plan = planned(found, [root], hard_link=hard_link)
+    plan = planned(found, [root])
     with monkeypatch.context() as patch:
         patch.setattr(os, "rename", then(os.rename, lambda *_: change(kept)))
         (outcome,) = apply(plan, journal)

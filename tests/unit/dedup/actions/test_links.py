@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from clip_client.dedup import scan
-from clip_client.dedup.types import QUARANTINE_NAME, Links
+from clip_client.dedup.types import Links
 from tests.fixtures.albums import carry_out, member, planned, report, searched, write
 
 if TYPE_CHECKING:
@@ -48,7 +48,6 @@ def link_to_a_sidecar(root: Path) -> None:
     (root / "shared.xmp").symlink_to("2.xmp")
 
 
-@pytest.mark.parametrize("hard_link", [False, True])
 @pytest.mark.parametrize(
     "make",
     [
@@ -59,21 +58,16 @@ def link_to_a_sidecar(root: Path) -> None:
         link_to_a_sidecar,
     ],
 )
-def test_the_target_of_a_link_stays_and_the_reason_names_the_link(
-    root: Path, make: Callable[[Path], None], hard_link: bool
-) -> None:
+def test_the_target_of_a_link_stays_and_the_reason_names_the_link(root: Path, make: Callable[[Path], None]) -> None:
     copies(root, "1.nef", "2.nef", "3.nef")
     make(root)
     found = searched(root)
     assert [group.keep for group in found.groups] == [str(root / "1.nef")]
-    plan = planned(found, [root], hard_link=hard_link)
-    if make is link_to_a_sidecar and hard_link:
-        assert moved(plan) == ["2.nef", "3.nef"]  # the sidecar stays beside the name of the photo
-    else:
-        assert moved(plan) == ["3.nef"]
-        (skip,) = plan.skipped
-        _, breaks, link = skip.reason.removesuffix(".").partition("is the target of a link, which would break: ")
-        assert (bool(breaks), Path(link).is_symlink()) == (True, True)
+    plan = planned(found, [root])
+    assert moved(plan) == ["3.nef"]
+    (skip,) = plan.skipped
+    _, breaks, link = skip.reason.removesuffix(".").partition("is the target of a link, which would break: ")
+    assert (bool(breaks), Path(link).is_symlink()) == (True, True)
     assert_no_link_dangles_after(plan, root)
 
 
@@ -113,11 +107,9 @@ def test_a_link_out_of_the_folders_is_not_kept_instead_of_a_file_inside(
     assert found.links.only_by_link == {group.members[2].path}
 
 
-@pytest.mark.parametrize("where", ["elsewhere", f"root/{QUARANTINE_NAME}/run"])
-def test_a_link_alone_beside_the_file_inside_moves_nothing(root: Path, tmp_path: Path, where: str) -> None:
-    """Also one into the quarantine."""
+def test_a_link_alone_beside_the_file_inside_moves_nothing(root: Path, tmp_path: Path) -> None:
     (inside,) = copies(root, "z.nef")
-    (root / "a.nef").symlink_to(copies(tmp_path / where, "1.nef")[0])
+    (root / "a.nef").symlink_to(copies(tmp_path / "elsewhere", "1.nef")[0])
     found = searched(root)
     assert found.groups[0].keep == str(inside)
     assert found.groups[0].reason == "the other is a link to a file that was not searched"

@@ -11,8 +11,7 @@ import pytest
 
 from clip_client.dedup.actions.apply import apply
 from clip_client.dedup.actions.purge import purge
-from clip_client.dedup.features.image_features import extract_features
-from clip_client.dedup.types import ALTERED, BURST, EXACT, RE_ENCODED, SAME_PIXELS, SIMILAR
+from clip_client.dedup.types import ALTERED, BURST, EXACT, RAW, RE_ENCODED, SAME_PIXELS, SIMILAR, Metadata
 from tests.fixtures.albums import member, planned, report, write
 from tests.fixtures.images.camera_files import exif, packet
 from tests.fixtures.images.image_files import encoded, jpeg, png_with_chunk, with_segment
@@ -41,7 +40,7 @@ ANN: dict[str, Any] = {"Artist": "Ann", "Copyright": "Ann"}
     ("options", "lost"),
     [
         ({}, ""),
-        ({"exif": exif(**SIZE, Software="GIMP 3", Artist="Ann")}, "creator"),
+        ({"exif": exif(**SIZE, Software="GIMP 3", FocalLengthIn35mmFilm=50)}, "35 mm focal length"),
         (
             {
                 "exif": exif(**SIZE, **ANN),
@@ -59,7 +58,7 @@ def test_a_proved_copy_stays_for_what_the_kept_photo_does_not_say(
         "small.jpg": encoded(resized(PICTURE, 0.6), "JPEG", quality=80, **options),
     }
     kept, copy = (
-        member(write(root / name, data), metadata=extract_features(data)[0].metadata, tier=RE_ENCODED, matches=matches)
+        member(write(root / name, data), tier=RE_ENCODED, matches=matches)
         for (name, data), matches in zip(files.items(), [(), aligned(RE_ENCODED)], strict=True)
     )
     for merges in (False, True):
@@ -89,6 +88,7 @@ def test_what_the_kept_photos_sidecar_says_is_not_lost_while_it_is_there(
 
 
 EXTENSION = b"http://ns.adobe.com/xmp/extension/\0" + b"A" * 32 + struct.pack(">II", 999, 0)
+SAVES = ", which --merge-metadata can save: {}."
 SAID = packet(
     'xmp:Rating="3" exif:GPSLatitude="4,1.5N" exif:GPSLongitude="1,3.5E">'
     "<dc:subject><rdf:Bag><rdf:li>grandma</rdf:li></rdf:Bag></dc:subject>"
@@ -100,38 +100,55 @@ GRANDMA = b"8BIM\4\4\0\0\0\0\0\x0c\x1c\2\x19\0\7grandma"
     ("data", "lost"),
     [
         (png_with_chunk(b"tEXt", b"Raw profile type iptc\0\niptc\n24\n" + GRANDMA.hex().encode()), "keywords"),
-        (with_segment(jpeg(), 0xE1, EXTENSION + SAID), "keywords, rating and GPS position"),
+        (with_segment(jpeg(), 0xE1, EXTENSION + SAID), "GPS position, rating and keywords"),
     ],
     ids=["IPTC in text", "extended XMP"],
 )
-def test_what_the_search_has_not_read_keeps_a_copy(root: Path, data: bytes, lost: str) -> None:
+def test_what_only_a_further_block_says_can_be_merged(root: Path, data: bytes, lost: str) -> None:
     kept = member(write(root / "kept.jpg", jpeg()))
-    metadata = extract_features(data)[0].metadata
-    copy = member(write(root / "copy", data), tier=SAME_PIXELS, metadata=metadata)
-    for merges in (False, True):
-        plan = planned(report((kept, copy)), [root], merge_metadata=merges)
-        assert stays(plan) == f"It has metadata that the kept photo lacks: {lost}."
+    copy = member(write(root / "copy", data), tier=SAME_PIXELS)
+    why = stays(planned(report((kept, copy)), [root]))
+    assert why == f"It has metadata that the kept photo lacks, which --merge-metadata can save: {lost}."
+    assert not planned(report((kept, copy)), [root], merge_metadata=True).skipped
 
 
 @pytest.mark.parametrize(
     ("more", "data", "lost"),
     [
-        ({"tier": ALTERED}, jpeg(exif=exif(Artist="Ann")), "creator, camera, lens, aperture and 2 more"),
-        ({"tier": SIMILAR}, jpeg(exif=exif(Artist="Ann")), "creator"),
-        ({"tier": RE_ENCODED, "other_shot": BURST}, jpeg(exif=exif(Artist="Ann")), "creator"),
+        ({"tier": ALTERED}, jpeg(exif=exif(Artist="Ann")), ": creator, camera, lens, aperture and 1 more."),
+        ({"tier": SIMILAR}, jpeg(exif=exif(Artist="Ann")), SAVES.format("creator")),
+        ({"tier": RE_ENCODED, "other_shot": BURST}, jpeg(exif=exif(Artist="Ann")), SAVES.format("creator")),
+        ({"tier": SIMILAR}, jpeg(exif=exif(Artist="Ann", XPSubject=b"a\0b\0")), ": creator and subject."),
         ({"tier": SIMILAR}, jpeg(exif=exif()), ""),
     ],
 )
 def test_what_people_wrote_keeps_a_chosen_photo_also_if_it_is_another_shot(
     root: Path, more: dict[str, Any], data: bytes, lost: str
 ) -> None:
-    kept = member(write(root / "kept.jpg", jpeg()))
+    kept = member(write(root / "kept.jpg", jpeg(xmp=packet('photoshop:DateCreated="2019-05-03T10:11:12">'))))
     copy = member(write(root / "copy.jpg", data), **more)
     plan = planned(report((kept, copy)), [root], chosen={copy.path: None})
     assert len(plan.moves) == (not lost)
     assert [skip.reason for skip in plan.skipped] == (
-        [f"It has metadata that the kept photo lacks: {lost}."] if lost else []
+        [f"It has metadata that the kept photo lacks{lost}"] if lost else []
     )
+
+
+@pytest.mark.parametrize(
+    ("shown", "said"),
+    [
+        (Metadata(taken="2019-05-03T10:11:12", latitude=48.2, longitude=-16.37), ""),
+        (Metadata(latitude=48.2, longitude=-16.37), SAVES.format("date")),
+        (Metadata(), SAVES.format("date and GPS position")),
+        (Metadata(taken="2020-01-01", latitude=48.2, longitude=-16.37), "Its date differs"),
+    ],
+)
+def test_a_raw_file_says_what_its_preview_says(root: Path, shown: Metadata, said: str) -> None:
+    kept = member(write(root / "kept.raf", b"FUJIFILMCCD-RAW"), format=RAW, metadata=shown)
+    copy = member(write(root / "copy.jpg", jpeg(exif=exif(gps=True))), tier=SIMILAR)
+    plan = planned(report((kept, copy)), [root], chosen={copy.path: None})
+    assert len(plan.moves) == (not said)
+    assert said in "".join(skip.reason for skip in plan.skipped)
 
 
 def test_a_copy_whose_fields_cannot_be_read_stays(root: Path) -> None:

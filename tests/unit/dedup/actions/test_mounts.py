@@ -36,8 +36,6 @@ def check(root: Path) -> None:
     assert all(one.done for one in take_back(journal))
     assert files(root) == before
     assert not any(root.rglob(QUARANTINE_NAME))
-    linked = planned(found, [root], hard_link=True)
-    assert [skip.reason.partition(",")[0] for skip in linked.skipped] == ["The kept photo is on another file system"]
     # A link leads to a file, whatever path it names.
     for name in ("1.nef", "2.nef"):
         write(bound / name, b"y")
@@ -46,15 +44,49 @@ def check(root: Path) -> None:
     assert skip.reason == f"It is the target of a link, which would break: {root / 'link'}."
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="mounts in a namespace exist on Linux only")
+def check_overlay(root: Path) -> None:
+    """Move copies of a layer on another device, whose files have that device's number, and back."""
+    journal, photos = root.with_name("journal.sqlite"), [root / "a" / "1.jpg", root / "a" / "2.jpg"]
+    assert photos[0].stat().st_dev != photos[0].parent.stat().st_dev
+    before = files(root)
+    plan = planned(report(tuple(map(member, photos))), [root])
+    assert [move.folder for move in plan.moves] == [str(root)]
+    assert all(one.done for one in carry_out(plan, journal))
+    assert [path.name for path in (root / QUARANTINE_NAME).rglob("*.jpg")] == ["2.jpg"]
+    assert all(one.done for one in take_back(journal))
+    assert files(root) == before
+
+
+in_a_namespace = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="mounts in a namespace exist on Linux only"
+)
+
+
+@in_a_namespace
 def test_with_other_file_systems_among_the_photos(root: Path, tmp_path: Path) -> None:
-    unshare = shutil.which("unshare")
-    if unshare is None:
-        pytest.skip("mounts need the program unshare (Linux)")
     for folder in (root / "disk", root / "bound", tmp_path / "elsewhere"):
         folder.mkdir(parents=True)
     mounts = f"mount -t tmpfs none '{root}/disk' && mount --bind '{tmp_path}/elsewhere' '{root}/bound'"
-    code = f"import sys; from pathlib import Path; from {__name__} import check; check(Path(sys.argv[1]))"
+    run_with(mounts, "check", root)
+
+
+@in_a_namespace
+def test_photos_on_an_overlay(root: Path, tmp_path: Path) -> None:
+    for name in ("1.jpg", "2.jpg"):
+        write(tmp_path / "lower" / "a" / name, b"x")
+    for folder in (root, tmp_path / "disk"):
+        folder.mkdir(exist_ok=True)
+    layers = f"lowerdir={tmp_path}/lower,upperdir={tmp_path}/disk/upper,workdir={tmp_path}/disk/work"
+    disk = f"mount -t tmpfs none '{tmp_path}/disk' && mkdir '{tmp_path}/disk/upper' '{tmp_path}/disk/work'"
+    run_with(f"{disk} && mount -t overlay none -o '{layers}' '{root}'", "check_overlay", root)
+
+
+def run_with(mounts: str, checking: str, root: Path) -> None:
+    """Run a function of this module with mounts that a shell makes."""
+    unshare = shutil.which("unshare")
+    if unshare is None:
+        pytest.skip("mounts need the program unshare (Linux)")
+    code = f"import sys; from pathlib import Path; from {__name__} import {checking}; {checking}(Path(sys.argv[1]))"
     for script, arguments in ((f'{mounts} && "$0" -c ""', ()), (f'{mounts} && exec "$0" "$@"', ("-c", code, root))):
         # No other process sees the mounts, which disappear when the command ends.
         command = [unshare, "--mount", "--user", "--map-root-user", "sh", "-c", script, sys.executable, *arguments]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import builtins
 import errno
 import hashlib
-import io
 import os
 import stat
-from dataclasses import replace
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -19,7 +17,6 @@ from clip_client.dedup.actions.apply import QUARANTINE, apply, undo
 from clip_client.dedup.actions.quarantine import (
     CannotMove,
     check_can_move,
-    check_hard_link,
     quarantine,
     quarantine_folder,
     rename_new,
@@ -27,10 +24,10 @@ from clip_client.dedup.actions.quarantine import (
     sync_folder,
     why_out_of_reach,
 )
-from clip_client.dedup.actions.verdicts import NOT_THE_SAME_BYTES
-from clip_client.dedup.store.journal import IN_QUARANTINE, Journal, JournalEntry, MovedFile, State
-from clip_client.dedup.types import QUARANTINE_NAME, SAME_PIXELS
-from tests.fixtures.albums import member, planned, planned_copies, refusing, report, without_inodes, write
+from clip_client.dedup.actions.verdicts import roots_of
+from clip_client.dedup.store.journal import IN_QUARANTINE, LONGEST_RUN, Journal, JournalEntry, MovedFile, State
+from clip_client.dedup.types import QUARANTINE_NAME
+from tests.fixtures.albums import carry_out, member, planned, planned_copies, refusing, report, without_inodes, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,6 +56,11 @@ def refusal(act: Callable[..., object], *arguments: Any, **named: Any) -> str:
     return str(raised.value)
 
 
+def named(*folders: Path) -> dict[str, str]:
+    """Return the folders as those that a person named."""
+    return {str(folder): str(folder) for folder in folders}
+
+
 def mount(monkeypatch: pytest.MonkeyPatch, *points: Path) -> None:
     """Give what is at or below each of ``points`` another device number, as if it were mounted there."""
 
@@ -72,6 +74,12 @@ def mount(monkeypatch: pytest.MonkeyPatch, *points: Path) -> None:
 
         return with_device
 
+    look = os.statvfs
+
+    def with_file_system(path: Any) -> Any:
+        return SimpleNamespace(f_flag=look(path).f_flag, f_fsid=os.stat(path).st_dev)
+
+    monkeypatch.setattr(os, "statvfs", with_file_system)
     monkeypatch.setattr(os, "lstat", patched(os.lstat))
     monkeypatch.setattr(os, "stat", patched(os.stat))
 
@@ -96,12 +104,12 @@ def test_what_cannot_move_is_told_in_one_sentence(tmp_path: Path) -> None:
         root / "out" / "1.jpg": "It was reached through a link that leads out of the folders that you named.",
         root / "gone.jpg": "It cannot be read: No such file or directory.",
     }
-    assert {path: refusal(quarantine_folder, str(path), {str(root)}) for path in sentences} == sentences
+    assert {path: refusal(quarantine_folder, str(path), named(root)) for path in sentences} == sentences
     write(outside / "2.jpg", b"another file")
-    assert refusal(quarantine_folder, str(root / "far" / ".." / "2.jpg"), {str(root)}) == (
+    assert refusal(quarantine_folder, str(root / "far" / ".." / "2.jpg"), named(root)) == (
         "Its path has '..' after a link, so it names another file than it seems to."
     )
-    for roots in ({str(root)}, {str(root), str(tmp_path)}):  # the innermost
+    for roots in (named(root), named(root, tmp_path)):  # the innermost
         assert quarantine_folder(str(photo), roots) == str(root)
     beside = {
         root / "link.jpg": "It is a link or not a regular file.",
@@ -118,7 +126,7 @@ def test_paths_may_be_relative_and_the_root_of_all_files_can_be_named(
     monkeypatch.chdir(tmp_path)
     check_can_move("1.jpg", "It")
     monkeypatch.setattr(os, "access", lambda path, mode: True)  # only root may write there
-    assert quarantine_folder(str(photo), {os.sep}) in (os.sep, *map(str, photo.parents))
+    assert quarantine_folder(str(photo), {os.sep: os.sep}) in (os.sep, *map(str, photo.parents))
 
 
 def test_files_go_to_the_top_of_their_file_system(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,23 +140,19 @@ def test_files_go_to_the_top_of_their_file_system(root: Path, monkeypatch: pytes
     for path in tops:
         write(path, b"x")
     mount(monkeypatch, disk, disk / "card")
-    assert {path: Path(quarantine_folder(str(path), {str(root)})) for path in tops} == tops
+    assert {path: Path(quarantine_folder(str(path), named(root))) for path in tops} == tops
 
 
 def test_nothing_moves_to_or_from_a_mount_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     photo, other = write(tmp_path / "a" / "1.jpg", b"x"), write(tmp_path / "b" / "2.jpg", b"x")
     away = tmp_path / "b" / QUARANTINE_NAME
     away.mkdir()
-    check_hard_link(str(photo), str(other))
     mount(monkeypatch, photo, away)
-    assert refusal(quarantine_folder, str(photo), {str(tmp_path)}) == f"The file is a mount point, {ACROSS}"
-    refused = refusal(quarantine_folder, str(other), {str(tmp_path / "b")})
+    assert refusal(quarantine_folder, str(photo), named(tmp_path)) == f"The file is a mount point, {ACROSS}"
+    refused = refusal(quarantine_folder, str(other), named(tmp_path / "b"))
     assert refused == f"{away} is on another file system, {ACROSS}"
     assert refusal(check_can_move, str(photo), "The sidecar beside it") == (
         f"The sidecar beside it is a mount point, {ACROSS}"
-    )
-    assert refusal(check_hard_link, str(photo), str(other)) == (
-        f"The kept photo is on another file system, which a hard link cannot cross: {photo}."
     )
 
 
@@ -162,12 +166,12 @@ def test_a_folder_that_you_may_not_change_is_named(
     (tmp_path / QUARANTINE_NAME).mkdir()
     closed, access = str(tmp_path / where), os.access
     monkeypatch.setattr(os, "access", lambda path, mode: access(path, mode) and not (path == closed and mode & denied))
-    assert refusal(quarantine_folder, str(photo), {str(tmp_path)}) == f"Its folder is read-only for you: {closed}."
+    assert refusal(quarantine_folder, str(photo), named(tmp_path)) == f"Its folder is read-only for you: {closed}."
 
 
 @pytest.mark.skipif(not hasattr(os, "statvfs"), reason="this system does not tell how a file system is mounted")
 def test_a_file_system_that_is_mounted_read_only_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    photo, roots = str(write(tmp_path / "1.jpg", b"x")), {str(tmp_path)}
+    photo, roots = str(write(tmp_path / "1.jpg", b"x")), named(tmp_path)
     flags = os.ST_NOSUID | os.ST_RDONLY
     monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_flag=flags))
     assert refusal(quarantine_folder, photo, roots) == f"Its file system is mounted read-only: {tmp_path}."
@@ -177,46 +181,43 @@ def test_a_file_system_that_is_mounted_read_only_is_named(tmp_path: Path, monkey
     assert quarantine_folder(photo, roots) == str(tmp_path)
 
 
-# Hard links.
+@pytest.mark.parametrize(
+    ("given", "roots"),
+    [
+        ("a/1.jpg a/b/2.jpg a/c/3.jpg", "a"),
+        ("a/b/1.jpg a/c/2.jpg", "a"),
+        ("a a/b/1.jpg", "a"),
+        ("d a/b/1.jpg a/c/2.jpg", "a d"),
+        ("a/b/1.jpg", "a/b"),
+        ("a/1.jpg link/2.jpg", ". link"),
+    ],
+)
+def test_a_list_of_files_makes_one_quarantine(tmp_path: Path, given: str, roots: str) -> None:
+    """As with --files-from: not one in the folder of each file; folders that are named are their own."""
+    for name in ("a/1.jpg", "a/b/1.jpg", "a/b/2.jpg", "a/c/2.jpg", "a/c/3.jpg", "d/1.jpg", "elsewhere/2.jpg"):
+        write(tmp_path / "photos" / name, b"x")
+    (tmp_path / "photos" / "link").symlink_to(tmp_path / "photos" / "elsewhere")
+    paths = [tmp_path / "photos" / name for name in given.split()]
+    assert set(roots_of(paths).values()) == {str(tmp_path / "photos" / root) for root in roots.split()}
 
 
-@pytest.mark.parametrize("system", ["exfat", "msdos", "vfat", "ext4"])
-def test_a_hard_link_that_cannot_be_made_is_told_before_the_move(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system: str
+def test_a_quarantine_for_a_list_of_files_is_where_one_can_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pair = [str(write(tmp_path / name, b"x")) for name in ("1.jpg", "2.jpg")]
-    for one in pair:
-        for missing in ((one, str(tmp_path / "gone")), (str(tmp_path / "gone"), one)):
-            assert refusal(check_hard_link, *missing) == "A hard link is not possible: No such file or directory."
-    mounted = b"36 35 %d:%d / / rw - %s /dev/sda1 rw\n"
-    device = os.stat(tmp_path).st_dev
-    listed = mounted % (4095, 1, b"ext4") + mounted % (os.major(device), os.minor(device), system.encode())
-    monkeypatch.setattr(builtins, "open", lambda *_: io.BytesIO(listed))
-    if system == "ext4":
-        check_hard_link(*pair)
-    else:
-        assert refusal(check_hard_link, *pair) == "Its file system does not support hard links."
-
-
-def test_different_bytes_never_become_a_hard_link(tmp_path: Path, journal: Journal) -> None:
-    kept, copy = write(tmp_path / "1.jpg", b"x"), write(tmp_path / "2.jpg", b"y")
-    found = report((member(kept), member(copy, tier=SAME_PIXELS)))
-    plan = planned(found, [tmp_path], hard_link=True)
-    assert (plan.moves, [skip.reason for skip in plan.skipped]) == ((), [NOT_THE_SAME_BYTES])
-    (outcome,) = apply(replace(planned(found, [tmp_path]), hard_link=True), journal)
-    assert (outcome.done, outcome.message) == (False, NOT_THE_SAME_BYTES)
-    assert (kept.read_bytes(), copy.read_bytes()) == (b"x", b"y")
-    assert not (tmp_path / QUARANTINE_NAME).exists()
+    paths = [write(tmp_path / name, b"x") for name in ("a/b/c/1.jpg", "a/b/2.jpg", "d/3.jpg")]
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: path != str(tmp_path) and access(path, mode))
+    assert set(roots_of(paths).values()) == {str(tmp_path / "a"), str(tmp_path / "d")}
 
 
 # The steps.
 
-NO_HARD_LINKS = [errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EINVAL]
+NO_HARD_LINKS = [errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EINVAL, errno.EXDEV]
 
 
 @pytest.mark.parametrize("code", [None, *NO_HARD_LINKS])
 def test_a_rename_never_replaces_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int | None) -> None:
-    """With hard links and without them (exFAT, SMB)."""
+    """With hard links and without them (exFAT, SMB, pools of disks)."""
     if code is not None:
         monkeypatch.setattr(os, "link", refusing(os.link, OSError(code, os.strerror(code))))
     source, target = write(tmp_path / "a.jpg", b"moved"), write(tmp_path / "b.jpg", b"in the way")
@@ -375,3 +376,17 @@ def test_the_disk_of_the_root_folder_is_always_there(tmp_path: Path) -> None:
     photo = write(tmp_path / "1.jpg", b"x")
     file = moved_file(photo, f"{os.sep}{QUARANTINE_NAME}{os.sep}run{os.sep}1.jpg")
     assert why_out_of_reach(entry(file, photo)) == ""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="paths of at most 4,095 bytes are Linux's")
+def test_a_path_in_the_quarantine_needs_room(root: Path) -> None:
+    longest, folder = 4095 - len(f"/{QUARANTINE_NAME}/{LONGEST_RUN}"), root
+    while longest - len(str(folder)) > 300:
+        folder = folder / ("d" * 100)
+    kept, fits = write(root / "1.jpg", b"x"), write(folder / "2".ljust(100) / "2.jpg", b"x")
+    fits = fits.rename(fits.with_name("2" * (longest - len(str(fits.parent)) - 1)))
+    too_long = write(fits.with_name(f"{fits.name}3"), b"x")
+    plan = planned(report(tuple(map(member, (kept, fits, too_long)))), [root])
+    refused = "It would have a path in the quarantine that is too long for the system."
+    assert [(skip.photo.path, skip.reason) for skip in plan.skipped] == [(str(too_long), refused)]
+    assert [one.done for one in carry_out(plan, root.with_name("journal.sqlite"))] == [True]

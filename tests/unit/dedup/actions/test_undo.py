@@ -11,12 +11,28 @@ import pytest
 
 from clip_client.dedup.actions.apply import apply, undo
 from clip_client.dedup.actions.purge import purge
-from clip_client.dedup.store.journal import IN_QUARANTINE, Journal, JournalEntry, State
-from clip_client.dedup.types import QUARANTINE_NAME
-from tests.fixtures.albums import album, copies, files, member, planned, planned_copies, refusing, report, write
+from clip_client.dedup.store.journal import IN_QUARANTINE, Folder, Journal, JournalEntry, State
+from clip_client.dedup.types import QUARANTINE_NAME, SAME_PIXELS
+from tests.fixtures.albums import (
+    album,
+    copies,
+    files,
+    link_what_moved,
+    member,
+    planned,
+    planned_copies,
+    refusing,
+    report,
+    write,
+)
+from tests.fixtures.images.camera_files import packet
+from tests.fixtures.images.image_files import jpeg
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
+
+    from clip_client.dedup import DuplicateReport
 
 
 def test_what_a_person_took_out_of_the_quarantine_is_forgotten(tmp_path: Path, journal: Journal) -> None:
@@ -35,7 +51,9 @@ def test_what_a_person_took_out_of_the_quarantine_is_forgotten(tmp_path: Path, j
 def test_a_photo_is_restored_only_if_it_is_back(tmp_path: Path, journal: Journal, hard_link: bool) -> None:
     """Out of the quarantine, the person may have moved it back, or may have made something else with its name."""
     found, (_, back, lost, linked) = copies(tmp_path / "r", 4)
-    apply(planned(found, [tmp_path / "r"], hard_link=hard_link), journal)
+    apply(planned(found, [tmp_path / "r"]), journal)
+    if hard_link:
+        link_what_moved(journal.directory / "journal.sqlite")
     for entry in journal.entries(IN_QUARANTINE):
         (file,) = entry.files
         os.replace(file.quarantined, back if file.original == str(back) else tmp_path / "taken.jpg")
@@ -52,14 +70,46 @@ def test_a_photo_is_restored_only_if_it_is_back(tmp_path: Path, journal: Journal
     }
 
 
+@pytest.mark.parametrize("name", ["2.jpg", "2.xmp"])
+def test_a_blocked_undo_restores_nothing_of_the_entry(root: Path, journal: Journal, name: str) -> None:
+    """A sidecar would come back beside another photo, or a photo without what belongs to it."""
+    for stem in "12":
+        write(root / f"{stem}.xmp", b"stars")
+    plan, _ = planned_copies(root)
+    before = files(root)
+    apply(plan, journal)
+    taken = write(root / name, b"of a stranger")
+    (outcome,) = undo(journal)
+    where = "" if name == "2.jpg" else f": {taken}"
+    assert (outcome.done, outcome.message) == (False, f"Another file has taken its name{where}.")
+    assert sorted(path.name for path in root.glob("2.*")) == [name]
+    taken.unlink()
+    assert [one.message for one in undo(journal)] == ["Restored."]
+    assert files(root) == before
+
+
+def test_a_photo_of_another_owner_is_restored_with_all_that_follows(
+    root: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever may write to a folder may rename a file in it, and only its owner may set its times."""
+    for number, said in enumerate((">", 'xmp:Rating="4">')):
+        write(root / f"{number}.jpg", jpeg(xmp=packet(said)))
+    kept, copy = member(root / "0.jpg"), member(root / "1.jpg", tier=SAME_PIXELS)
+    apply(planned(report((kept, copy)), [root], merge_metadata=True), journal)
+    refused = PermissionError(errno.EPERM, "Operation not permitted")
+    monkeypatch.setattr(os, "utime", refusing(os.utime, refused, root / "1.jpg"))
+    assert [(one.done, one.message) for one in undo(journal)] == [(True, "Restored.")]
+    assert sorted(os.listdir(root)) == ["0.jpg", "1.jpg"]
+
+
 def test_a_disk_that_goes_away_during_undo_is_waited_for(tmp_path: Path) -> None:
     disk, away = tmp_path / "disk", tmp_path / "away"
 
     class UnpluggedJournal(Journal):
-        def set_state(self, entry: JournalEntry, state: str) -> JournalEntry:
+        def set_state(self, entry: JournalEntry, state: str, folders: Sequence[Folder] = ()) -> JournalEntry:
             if state == State.RESTORING:
                 disk.rename(away)
-            return super().set_state(entry, state)
+            return super().set_state(entry, state, folders)
 
     plan, (_, copy) = planned_copies(disk)
     with closing(UnpluggedJournal(tmp_path / "journal.sqlite")) as journal:
@@ -113,22 +163,116 @@ def test_a_quarantine_that_may_not_be_looked_into_is_not_taken_for_an_empty_one(
 def test_a_hard_link_comes_back_where_the_kept_file_was_replaced(tmp_path: Path, journal: Journal) -> None:
     """As an editor does that writes a new file: the link is then another file than the kept one, with the old bytes."""
     groups = album(tmp_path / "root")
-    apply(planned(groups, [tmp_path / "root"], hard_link=True), journal)
+    apply(planned(groups, [tmp_path / "root"]), journal)
+    link_what_moved(journal.directory / "journal.sqlite")
     (tmp_path / "new.jpg").write_bytes(b"edited")
     os.replace(tmp_path / "new.jpg", tmp_path / "root" / "a" / "1.jpg")
     assert all(outcome.done for outcome in undo(journal))
     assert (tmp_path / "root" / "a" / "3.jpg").stat().st_mtime_ns == 10**18 + 2
 
 
-def test_a_hard_link_leads_to_the_photo_where_the_kept_name_is_a_link(tmp_path: Path, journal: Journal) -> None:
-    """A second name of the link itself would lead nowhere from another folder, and undo would stumble over it."""
-    root = tmp_path / "root"
-    write(tmp_path / "elsewhere.jpg", b"x")
-    kept, copy = root / "kept.jpg", write(root / "deep" / "copy.jpg", b"x", 10**18)
-    kept.symlink_to("../elsewhere.jpg")
-    plan = planned(report((member(kept), member(copy))), [root], hard_link=True)
-    assert [outcome.done for outcome in apply(plan, journal)] == [True]
-    assert not copy.is_symlink()
-    assert copy.samefile(tmp_path / "elsewhere.jpg")
+# What two photos share.
+
+
+def live_photos(root: Path) -> DuplicateReport:
+    """Copies of a photo in two formats, with one film, and the same kept elsewhere."""
+    for folder in ("kept", "copy"):
+        for name in ("IMG_7.heic", "IMG_7.jpg", "IMG_7.mov"):
+            write(root / folder / name, name.encode())
+    names = ("IMG_7.heic", "IMG_7.jpg")
+    return report(*(tuple(member(root / folder / name) for folder in ("kept", "copy")) for name in names))
+
+
+def left(root: Path) -> set[str]:
+    """Return the endings of what is in the folder of the copies."""
+    return {path.suffix for path in (root / "copy").iterdir()}
+
+
+def ids(journal: Journal, name: str) -> set[int]:
+    return {one.id for one in journal.entries(IN_QUARANTINE) if one.files[0].original.endswith(name)}
+
+
+@pytest.mark.parametrize("alone", ["heic", "jpg"])
+def test_what_two_photos_share_moves_with_the_last_of_them_and_comes_back_with_the_first(
+    root: Path, journal: Journal, alone: str
+) -> None:
+    groups = live_photos(root)
+    before = files(root)
+    (one, other) = sorted(groups.groups, key=lambda group: not group.keep.endswith(alone))
+    for group, stays in ((one, {".heic", ".jpg", ".mov"} - {f".{alone}"}), (other, set())):
+        assert [outcome.done for outcome in apply(planned(report(group.members), [root]), journal)] == [True]
+        assert left(root) == stays
+    assert sum(size for _, size in journal.runs().values()) == len(b"IMG_7.heic" + b"IMG_7.jpg" + b"IMG_7.mov")
+    # The one that moved first, and without the film.
+    assert [outcome.done for outcome in undo(journal, only=ids(journal, alone))] == [True]
+    assert left(root) == {".mov", f".{alone}"}
+    assert [outcome.message for outcome in undo(journal)] == ["Restored."]
+    assert files(root) == before
+
+
+@pytest.mark.parametrize("purged", ["heic", "jpg"])
+def test_what_two_photos_share_is_purged_with_the_last_of_them(root: Path, journal: Journal, purged: str) -> None:
+    trash: list[str] = []
+
+    def send(path: str) -> None:
+        trash.append(os.path.splitext(path)[1])
+        os.unlink(path)
+
+    apply(planned(live_photos(root), [root]), journal)
+    assert left(root) == set()
+    purge(journal, only=ids(journal, purged), trash=send)
+    assert trash == [f".{purged}"]
+    (other,) = {"heic", "jpg"} - {purged}
+    with closing(Journal(journal.directory / "journal.sqlite")) as again:
+        purge(again, trash=send)
+        assert trash == [f".{purged}", f".{other}", ".mov"]
+        assert again.runs() == {}
+    assert not (root / QUARANTINE_NAME).exists()
+
+
+def test_what_is_back_with_another_photo_is_not_purged(root: Path, journal: Journal) -> None:
+    apply(planned(live_photos(root), [root]), journal)
+    undo(journal, only=ids(journal, "heic"))
+    (root / "kept" / "IMG_7.mov").unlink()
+    assert [outcome.done for outcome in purge(journal, trash=os.unlink)] == [True]
+    assert left(root) == {".heic", ".mov"}
+    # It moves again with the photo that is left.
+    write(root / "kept" / "IMG_7.mov", b"IMG_7.mov")
+    (group, _) = live_photos(root).groups
+    (root / "copy" / "IMG_7.jpg").unlink()
+    apply(planned(report(group.members), [root]), journal)
+    assert left(root) == set()
+    undo(journal)
+    assert left(root) == {".heic", ".mov"}
+
+
+def test_what_two_photos_share_stays_with_the_one_that_does_not_move(root: Path, journal: Journal) -> None:
+    plan = planned(live_photos(root), [root])
+    write(root / "copy" / "IMG_7.heic", b"edited")
+    assert sorted(outcome.done for outcome in apply(plan, journal)) == [False, True]
+    assert left(root) == {".heic", ".mov"}
+
+
+# Folders.
+
+
+def test_folders_keep_their_modes_and_times(root: Path, journal: Journal) -> None:
+    """Also if a person has removed the empty ones meanwhile."""
+    private = root / "open" / "private"
+    plan = planned(report(tuple(member(write(path / "1.jpg", b"x")) for path in (root, private))), [root])
+    os.chmod(root / "open", 0o775)
+    os.chmod(private, 0o700)
+    for place, folder in enumerate((private, root / "open", root)):
+        os.utime(folder, ns=(10**18 + place, 10**18 + place))
+    before = [(folder.stat().st_mode, folder.stat().st_mtime_ns) for folder in (private, root / "open", root)]
+    apply(plan, journal)
+    assert [(folder.stat().st_mode, folder.stat().st_mtime_ns) for folder in (private, root / "open", root)] == before
+    (away,) = (root / QUARANTINE_NAME).iterdir()
+    modes = [one.stat().st_mode & 0o7777 for one in (away.parent, away / "open", away / "open" / "private")]
+    assert modes == [0o700, 0o775, 0o700]
+    private.rmdir()
+    (root / "open").rmdir()
+    before[-1] = (root.stat().st_mode, root.stat().st_mtime_ns)
     assert [outcome.done for outcome in undo(journal)] == [True]
-    assert copy.stat().st_mtime_ns == 10**18
+    after = [(folder.stat().st_mode, folder.stat().st_mtime_ns) for folder in (private, root / "open", root)]
+    assert after == before

@@ -15,8 +15,9 @@ from PIL import Image, ImageCms, ImageDraw, ImageEnhance, ImageFilter, ImageFont
 from clip_client.dedup.aligned import ENLARGED, MADE_LATER, UNTOLD
 from clip_client.dedup.alignment.full_size_check import check_at_full_size, full_photo
 from clip_client.dedup.compare.proofs import prove_again
-from clip_client.dedup.types import ALTERED, EDITED, RE_ENCODED
+from clip_client.dedup.types import ALTERED, EDITED, RE_ENCODED, SAME_PIXELS
 from tests.fixtures.images import phone_files
+from tests.fixtures.images.embedded_files import MP4
 from tests.fixtures.images.scenes import cropped, noisy, resized, scene
 from tests.fixtures.members import alignment
 
@@ -169,14 +170,14 @@ def test_a_small_spot_makes_a_photo_altered(change: Change, way: str) -> None:
     assert checked(camera_file(), ENCODED[way](change(read(camera_file())))).tier == ALTERED
 
 
-def test_the_other_half_of_a_focus_stack_is_altered_even_for_a_cameras_file() -> None:
+def test_the_other_half_of_a_focus_stack_is_altered() -> None:
     sharp, soft = photo(), photo().filter(ImageFilter.GaussianBlur(2))
     stack = [sharp.copy(), sharp.copy()]
     stack[0].paste(soft.crop((0, 0, 240, 360)), (0, 0))
     stack[1].paste(soft.crop((240, 0, 480, 360)), (240, 0))
     near, far = (jpeg(one, 92) for one in stack)
-    assert checked(near, far, is_source=True).tier == ALTERED
-    assert checked(near, jpeg(sharp, 85), is_source=True).tier == ALTERED  # merged of both
+    assert checked(near, far).tier == ALTERED
+    assert checked(near, jpeg(sharp, 85)).tier == ALTERED  # merged of both
 
 
 PROFILE = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
@@ -213,6 +214,7 @@ WORSE: dict[str, tuple[Callable[[Image.Image], bytes], tuple[str, ...]]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("source", ["JPEG", "PNG", "WebP"])
 @pytest.mark.parametrize("worse", WORSE)
 def test_an_original_does_not_move_for_what_was_made_from_it(worse: str, source: str) -> None:
@@ -247,8 +249,8 @@ def test_a_sharpened_photo_is_no_source_whatever_its_size() -> None:
 
 
 @pytest.mark.parametrize("quality", [40, 60, 75])
-def test_a_compressed_file_that_says_all_of_a_camera_is_no_source(quality: int) -> None:
-    found = checked(jpeg(read(camera_file()), quality), camera_file(), is_source=True)
+def test_a_compressed_copy_is_no_source(quality: int) -> None:
+    found = checked(jpeg(read(camera_file()), quality), camera_file())
     assert found.tier == ALTERED or found.doubts == (MADE_LATER,)
 
 
@@ -264,16 +266,22 @@ def test_fine_colours_do_not_move_for_a_file_that_stores_them_at_half_size() -> 
     assert checked(halved, jpeg(read(halved), 80, subsampling=0)).doubts == ()  # it has no more than its source
 
 
+def test_colours_at_full_size_do_not_move_for_a_file_made_beside_them() -> None:
+    smooth = Image.fromarray(np.random.default_rng(7).integers(60, 200, (45, 60, 3), dtype=np.uint8)).resize(SIZE)
+    half, across, full = (jpeg(smooth, 85, subsampling=sampling) for sampling in (2, 1, 0))
+    for duplicate in (full, across):
+        assert checked(half, duplicate).doubts == (UNTOLD,)
+
+
 def test_repeated_pixels_are_no_finer_detail() -> None:
     repeated = photo().resize((960, 720), Image.Resampling.NEAREST)
     for kept in (written(repeated, "PNG"), jpeg(repeated, 95)):
         assert checked(kept, written(photo(), "PNG")).doubts == (ENLARGED,)
 
 
-def test_what_a_camera_wrote_is_the_source_of_a_copy_in_other_tones() -> None:
-    brighter = jpeg(ImageEnhance.Brightness(read(camera_file())).enhance(0.85), 95)
-    assert checked(brighter, camera_file()).doubts == (UNTOLD,)
-    assert checked(brighter, camera_file(), is_source=True).doubts == ()
+def test_nothing_tells_the_source_of_a_copy_in_other_tones() -> None:
+    darker = jpeg(ImageEnhance.Brightness(read(camera_file())).enhance(0.85), 95)
+    assert checked(darker, camera_file()).doubts == (UNTOLD,)
 
 
 @pytest.mark.parametrize(
@@ -331,6 +339,13 @@ def test_the_blocks_of_a_file_are_found_whatever_its_orientation(orientation: in
     assert checked(jpeg(upright, 95), original).doubts in [(UNTOLD,), (MADE_LATER,)]
 
 
+def with_hole(picture: Image.Image) -> Image.Image:
+    """The picture without its white ground."""
+    made = picture.copy()
+    made.putalpha(picture.convert("L").point(lambda grey: 255 - grey))
+    return made
+
+
 def test_files_are_proved_from_their_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = {
         "original": camera_file(),
@@ -338,6 +353,9 @@ def test_files_are_proved_from_their_paths(tmp_path: Path, monkeypatch: pytest.M
         "crop": jpeg(cropped(read(camera_file()), 0.1, 0.1, 0, 0.05), 85),
         "page": jpeg(page(), 92),
         "digit": jpeg(page(1), 85),
+        "still": written(page(), "BMP"),
+        "film behind": written(page(), "BMP") + MP4,
+        "cut out": written(with_hole(page()), "PNG"),
     }
     for name, data in files.items():
         (tmp_path / name).write_bytes(data)
@@ -346,7 +364,9 @@ def test_files_are_proved_from_their_paths(tmp_path: Path, monkeypatch: pytest.M
         return prove_again(str(tmp_path / kept), str(tmp_path / moved))
 
     assert [proved("original", name) for name in ("copy", "crop", "page")] == [RE_ENCODED, EDITED, ""]
-    for kept, unproved in (("copy", "original"), ("page", "digit"), ("page", "gone"), ("gone", "page")):
+    assert proved("film behind", "still") == SAME_PIXELS
+    pairs = (("copy", "original"), ("page", "digit"), ("page", "gone"), ("gone", "page"))
+    for kept, unproved in (*pairs, ("still", "film behind"), ("still", "cut out")):
         assert proved(kept, unproved) == ""
     monkeypatch.setitem(sys.modules, "clip_client.dedup.alignment.aligner", None)
     assert proved("original", "copy") == "", "without OpenCV"

@@ -50,7 +50,6 @@ def grouped(
     rules: KeepRules,
     *,
     similar: float,
-    hash_bits: int = -1,
     components: Sequence[Sequence[int]] | None = None,
     cannot_link: Sequence[Sequence[int]] = (),
     align: Callable[[int, int], Alignment | None] = lambda kept, row: None,
@@ -63,13 +62,12 @@ def grouped(
     count = len(files)
     sets = CannotLink(np.array(rows) for rows in cannot_link)
     proofs = Proofs(lambda kept, rows: [align(kept, row) for row in rows], sets.may_share)
-    paired = {row: dict.fromkeys(set(range(count)) - {row}, "vectors") for row in range(count)}
+    paired = {row: set(range(count)) - {row} for row in range(count)}
     proofs.prove(paired, range(count))
     compared = Compared(
         candidates=dict(enumerate(files)),
         evidence=evidence_of(vectors, **evidence),
         thresholds=Thresholds(similar=similar, source="", recommended=True),
-        hash_bits=hash_bits,
         components=[np.array(rows) for rows in ([range(count)] if components is None else components)],
         cannot_link=sets,
         rules=rules,

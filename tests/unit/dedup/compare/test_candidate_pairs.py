@@ -13,7 +13,6 @@ from PIL.Image import Transpose
 
 from clip_client.dedup.compare.candidate_pairs import (
     NEIGHBOURS,
-    SOURCES,
     WIDE_BITS,
     candidate_pairs,
     near_by_hashes,
@@ -25,8 +24,8 @@ from tests.fixtures.images.scenes import scene
 from tests.unit.dedup.compare.comparisons import evidence_of
 
 
-def pairs(count: int, *, vectors: Any = None, hashes: Any = None, **given: Any) -> list[tuple[int, int, str]]:
-    """Return the pairs of ``count`` rows, each with what found it; a hash of None says nothing."""
+def pairs(count: int, *, vectors: Any = None, hashes: Any = None, **given: Any) -> list[tuple[int, int]]:
+    """Return the pairs of ``count`` rows; a hash of None says nothing."""
     evidence = evidence_of(np.eye(max(count, 2))[:count] if vectors is None else vectors, hashes=hashes)
     defaults: dict[str, Any] = {
         "least_cosine": 0.5,
@@ -35,8 +34,7 @@ def pairs(count: int, *, vectors: Any = None, hashes: Any = None, **given: Any) 
         "taken_ms": np.full(count, np.nan),
         "representatives": np.arange(count),
     }
-    found, sources = candidate_pairs(evidence, **{**defaults, **given})
-    return [(first, second, SOURCES[source]) for (first, second), source in zip(found.tolist(), sources, strict=True)]
+    return [(first, second) for first, second in candidate_pairs(evidence, **{**defaults, **given}).tolist()]
 
 
 @pytest.mark.parametrize("turn", [None, *Transpose])
@@ -51,8 +49,8 @@ def test_the_hash_of_a_turned_picture_follows_from_its_own(turn: Transpose | Non
 
 def test_neighbours_by_vector_are_paired_from_the_threshold_and_without_those_that_have_none() -> None:
     vectors = np.array([[1, 0], [0.6, 0.8], [0, 1], [np.nan, np.nan]], dtype=np.float32)
-    assert pairs(4, vectors=vectors, least_cosine=0.7) == [(1, 2, "vectors")]
-    assert pairs(4, vectors=vectors, least_cosine=0.5) == [(0, 1, "vectors"), (1, 2, "vectors")]
+    assert pairs(4, vectors=vectors, least_cosine=0.7) == [(1, 2)]
+    assert pairs(4, vectors=vectors, least_cosine=0.5) == [(0, 1), (1, 2)]
 
 
 def test_many_vectors_are_looked_up_in_cells() -> None:
@@ -60,13 +58,12 @@ def test_many_vectors_are_looked_up_in_cells() -> None:
     vectors = random.standard_normal((400, 16)).astype(np.float32)
     vectors[200:] = vectors[:200] + 0.05 * random.standard_normal((200, 16))
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    found = {(first, second) for first, second, _ in pairs(400, vectors=vectors, least_cosine=0.9, exact_rows=9)}
-    assert found >= {(row, row + 200) for row in range(200)}
+    assert set(pairs(400, vectors=vectors, least_cosine=0.9, exact_rows=9)) >= {(row, row + 200) for row in range(200)}
 
 
 def test_hashes_pair_their_nearest_in_any_orientation() -> None:
     hashes = [perceptual_hash(picture) for picture in (scene(0), scene(1), scene(0).transpose(Transpose.ROTATE_90))]
-    assert pairs(3, hashes=hashes) == [(0, 2, "perceptual hashes")]
+    assert pairs(3, hashes=hashes) == [(0, 2)]
     assert pairs(3, hashes=[*hashes[:2], None]) == []
 
 
@@ -75,7 +72,7 @@ def test_a_picture_with_a_border_is_paired_by_what_lies_within_it() -> None:
     hashes = [perceptual_hash(picture) for picture in pictures]
     assert pairs(3, hashes=hashes) == []
     inner_hashes = np.array(list(map(inner_hash, pictures)), dtype=np.uint64)
-    assert pairs(3, hashes=hashes, inner_hashes=inner_hashes) == [(0, 2, "perceptual hashes")]
+    assert pairs(3, hashes=hashes, inner_hashes=inner_hashes) == [(0, 2)]
 
 
 def test_parts_of_a_search_by_hash_find_what_the_whole_does() -> None:
@@ -92,13 +89,13 @@ def test_parts_of_a_search_by_hash_find_what_the_whole_does() -> None:
 
 def test_equal_hashes_are_paired_with_the_first_of_them() -> None:
     found = pairs(50, hashes=[perceptual_hash(scene(0))] * 50)
-    assert found == [(0, row, "perceptual hashes") for row in range(1, 50)]
+    assert found == [(0, row) for row in range(1, 50)]
 
 
 def test_equal_times_of_one_camera_are_paired_up_to_a_cap() -> None:
     cameras = np.array(["a", "a", "b", "", ""], dtype=object)
     times = np.array([5.0, 5.0, 5.0, np.nan, np.nan])
-    assert pairs(5, cameras=cameras, taken_ms=times) == [(0, 1, "capture times")]
+    assert pairs(5, cameras=cameras, taken_ms=times) == [(0, 1)]
     many = pairs(100, cameras=np.full(100, "a", dtype=object), taken_ms=np.full(100, 5.0))
     assert len(many) < 100 * NEIGHBOURS
 
@@ -106,7 +103,7 @@ def test_equal_times_of_one_camera_are_paired_up_to_a_cap() -> None:
 def test_rows_of_one_picture_are_paired_once_and_never_with_each_other() -> None:
     vectors = np.array([[1, 0]] * 4, dtype=np.float32)
     found = pairs(4, vectors=vectors, representatives=np.array([0, 0, 2, 2]))
-    assert found == [(0, 2, "vectors")]
+    assert found == [(0, 2)]
     assert pairs(0) == pairs(1) == []
 
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clip_client.dedup.aligned import Match
+from clip_client.dedup.compare.hamming import HASH_BITS
 from clip_client.dedup.compare.keep_rules import KeepRules
 from clip_client.dedup.compare.star_groups import CannotLink, Evidence, minimum_similarity, star_groups
 from clip_client.dedup.group import DuplicateGroup, Member
@@ -33,20 +34,20 @@ AT_MINUS_28 = (-0.28, 0.96)
 NOTHING = (np.nan, np.nan)
 
 
-def file(path: str, size_bytes: int = 1, **features: Any) -> Photo:
-    """A file; of two, the one with more bytes is kept. Those whose names begin alike have the same bytes."""
-    return Photo(path=path, sha256=path[:1] * 64, size_bytes=size_bytes, features=ImageFeatures(**features))
+def file(path: str, files: int = 1, **features: Any) -> Photo:
+    """A file; of two, the one with more files is kept. Those whose names begin alike have the same bytes."""
+    return Photo(path=path, sha256=path[:1] * 64, size_bytes=1, files=files, features=ImageFeatures(**features))
 
 
 def groups(
     files: Sequence[Sequence[Photo]], vectors: Sequence[tuple[float, float]], **more: Any
 ) -> tuple[DuplicateGroup, ...]:
-    return grouped(files, vectors, KeepRules(["bytes"]), similar=0.8, **more)
+    return grouped(files, vectors, KeepRules(["siblings"]), similar=0.8, **more)
 
 
-def photos(*sizes_bytes: int) -> list[list[Photo]]:
-    """Contents of one file each, ``a.jpg``, ``b.jpg``, ...; the largest is kept."""
-    return [[file(f"{'abcdefgh'[row]}.jpg", size)] for row, size in enumerate(sizes_bytes)]
+def photos(*files: int) -> list[list[Photo]]:
+    """Contents of one file each, ``a.jpg``, ``b.jpg``, ...; the one with the most files is kept."""
+    return [[file(f"{'abcdefgh'[row]}.jpg", number)] for row, number in enumerate(files)]
 
 
 def paths(group: DuplicateGroup) -> list[str]:
@@ -112,7 +113,7 @@ def test_the_smallest_similarity_is_that_of_any_two_photos_whose_vectors_say_som
 def test_the_best_photo_is_kept_and_the_others_follow_by_similarity() -> None:
     (group,) = groups(photos(1, 9, 2, 3), [A, AT_96, AT_80, A])
     assert paths(group) == ["b.jpg", "d.jpg", "a.jpg", "c.jpg"]
-    assert (group.keep, group.reason) == ("b.jpg", "largest file: 9 B, next 3 B")
+    assert (group.keep, group.reason) == ("b.jpg", "9 files with its bytes")
 
 
 def test_each_component_is_cut_into_groups_of_its_own() -> None:
@@ -124,29 +125,26 @@ def test_each_component_is_cut_into_groups_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hashes", "hash_bits", "bits"),
-    [([0b111, 0b100], 2, 2), ([0b111, 0b100], 1, None), ([0b111, None], 2, None), ([None, 0b111], 16, None)],
+    ("hashes", "bits"), [([0b1111, 0b1000], 3), ([0b1111, 0], None), ([0b111, None], None), ([None, 0b111], None)]
 )
-def test_hashes_group_up_to_their_bits(hashes: list[int | None], hash_bits: int, bits: int | None) -> None:
-    found = groups(photos(2, 1), [A, AT_MINUS_28], hashes=hashes, hash_bits=hash_bits)
-    expected = [] if bits is None else [(Match(test="perceptual hash", value=bits, threshold=hash_bits),)]
+def test_hashes_group_up_to_their_bits(hashes: list[int | None], bits: int | None) -> None:
+    found = groups(photos(2, 1), [A, AT_MINUS_28], hashes=hashes)
+    expected = [] if bits is None else [(Match(test="perceptual hash", value=bits, threshold=HASH_BITS),)]
     assert [group.members[1].matches for group in found] == expected
     assert all(group.members[1].tier == group.tier == SIMILAR for group in found)
 
 
 def test_a_member_says_every_test_that_it_passed() -> None:
-    (group,) = groups(
-        photos(3, 2, 1), [A, AT_96, AT_MINUS_28], pixels=[0, 0, 2], hashes=[0b11, 0b01, 0b11], hash_bits=1
-    )
+    (group,) = groups(photos(3, 2, 1), [A, AT_96, AT_MINUS_28], pixels=[0, 0, 2], hashes=[0b1111, 0b0111, 0b1111])
     _, pixels, only_hash = group.members
     assert pixels.matches == (
         Match(test="pixels", value=1, threshold=1),
-        Match(test="perceptual hash", value=1, threshold=1),
+        Match(test="perceptual hash", value=1, threshold=HASH_BITS),
         Match(test="embedding", value=pixels.similarity, threshold=0.8),
     )
     assert [match.test for match in only_hash.matches] == ["perceptual hash"]
     for hashes in ([0b1, None], [None, 0b1]):  # a hash that says nothing is no match
-        (group,) = groups(photos(2, 1), [A, AT_96], hashes=hashes, hash_bits=4)
+        (group,) = groups(photos(2, 1), [A, AT_96], hashes=hashes)
         assert [match.test for match in group.members[1].matches] == ["embedding"]
 
 

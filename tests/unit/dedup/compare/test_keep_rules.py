@@ -22,6 +22,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+NS = 10**18
+"""In 2001. A time before 1980 is no time."""
+MS = NS // 10**6
+HOUR_NS = 3_600 * 10**9
+
+
 def photo(path: str = "a.jpg", *, taken_ms: int | None = None, width: int = 8, **more: Any) -> Photo:
     features = ImageFeatures(width=width, height=8, format="PNG", capture_time=CaptureTime(taken_ms=taken_ms))
     given: dict[str, Any] = {"sha256": "00", "size_bytes": 9, "features": features, **more}
@@ -58,10 +64,10 @@ def test_the_original_is_kept_rather_than_what_is_named_a_copy(name: str, is_cop
 @pytest.mark.parametrize(
     ("rules", "kept_one", "other", "reason"),
     [
-        ([], {"path": "Copy of a.jpg", "mtime_ns": 10}, {"mtime_ns": 20}, "older file"),
-        ([], {"path": "Copy of a.jpg", "mtime_ns": 10, "taken_ms": 5}, {"mtime_ns": 20, "taken_ms": 5},
+        ([], {"path": "Copy of a.jpg", "mtime_ns": NS}, {"mtime_ns": NS + 1}, "older file"),
+        ([], {"path": "Copy of a.jpg", "mtime_ns": NS, "taken_ms": MS}, {"mtime_ns": NS + 1, "taken_ms": MS},
          "same date, older file"),
-        (["bytes"], {}, {"path": "a (1).jpg"}, "name without a copy mark"),
+        (["siblings"], {}, {"path": "a (1).jpg"}, "name without a copy mark"),
         (["newest"], {}, {"path": "a (1).jpg"}, "name without a copy mark"),
         ([], {"path": "a (1).jpg"}, {"path": "a copy.jpg"}, "shortest name"),
         ([], {"path": "a/1.jpg"}, {"path": "b/1.jpg"}, "first in order of the paths"),
@@ -75,17 +81,17 @@ def test_ties_are_broken_by_age_and_name_and_at_last_by_the_path(
 
 
 def test_photos_knows_name_and_date_better() -> None:
-    known = LibraryPhoto(path="L/originals/A.jpg", library="L", uuid="A", name="IMG_1 copy.JPG", taken_ns=5)
-    inside = photo(known.path, mtime_ns=99, in_library=known)
-    assert inside.taken_ns == 5
-    assert kept(KeepRules(["name"]), inside, photo("IMG_1.JPG", mtime_ns=5)) == (
+    known = LibraryPhoto(path="L/originals/A.jpg", library="L", uuid="A", name="IMG_1 copy.JPG", taken_ns=NS)
+    inside = photo(known.path, mtime_ns=NS + 99, in_library=known)
+    assert inside.taken_ns == NS
+    assert kept(KeepRules(["name"]), inside, photo("IMG_1.JPG", mtime_ns=NS)) == (
         "IMG_1.JPG",
         "name without a copy mark",
     )
 
 
 ORIGINAL = camera_jpeg()
-REASON = "camera original: Canon EOS 5D, taken 2019-05-03"
+REASON = "camera original: Canon EOS 5D, taken 2019-05-03 10:11"
 
 
 def opened(data: bytes = ORIGINAL) -> Image.Image:
@@ -148,14 +154,14 @@ CAMERA = ImageFeatures(
 )
 PREFERRED: dict[str, dict[str, Any]] = {
     "reference": {"is_reference": True},
-    "original": {"features": CAMERA},
     "companions": {"companions": beside("film", "sidecar")},
     "undoubted": {"sha256": "11"},
+    "original": {"features": CAMERA},
     "pixels": {"width": 9},
     "lossy": {"sha256": "22"},
     "siblings": {"files": 2},
     "metadata": {"features": ImageFeatures(width=8, height=8, format="PNG", capture_time=CaptureTime(fields=1))},
-    "oldest": {"mtime_ns": -1},
+    "oldest": {"mtime_ns": NS},
     "name": {"path": "z.jpg"},
 }
 """What speaks for a photo by each rule and by no other."""
@@ -186,16 +192,20 @@ def test_the_default_rules_decide_in_their_order_and_others_in_that_which_is_giv
          "has a RAW file and an edited version beside it"),
         ("pixels", {"width": 40}, {}, "most pixels: 40x8, next 8x8"),
         ("siblings", {"files": 3}, {}, "3 files with its bytes"),
-        ("bytes", {"size_bytes": 2000}, {}, "largest file: 2.0 kB, next 9 B"),
-        ("smallest", {}, {"size_bytes": 2000}, "smallest file: 9 B, next 2.0 kB"),
         ("metadata", PREFERRED["metadata"], {}, "most metadata: 1 field, next 0"),
-        ("oldest", {"mtime_ns": 10**6}, {"taken_ms": 2}, "oldest date"),
-        ("newest", {"taken_ms": 2}, {"mtime_ns": 10**6}, "newest date"),
-        ("newest", {"mtime_ns": 10**9}, {}, "newer file"),
-        ("newest", {"taken_ms": 1, "mtime_ns": 1}, {"taken_ms": 1}, "same date, newer file"),
+        ("oldest", {"mtime_ns": NS - 27 * HOUR_NS}, {"taken_ms": MS}, "oldest date"),
+        ("newest", {"taken_ms": MS + 1}, {"mtime_ns": NS}, "newest date"),
+        ("newest", {"mtime_ns": NS + 1}, {"mtime_ns": NS}, "newer file"),
+        ("newest", {"taken_ms": MS, "mtime_ns": NS + 1}, {"taken_ms": MS, "mtime_ns": NS}, "same date, newer file"),
+        # The date in EXIF is that of a clock without a time zone, and the time of a file is in UTC.
+        ("oldest", {"taken_ms": MS}, {"mtime_ns": NS - 25 * HOUR_NS}, "oldest date"),
+        ("newest", {"taken_ms": MS}, {"mtime_ns": NS + 25 * HOUR_NS}, "newest date"),
+        ("newest", {}, {"not_kept": "a snapshot", "mtime_ns": NS + 25 * HOUR_NS}, "the other is in a snapshot"),
+        ("reference", {"is_by_link": True}, {"not_kept": "a recycle bin", "is_reference": True},
+         "the other is in a recycle bin"),
         ("format=heic,jpg", {"path": "z.HEIC"}, {}, "format heic rather than jpg"),
         ("format= .X3F , .jpg", {"path": "z.x3f"}, {}, "format x3f rather than jpg"),
-        ("bytes", {}, {"is_by_link": True, "size_bytes": 99}, "the other is a link to a file that was not searched"),
+        ("siblings", {}, {"is_by_link": True, "files": 99}, "the other is a link to a file that was not searched"),
         ("path=*/originals/*", {"path": "x/originals/z.jpg"}, {}, "path matches */originals/*"),
         ("not-path=*WhatsApp*", {"path": "z.jpg"}, {"path": "WhatsApp/a.jpg"}, "path does not match *WhatsApp*"),
     ],
@@ -207,11 +217,29 @@ def test_each_rule_prefers_and_says_why(rule: str, kept: dict[str, Any], other: 
     assert rules.reason(best, second) == reason
 
 
+@pytest.mark.parametrize("rule", ["oldest", "newest"])
+@pytest.mark.parametrize(
+    "unknown",
+    [
+        *(
+            {"mtime_ns": (days * 24 + hours) * HOUR_NS}
+            for days, hours in ((-134_774, 0), (0, 5), (300, 0), (3_652, -13))
+        ),
+        {"mtime_ns": 2**63 - 1},
+        *({"mtime_ns": 0, "taken_ms": day * 86_400_000 + 5_000} for day in (-134_774, 0, 3_652)),
+    ],
+)
+def test_the_first_day_of_a_clock_is_neither_old_nor_new(rule: str, unknown: dict[str, Any]) -> None:
+    """Windows counts from 1601, Unix from 1970, FAT and many cameras from 1980; a copy may have the time 0."""
+    known, other = photo("z.jpg", mtime_ns=NS), photo("a.jpg", **unknown)
+    assert kept(KeepRules([rule]), known, other) == ("z.jpg", "the date of the other is unknown")
+
+
 def test_a_reason_says_what_excluded_a_file_that_the_deciding_rule_prefers() -> None:
-    enlarged = photo("enlarged.jpg", sha256="11", size_bytes=208_000)
-    whole, sent = photo("whole.jpg", size_bytes=143_000), photo("sent.jpg", size_bytes=20_800)
-    rules = KeepRules(["undoubted", "bytes"], {"11": ENLARGED})
-    reason = "largest file: 143 kB, next 20.8 kB"
+    enlarged = photo("enlarged.jpg", sha256="11", width=208)
+    whole, sent = photo("whole.jpg", width=143), photo("sent.jpg", width=20)
+    rules = KeepRules(["undoubted", "pixels"], {"11": ENLARGED})
+    reason = "most pixels: 143x8, next 20x8"
     assert kept(rules, whole, sent) == ("whole.jpg", reason)
     said = f"another may be made from it: {ENLARGED}; then {reason}"
     assert kept(rules, whole, sent, enlarged) == ("whole.jpg", said)
@@ -260,7 +288,7 @@ def test_a_preferred_folder_counts_at_any_depth_and_under_any_name(tmp_path: Pat
 def test_an_unknown_rule_is_refused_with_the_known_ones(name: str) -> None:
     with pytest.raises(ValueError, match="there is no keep rule") as caught:
         KeepRules([name])
-    known = "reference, original, companions, undoubted, pixels, lossy, siblings, bytes, smallest"
+    known = "reference, original, companions, undoubted, pixels, lossy, siblings"
     known += ", metadata, oldest, newest, name"
     forms = "folder=DIR, format=A,B, path=PATTERN, not-path=PATTERN"
     assert str(caught.value).endswith(f"{name!r}; the rules are {known}, {forms}")

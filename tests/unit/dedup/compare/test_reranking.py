@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from clip_client.dedup.aligned import Alignment
     from clip_client.dedup.group import DuplicateGroup
 
-SEARCHED, WANTED = KeepRules(["bytes"]), KeepRules(["smallest"])
+SEARCHED, WANTED = (KeepRules([f"path={name}*.jpg" for name in order]) for order in ("abxcfe", "efcxba"))
 
 
 def file(name: str, size_bytes: int, **features: Any) -> Photo:
@@ -114,7 +114,7 @@ def test_two_members_are_no_surer_copies_of_each_other_than_of_the_kept_photo(ti
 
 def test_a_file_that_rules_prefer_takes_the_place_of_the_one_it_was_a_copy_of() -> None:
     """E was a copy of x; rules that keep f prefer e to x, which has the same pixels."""
-    reranked = rerank(search(SEARCHED), KeepRules(["path=f.jpg", "smallest"]))
+    reranked = rerank(search(SEARCHED), KeepRules(["path=f.jpg", *WANTED.names]))
     copies = {member.path: member.copy_of for member in reranked.members}
     assert (reranked.keep, copies["x.jpg"], copies["x2.jpg"], copies["e.jpg"]) == ("f.jpg", "e.jpg", "e.jpg", "")
 

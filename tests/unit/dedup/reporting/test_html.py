@@ -99,8 +99,8 @@ def test_the_page_offers_the_command_that_wrote_it_with_apply() -> None:
 
 
 def test_the_page_does_not_promise_more_than_the_command_holds() -> None:
-    for words, is_certain in (["dedup", "photos"], True), (["dedup", "photos", "--act-on", "similar"], False):
-        tiers = SAFE_TIERS if is_certain else (SIMILAR,)
+    for words, is_certain in (["dedup", "photos"], True), (["dedup", "photos", "--act-on", "exact"], False):
+        tiers = SAFE_TIERS if is_certain else (EXACT,)
         text = page(group(member("/p/a"), member("/p/b")), commands=PageCommands.after(words, tiers=tiers))
         assert ("Only copies with the same bytes, the same pixels, or" in text) == is_certain
         assert ("Move the certain copies" in text) == is_certain

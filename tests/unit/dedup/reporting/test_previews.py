@@ -15,7 +15,7 @@ from PIL import Image
 from clip_client.dedup.features.image_features import extract_features
 from clip_client.dedup.features.preview import thumbnail
 from clip_client.dedup.reporting.html import write_page
-from clip_client.dedup.reporting.previews import draw_previews, fit, previews_folder
+from clip_client.dedup.reporting.previews import draw_previews, fit
 from clip_client.dedup.types import PREVIEWS_MARK
 from tests.fixtures import members
 
@@ -80,9 +80,9 @@ def test_a_small_report_has_its_pictures_in_the_page(tmp_path: Path) -> None:
 
 def test_a_large_report_has_its_pictures_in_a_folder_beside_the_page(tmp_path: Path) -> None:
     page = tmp_path / "my report.html"
-    of, drawer, folder = many(101), Drawer(), previews_folder(page)
+    of, drawer, folder = many(101), Drawer(), tmp_path / "my report-files"
     with page.open("wb") as file:
-        write_page(of, file, thumbnail=drawer, folder=folder)
+        write_page(of, file, thumbnail=drawer, page=page)
     text = page.read_text("utf-8")
     assert text.count('<img src="my%20report-files/') == 101
     assert "data:image" not in text
@@ -91,6 +91,19 @@ def test_a_large_report_has_its_pictures_in_a_folder_beside_the_page(tmp_path: P
     assert (folder / f"{first.sha256[:32]}-320.jpg").read_bytes() == b"jpeg of 0.jpg"
     assert len(os.listdir(folder)) == 102
     assert (folder / PREVIEWS_MARK).exists()
+
+
+def test_a_folder_with_photos_of_a_person_is_never_the_one_of_a_page(tmp_path: Path) -> None:
+    """The previews of the next report go where those of the last one are."""
+    page = tmp_path / "report.html"
+    theirs = tmp_path / "report-files"
+    theirs.mkdir()
+    (theirs / "mine.jpg").write_text("a photo")
+    for _ in range(2):
+        write_page(many(101), io.BytesIO(), thumbnail=Drawer(), page=page)
+    assert os.listdir(theirs) == ["mine.jpg"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report-files", "report-files-2"]
+    assert len(os.listdir(tmp_path / "report-files-2")) == 102
 
 
 def test_a_very_large_report_has_small_previews(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from clip_client.dedup import DuplicateReport, FailedFile, Match
-from clip_client.dedup.aligned import ENLARGED, PairSource
+from clip_client.dedup.aligned import ENLARGED
 from clip_client.dedup.reporting.rows import CSV_COLUMNS
 from clip_client.dedup.types import (
     ALTERED,
@@ -67,7 +67,6 @@ def full_report() -> DuplicateReport:
         failed=(FailedFile(path="e.jpg", code="TRUNCATED", message="The file ends early."),),
         bytes_only=("f.dng",),
         skipped={".txt": 3},
-        pair_sources=(PairSource(name="vectors", pairs=3, aligned=2, proved=1),),
     )
 
 
@@ -111,7 +110,6 @@ def test_a_report_is_what_the_schema_says() -> None:
         ("thresholds",),
         ("groups", 0, "members", 1, "matches", 3, "alignment"),
         ("groups", 0, "members", 3, "copy_alignment"),
-        ("pair_sources", 0),
     ],
 )
 def test_the_schema_names_every_key_and_no_other(where: tuple[str | int, ...]) -> None:

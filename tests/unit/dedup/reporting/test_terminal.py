@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 
 from clip_client.dedup import FailedFile, Match, Member
+from clip_client.dedup.actions.verdicts import WAITS
 from clip_client.dedup.aligned import ENLARGED, PUT_INTO, Alignment
 from clip_client.dedup.group import Verdict
 from clip_client.dedup.reporting.rows import CSV_COLUMNS, copy_lines, csv_lines
@@ -82,7 +83,7 @@ def test_numbers_date_and_camera_are_shown_on_request_only() -> None:
         "embedding: cosine 0.9934 (at least 0.99)",
         "every pair at least 0.9910 alike",
         members.MODEL,
-        "2019-05-03 10:11:12, Canon EOS 5D",
+        "2019-05-03 10:11, Canon EOS 5D",
     ):
         assert said not in plain
         assert said in verbose
@@ -188,7 +189,7 @@ def test_csv_has_a_row_for_each_photo_and_no_formula() -> None:
     assert tuple(heading) == CSV_COLUMNS
     assert kept == ["1", "yes", "exact", "./=cmd.jpg", "1400000", "640", "480", "1.0", "", "", "", ""]
     assert copy[1:4] == ["no", "similar", 'b,"c".jpg']
-    assert copy[-3:] == ["looks similar, resized", "on request", "It moves only with --act-on similar."]
+    assert copy[-3:] == ["looks similar, resized", "on request", WAITS.format(SIMILAR)]
 
 
 def photo(path: str = "a.jpg", **more: Any) -> Member:
@@ -232,6 +233,7 @@ ALIGNED = [
         "a region differs (4% in the middle), half the size",
     ),
     (alignment(ALTERED, region=(0, 0.4, 0.1, 0.2), region_share=0.02), "a region differs (2% at the left)"),
+    (alignment(ALTERED, region=(0.5, 0, 0, 0), region_share=1e-4), "a region differs (less than 1% at the top)"),
 ]
 
 
@@ -243,31 +245,30 @@ def test_an_alignment_in_words(found: Alignment, words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "by_default", "with_act_on"),
+    ("one", "reason"),
     [
-        (photo("b.jpg", tier=EXACT), "", ""),
-        (copy(alignment(RE_ENCODED)), "", ""),
-        (copy(alignment(EDITED)), "It moves only with --act-on edited.", ""),
-        (photo("b.jpg", tier=SIMILAR), "It moves only with --act-on similar.", ""),
-        (copy(alignment(EDITED, lost=("colour",))),) + ("It shows what the kept photo lacks: colour.",) * 2,
-        (copy(alignment(RE_ENCODED, doubts=(ENLARGED,))),) + (f"The kept photo may be made from it: {ENLARGED}.",) * 2,
-        (copy(alignment(EDITED), copy_of="a.jpg", copy_tier=EXACT), "", ""),
-        (copy(alignment(ALTERED), copy_of="a.jpg", copy_tier=EXACT), "", ""),
+        (photo("b.jpg", tier=EXACT), ""),
+        (copy(alignment(RE_ENCODED)), ""),
+        (copy(alignment(EDITED)), WAITS.format(EDITED)),
+        (photo("b.jpg", tier=SIMILAR), WAITS.format(SIMILAR)),
+        (copy(alignment(EDITED, lost=("colour",))), "It shows what the kept photo lacks: colour."),
+        (copy(alignment(RE_ENCODED, doubts=(ENLARGED,))), f"The kept photo may be made from it: {ENLARGED}."),
+        (copy(alignment(EDITED), copy_of="a.jpg", copy_tier=EXACT), ""),
+        (copy(alignment(ALTERED), copy_of="a.jpg", copy_tier=EXACT), ""),
     ],
 )
-def test_the_page_says_which_copies_stay(one: Member, by_default: str, with_act_on: str) -> None:
+def test_the_page_says_which_copies_stay(one: Member, reason: str) -> None:
     group = members.group(photo(), one)
-    assert group.members[1].verdict.why_it_stays(SAFE_TIERS) == by_default
-    assert group.members[1].verdict.why_it_stays([*SAFE_TIERS, EDITED, SIMILAR]) == with_act_on
+    assert group.members[1].verdict.why_it_stays(SAFE_TIERS) == reason
     # With other tiers selected, even a certain copy waits.
     certain = members.group(photo(), photo("b.jpg", tier=EXACT))
-    assert certain.members[1].verdict.why_it_stays([EDITED]) == "It moves only with --act-on exact."
+    assert certain.members[1].verdict.why_it_stays([RE_ENCODED]) == "It moves only with --act-on exact."
     assert certain.members[0].verdict.why_it_stays(SAFE_TIERS) == ""
 
 
 def test_what_was_found_is_counted_by_verdict() -> None:
     def said(*found: Member, tiers: Sequence[str] = SAFE_TIERS) -> str:
-        return found_in_words(members.report(members.group(photo(), *found)), tiers)
+        return found_in_words(members.report(members.group(photo(), *found)).totals(), tiers)
 
     certain, edited = photo("b.jpg", tier=EXACT), copy(alignment(EDITED))
     doubted = copy(alignment(EDITED, doubts=(PUT_INTO,)))
@@ -276,7 +277,7 @@ def test_what_was_found_is_counted_by_verdict() -> None:
     assert said(certain, doubted) == "1 photo, 1.0 kB, can move safely"
     assert said(edited, doubted) == "1 edited copy waits for you"
     assert said(doubted, photo("c.jpg", other_shot=BURST)) == "no copies, but 2 photos to look at"
-    assert said(certain, edited, tiers=[EDITED]) == "1 photo, 1.0 kB, can move"
+    assert said(certain, edited, tiers=[SAME_PIXELS]) == "1 edited copy waits for you"
 
 
 def test_the_region_is_shown_where_it_lies_on_the_copy() -> None:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import clip_client.dedup.store.journal as journal_module
-from clip_client.dedup.store.journal import IN_QUARANTINE, PROOF, Journal, JournalEntry, MovedFile, Sidecar, State
+from clip_client.dedup.store.journal import IN_QUARANTINE, Journal, JournalEntry, MovedFile, Sidecar, State
 from tests.fixtures.albums import opened
 
 if TYPE_CHECKING:
@@ -100,25 +97,3 @@ def test_the_name_of_a_run_begins_with_the_local_time(journal: Journal) -> None:
     before = datetime.now().replace(microsecond=0)
     moment = datetime.strptime(journal.new_run().rpartition("-")[0], "%Y%m%d-%H%M%S")
     assert before <= moment <= datetime.now()
-
-
-def test_a_journal_of_version_2_is_upgraded_in_place(tmp_path: Path) -> None:
-    """By two processes at the same moment, too: the second one finds the columns that the first one has added."""
-    path = tmp_path / "journal.sqlite"
-    with opened(path) as journal:
-        entry = journal.set_state(planned(journal, "/1.jpg", tier="similar"), State.MOVED)
-    assert (entry.tier, entry.proof) == ("similar", PROOF)
-    with closing(sqlite3.connect(path)) as connection, connection:
-        for name in ("tier", "proof", "is_chosen"):
-            connection.execute(f"ALTER TABLE units DROP COLUMN {name}")
-        connection.execute("DROP TABLE last_run")
-        connection.execute("PRAGMA user_version = 2")
-    with ThreadPoolExecutor() as pool:
-        for _ in pool.map(lambda _: Journal(path).close(), range(4)):
-            pass
-    with opened(path) as journal:
-        (upgraded,) = journal.entries(STATES)
-        assert upgraded == replace(entry, tier="", proof=0)
-        journal.set_proved(upgraded, "edited")
-        assert journal.entries(STATES) == [replace(entry, tier="edited")]
-        assert journal.new_run()

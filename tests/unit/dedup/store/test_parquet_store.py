@@ -9,7 +9,6 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -48,18 +47,6 @@ def found(vectors: ParquetStore, *numbers: int) -> dict[int, float]:
     }
 
 
-def write_as_before(vectors_in: Path, count: int) -> None:
-    """Write what versions before fixed-size lists wrote: lists of any length, null for a refusal, one row group."""
-    schema = pa.schema(
-        {"sha256": pa.binary(32), "vector": pa.list_(pa.float32()), "code": pa.string(), "message": pa.string()},
-        metadata={"vector_id": "model"},
-    )
-    rows = [row(number) for number in range(count)]
-    rows[1] |= {"vector": None, "code": "EMPTY", "message": "The file is empty."}
-    file = vectors_in / "00000000000000000001-00000000.parquet"
-    pq.write_table(pa.Table.from_pylist(rows, schema), file, compression="none", use_dictionary=False)
-
-
 @pytest.fixture
 def vectors(tmp_path: Path) -> ParquetStore:
     return Store(tmp_path).vectors("model", _DIMENSION)
@@ -93,17 +80,6 @@ def test_few_rows_are_read_without_the_others(vectors: ParquetStore, monkeypatch
     assert found(vectors, 19_999, 0, 7_777, 20_001) == {0: 0, 7_777: 7_777, 19_999: 19_999}
     hashes, row_groups = 20_000 * 32, 3 * 1024 * (32 + 4 * _DIMENSION)
     assert hashes < bytes_read < 1.5 * (hashes + row_groups) < file.stat().st_size / 3
-
-
-def test_files_of_older_versions_are_read(vectors: ParquetStore) -> None:
-    write_as_before(vectors.folder, 5000)
-    add(vectors, 6000)
-    assert found(vectors, 4999, 6000, 2048) == {2048: 2048, 4999: 4999, 6000: 6000}
-    ((positions, refused),) = vectors.find([key(1)])
-    assert positions.tolist() == [0]
-    assert refused.column("code").to_pylist() == ["EMPTY"]
-    assert np.isnan(refused.column("vector")[0].as_py()).all()
-    assert len(read(vectors)) == 5001
 
 
 def test_vectors_are_lists_of_one_length_and_a_refusal_comes_back(vectors: ParquetStore) -> None:
@@ -174,6 +150,7 @@ def test_damage_costs_its_own_file_only(vectors: ParquetStore) -> None:
     file.write_bytes(data)
     (vectors.folder / "0 damaged.parquet").write_bytes(b"PAR1 cut off")
     (vectors.folder / "0 part.part").write_bytes(b"left by a killed process")
+    (vectors.folder / "0 link.parquet").symlink_to("nowhere")
     add(vectors, 5000)
     assert found(vectors, 5000)[5000] == 5000
     assert found(vectors, *range(2000), 5000)[5000] == 5000

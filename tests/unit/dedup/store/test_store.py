@@ -8,7 +8,6 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from clip_client.dedup import Store, StoreError, thresholds_for
+from clip_client.dedup import Store, StoreError
 from clip_client.dedup.features.image_features import cached_features
 from clip_client.dedup.photo import ImageFeatures
 from clip_client.dedup.store.blob_table import Spool
@@ -40,10 +39,6 @@ def test_a_look_comes_back_whole(tmp_path: Path) -> None:
         looks.flush()
         (row,) = read(cached_features(store)).to_pylist()
         assert ImageFeatures.from_row(row) == features
-        (file,) = looks.folder.iterdir()  # a number that an earlier version did not have
-        pq.write_table(pq.read_table(file).drop_columns(["fields"]), file)
-        (row,) = read(cached_features(store)).to_pylist()
-        assert ImageFeatures.from_row(row) == replace(features, capture_time=replace(capture_time, fields=0))
 
 
 def test_a_file_of_other_vectors_or_without_a_column_of_texts_is_refused(tmp_path: Path) -> None:
@@ -80,24 +75,25 @@ def test_what_nobody_can_decide_or_name_is_refused(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
         for what, contents, why in (
             ("alike", "ab", "a decision is 'different' or 'keep-all'"),
-            (KEEP_ALL, "a", "a decision needs two photos"),
+            (KEEP_ALL, "a", "a decision needs at least two photos"),
             (DIFFERENT, "aa", "two photos with different bytes"),
         ):
             with pytest.raises(ValueError, match=why):
                 store.decisions.add(what, contents)
         for name in ("", "x" * 65, "a/b", "a\nb"):
-            with pytest.raises(ValueError, match="a name of rules is 1 to 64"):
+            with pytest.raises(ValueError, match="cannot name rules: use 1 to 64"):
                 store.settings.save_keep_rules(name, ["newest"])
         assert (store.decisions.all(), store.settings.keep_rules()) == ([], {})
 
 
-def test_databases_of_a_newer_version_and_other_files_are_refused(tmp_path: Path) -> None:
-    with closing(sqlite3.connect(tmp_path / "journal.sqlite")) as connection:
-        connection.execute("PRAGMA user_version = 99")
+def test_databases_of_another_version_and_other_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "files.sqlite").write_bytes(b"no database at all" * 100)
     with Store(tmp_path) as store:
-        with pytest.raises(StoreError, match="newer version"):
-            _ = store.journal
+        for name, version, age in (("journal", 99, "a newer"), ("journal", 2, "an older"), ("choices", 1, "an older")):
+            with closing(sqlite3.connect(tmp_path / f"{name}.sqlite")) as connection:
+                connection.execute(f"PRAGMA user_version = {version}")
+            with pytest.raises(StoreError, match=rf"{age} version .*; use that version"):
+                getattr(store, name)
         with pytest.raises(StoreError, match=r"files\.sqlite cannot be used .*; move it away to start again, or"):
             _ = store.files
 
@@ -203,19 +199,6 @@ def test_a_store_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert store.decisions.all() == []
 
 
-def test_thresholds_are_kept_for_each_kind_of_vectors_and_searches_if_they_differ(tmp_path: Path) -> None:
-    tuned = thresholds_for("ViT-B-32/openai@1a2b3c4d", 0.95)
-    with Store(tmp_path) as store:
-        store.settings.set_tuned("vectors", tuned)
-        for threshold in (0.9, 0.9, 0.8, 0.9):
-            store.settings.note_search("vectors", threshold)
-    with Store(tmp_path) as store:
-        assert (store.settings.tuned("vectors"), store.settings.tuned("others")) == (tuned, None)
-        times, noted = zip(*store.settings.searches("vectors"), strict=True)
-        assert (noted, list(times)) == ((0.9, 0.8, 0.9), sorted(times))
-        assert store.settings.searches("others") == []
-
-
 class FullDisk(io.BytesIO):
     """A file with room for 4 bytes."""
 
@@ -239,3 +222,14 @@ def test_a_spool_gives_back_what_fits_and_leaves_nothing(tmp_path: Path, monkeyp
         assert kept(tmp_path) == {"a": b"123"}
     monkeypatch.setattr("clip_client.dedup.store.blob_table._MOST_BYTES", 4)
     assert kept(tmp_path) == {"a": b"123", "c": b"7"}
+
+
+def test_copies_that_an_earlier_rule_proved_are_forgotten(tmp_path: Path) -> None:
+    copy, photo = (bytes([number] * 32) for number in (1, 2))
+    with Store(tmp_path) as store:
+        assert store.copies.pictures_of([]) == {}
+    with closing(sqlite3.connect(tmp_path / "copies.sqlite")) as connection, connection:
+        connection.execute("INSERT INTO copies VALUES (?, ?)", (copy, photo))
+        connection.execute("PRAGMA user_version = 1")
+    with Store(tmp_path) as store:
+        assert store.copies.pictures_of([copy.hex()]) == {copy.hex(): copy.hex()}

@@ -1,0 +1,106 @@
+"""Times of files that lie: set back after a change, later than a computer can count, or of a clock that was not set."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+
+from clip_client._vectors.vector_file import FileVersion, vector_row
+from clip_client.cli.main import main
+from clip_client.dedup import Store
+from clip_client.dedup.actions.apply import apply, undo
+from clip_client.dedup.files.reading import hash_file
+from clip_client.dedup.store.parquet_store import table_of
+from clip_client.dedup.types import FailedFile, PhotoFile
+from tests.fixtures.albums import copies, files, planned, searched, write
+from tests.fixtures.images.image_files import jpeg
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+AFTER_2262_S = 10_413_792_000
+"""The year 2300; its nanoseconds need more than 64 bits."""
+
+
+def names(store: Store, root: Path) -> list[list[str]]:
+    """Return the names of each group that a search finds."""
+    return [[member.photo.name for member in group.members] for group in searched(root, store=store).groups]
+
+
+def edit_in_place(path: Path) -> None:
+    """Change bytes and keep size and time, as ``touch -r`` and some editors of metadata do."""
+    status = path.stat()
+    path.write_bytes(b"edited"[: status.st_size])
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def test_a_file_that_was_edited_in_place_is_no_copy_any_more(root: Path, tmp_path: Path) -> None:
+    first, second = (write(root / name, b"photos") for name in ("1.nef", "2.nef"))
+    with Store(tmp_path / "store") as store:
+        assert names(store, root) == [["1.nef", "2.nef"]]
+        assert searched(root, store=store).work.files_read == 0
+        edit_in_place(second)
+        assert names(store, root) == []
+        assert searched(first, store=store).work.files_read == 0
+
+
+def test_a_store_without_times_of_change_hashes_each_file_once_more(root: Path, tmp_path: Path) -> None:
+    for name in ("1.nef", "2.nef"):
+        write(root / name, b"photos")
+    with Store(tmp_path / "store") as store:
+        searched(root, store=store)
+    with closing(sqlite3.connect(tmp_path / "store" / "files.sqlite")) as before, before:
+        before.execute("ALTER TABLE files DROP COLUMN ctime_ns")
+        before.execute("PRAGMA user_version = 1")
+    with Store(tmp_path / "store") as store:
+        again = searched(root, store=store).work
+        assert (again.files_read, again.decoded, again.embedded) == (2, 0, 0)
+        assert searched(root, store=store).work.files_read == 0
+
+
+def test_a_failed_move_makes_the_next_search_read_the_files_again(root: Path, tmp_path: Path) -> None:
+    """Some file systems have no time of change of their own."""
+    kept, edited = (write(root / name, b"photos") for name in ("1.nef", "2.nef"))
+    sha256 = hash_file(str(kept))
+    assert not isinstance(sha256, FailedFile)
+    with Store(tmp_path / "store") as store:
+        searched(root, store=store)
+        edit_in_place(edited)
+        store.files.remember([(PhotoFile.of(str(edited), edited.stat()), sha256[1])])
+        (outcome,) = apply(planned(searched(root, store=store), [root]), store.journal, files=store.files)
+        assert (outcome.done, outcome.message) == (False, "It has changed since it was compared.")
+        assert names(store, root) == []
+
+
+def test_a_file_of_the_far_future_moves_and_comes_back_with_its_time(root: Path, tmp_path: Path) -> None:
+    found, (kept, copy) = copies(root)
+    os.utime(copy, (1e9, AFTER_2262_S))
+    if copy.stat().st_mtime != AFTER_2262_S:
+        pytest.skip("this file system holds no time after 2262")
+    before = files(root)
+    with Store(tmp_path / "store") as store:
+        assert [one.done for one in apply(planned(found, [root]), store.journal)] == [True]
+        assert list(files(kept.parent)) != list(before)
+        assert [one.done for one in undo(store.journal)] == [True]
+    assert files(root) == before
+
+
+def test_a_file_of_the_far_future_ends_no_command(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is kept by no time of its own, and Parquet holds it."""
+    dated, future = write(root / "a longer name.jpg", jpeg()), write(root / "b.jpg", jpeg())
+    os.utime(future, (1e9, AFTER_2262_S))
+    if future.stat().st_mtime != AFTER_2262_S:
+        pytest.skip("this file system holds no time after 2262")
+    for _ in range(2):  # the second search finds it in the store
+        assert main(["dedup", str(root), "--without-model", "--dry-run", "--store", str(tmp_path / "store")]) == 0
+        assert f"would move: {future}; kept: {dated}" in " ".join(capsys.readouterr().err.split())
+    row = vector_row(FileVersion.of(str(future)), failure=FailedFile(path=str(future), code="EMPTY", message=""))
+    import pyarrow as pa
+
+    assert table_of([row], pa.schema({"mtime_ns": pa.int64()})).num_rows == 1

@@ -1,0 +1,125 @@
+"""A store and a quarantine of commit b5eb4341 open, undo and purge: the options that moved the photos may be gone."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+
+from clip_client.cli.main import main
+from clip_client.dedup import Store
+from clip_client.dedup.store.choices import DONE, WAITING
+from clip_client.dedup.store.journal import IN_QUARANTINE, PROOF
+from tests.fixtures.kept_stores import kept_store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+AT_FIRST = (
+    *("all/grey.jpg", "all/one.jpg", "chosen/grey.jpg", "chosen/one.jpg", "different/grey.jpg", "different/one.jpg"),
+    *("edited/grey.jpg", "edited/one.jpg", "exact/one copy.jpg", "exact/one.jpg", "keep/grey.jpg", "keep/one.jpg"),
+    *("linked/one.jpg", "linked/two.jpg", "pixels/picture copy.png", "pixels/picture.png"),
+    *("rated/plain.jpg", "rated/small rated.jpg", "rules/grey.jpg", "rules/one.jpg"),
+)
+"""All photos; the last change of each is one second after that of the photo before."""
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Path:
+    return kept_store(tmp_path)
+
+
+def below(folder: Path) -> dict[str, int]:
+    """Return the path of each file -> the second of its last change."""
+    return {str(one.relative_to(folder)): int(one.stat().st_mtime) for one in folder.rglob("*") if one.is_file()}
+
+
+def runs(kept: Path) -> dict[str, str]:
+    """Return the folder of photos -> the run that moved its copy."""
+    with Store(kept / "store") as store:
+        entries = store.journal.entries(IN_QUARANTINE)
+    return {os.path.basename(os.path.dirname(entry.kept)): entry.run for entry in entries}
+
+
+def test_choices_wait_and_rules_are_saved(kept: Path) -> None:
+    with Store(kept / "store") as store:
+        choices = [(one.photos[0].path, one.what, one.rules, one.state) for one in store.choices.all()]
+        rules = store.settings.keep_rules()
+    photos = kept / "photos"
+    assert choices == [
+        (f"{photos}/chosen/one.jpg", "keep", "", DONE),
+        (f"{photos}/keep/one.jpg", "keep", "", WAITING),
+        (f"{photos}/rules/one.jpg", "keep", "original, act-on=edited", WAITING),
+        (f"{photos}/different/one.jpg", "different", "", WAITING),
+        (f"{photos}/all/one.jpg", "keep-all", "", WAITING),
+    ]
+    assert rules == {
+        "largest": ("bytes", "smallest", "newest"),
+        "mine": (f"folder={photos}/keep", "original", "pixels"),
+    }
+
+
+def test_undo_restores_every_photo(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["undo", "--store", str(kept / "store")]) == 0
+    assert capsys.readouterr().out == "6 photos restored\n"
+    photos = kept / "photos"
+    assert below(photos) == {name: 1_700_000_000 + place for place, name in enumerate(AT_FIRST)}
+    assert not (photos / "linked" / "one.jpg").samefile(photos / "linked" / "two.jpg")
+
+
+def trashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Remove what is sent to the trash, and return the list to which its paths are added."""
+    sent: list[str] = []
+
+    def send(path: str) -> None:
+        sent.append(path)
+        os.unlink(path)
+
+    monkeypatch.setattr("send2trash.send2trash", send)
+    return sent
+
+
+def test_one_run_with_hard_links_can_be_undone_or_purged(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    linked, run = kept / "photos" / "linked", runs(kept)["linked"]
+    assert linked.joinpath("one.jpg").samefile(linked / "two.jpg")
+    sent = trashed(monkeypatch)
+    assert main(["purge", "--yes", "--run", run, "--store", str(kept / "store")]) == 0
+    assert list(map(os.path.basename, sent)) == ["two.jpg"]
+    assert {path.name for path in linked.iterdir()} == {"one.jpg", "two.jpg"}
+    again = kept_store(kept / "again")
+    linked = again / "photos" / "linked"
+    assert main(["undo", "--run", run, "--store", str(again / "store")]) == 0
+    assert below(linked) == {name: 1_700_000_000 + AT_FIRST.index(f"linked/{name}") for name in ("one.jpg", "two.jpg")}
+    assert not linked.joinpath("one.jpg").samefile(linked / "two.jpg")
+
+
+def test_purge_proves_again_what_moved(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each entry has to be proved again, as after a change of the proof; one kept photo has changed."""
+    with closing(sqlite3.connect(kept / "store" / "journal.sqlite")) as connection, connection:
+        connection.execute("UPDATE units SET proof = 0")
+    (kept / "photos" / "pixels" / "picture copy.png").write_bytes(b"changed")
+    sent = trashed(monkeypatch)
+    assert main(["purge", "--yes", "--store", str(kept / "store")]) == 1
+    assert {path.split("/photos/")[1].partition("/")[0] for path in sent} == {
+        *("chosen", "edited", "exact", "linked", "rated"),
+    }
+    assert list(runs(kept)) == ["pixels"]
+
+
+def test_suspects_are_listed_and_restored(
+    kept: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each entry has to be proved again, and one kept photo has changed."""
+    where = ["--store", str(kept / "store")]
+    with closing(sqlite3.connect(kept / "store" / "journal.sqlite")) as connection, connection:
+        connection.execute("UPDATE units SET proof = 0")
+    assert main(["undo", "--suspects", "--list", *where]) == 0
+    assert "a photo is left that is proved to show the same" in capsys.readouterr().out
+    with Store(kept / "store") as store:
+        assert PROOF in {entry.proof for entry in store.journal.entries(IN_QUARANTINE)}
+    (kept / "photos" / "pixels" / "picture copy.png").write_bytes(b"changed")
+    assert main(["undo", "--suspects", *where]) == 0
+    assert (kept / "photos" / "pixels" / "picture.png").exists()
