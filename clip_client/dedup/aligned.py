@@ -74,16 +74,3 @@ class Match:
     def to_mapping(self) -> dict[str, Any]:
         """Return the match as JSON holds it."""
         return {name: value for name, value in asdict(self).items() if value is not None}
-
-
-@dataclass(frozen=True, kw_only=True)
-class PairSource:
-    """What one way to find candidate pairs contributed to a search."""
-
-    name: str
-    pairs: int
-    """Pairs that no source before it had found."""
-    aligned: int
-    """Alignments that were tried because of them."""
-    proved: int
-    """Photos that they proved to be copies."""

@@ -31,10 +31,6 @@ class Verdict:
     doubt: str = ""
     """Why it is probably made from another photo; empty if nothing shows that."""
 
-    def moves_with(self, tiers: Collection[str]) -> bool:
-        """Tell whether it moves if these tiers are selected and no person has looked at it."""
-        return self.is_copy and self.tier in tiers
-
     def why_it_stays(self, tiers: Collection[str] | None) -> str:
         """Say why it does not move if these tiers are selected, or, with None, if a person chose that it moves.
 
@@ -42,7 +38,9 @@ class Verdict:
         """
         if self.moves == NEVER or (tiers is not None and not self.is_copy):
             return self.reason
-        return "" if tiers is None or self.tier in tiers else f"It moves only with --act-on {self.tier}."
+        if tiers is None or self.tier in tiers:
+            return ""
+        return self.reason or f"It moves only with --act-on {self.tier}."
 
     @property
     def is_copy(self) -> bool:

@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from clip_client.dedup.types import RAW, CaptureTime, Metadata
+from clip_client.dedup.text import moment
+from clip_client.dedup.types import LATEST_NS, RAW, CaptureTime, Metadata
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,6 +33,13 @@ _EDITORS: Final = re.compile(
 """Programs that edit pictures. Cameras and phones write the version of their own software into the same field."""
 
 
+_DAY_NS: Final = 86_400 * 10**9
+_UNSET_DAYS: Final = frozenset({-134_774, 0, 3_652})
+"""Days since 1970 on which the clocks of Windows, Unix and FAT begin: 1 January of 1601, 1970 and 1980."""
+_FIRST_NS: Final = 3_652 * _DAY_NS + 36 * 3_600 * 10**9
+"""The end of 1 January 1980 in the last time zone. FAT stores no earlier time, and 1970 and 1601 mean none."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImageFeatures:
     """The facts about one content; if it could not be decoded, ``code`` and ``message`` say why."""
@@ -51,7 +59,7 @@ class ImageFeatures:
     is_flat: bool = False
     """A picture of nearly one colour, whose hash and vector tell nothing."""
     embedded: str = ""
-    """What the file holds besides its picture, such as ``"film, gain map"``; see :mod:`.features.embedded_parts`."""
+    """What the file holds besides its picture, such as ``"film, gain map"``; see :mod:`.formats.embedded_parts`."""
     embedded_digest: str = ""
     """Equal for files that hold the same besides their pictures."""
     capture_time: CaptureTime = field(default_factory=CaptureTime)
@@ -96,6 +104,8 @@ class Photo:
     """It lies in a reference folder and is never moved."""
     is_by_link: bool = False
     """Only a symbolic link leads to it."""
+    not_kept: str = ""
+    """Why no other photo may move for it: it is in ``"a recycle bin"``, or in another folder that may not last."""
     companions: tuple[Companion, ...] = ()
     """The files that belong to it, such as a RAW file beside it."""
     in_library: LibraryPhoto | None = None
@@ -136,7 +146,7 @@ class Photo:
     @property
     def origin(self) -> str:
         """For people: when it was taken, and by which camera."""
-        return ", ".join(filter(None, (self.metadata.taken.replace("T", " "), self.camera)))
+        return ", ".join(filter(None, (moment(self.metadata.taken), self.camera)))
 
     @cached_property
     def is_original(self) -> bool:
@@ -152,13 +162,19 @@ class Photo:
 
     @property
     def dated_ns(self) -> int | None:
-        """When it was taken, by Photos or EXIF; nanoseconds since 1970."""
-        if self.in_library is not None and self.in_library.taken_ns is not None:
-            return self.in_library.taken_ns
+        """When it was taken, by Photos or EXIF; nanoseconds since 1970. None if the clock was not set."""
         taken_ms = self.features.capture_time.taken_ms
-        return None if taken_ms is None else taken_ms * 1_000_000
+        dated_ns = None if taken_ms is None else taken_ms * 1_000_000
+        if self.in_library is not None and self.in_library.taken_ns is not None:
+            dated_ns = self.in_library.taken_ns
+        return None if dated_ns is None or dated_ns // _DAY_NS in _UNSET_DAYS else dated_ns
 
     @property
-    def taken_ns(self) -> int:
-        """When it was taken, else when the file was last changed; nanoseconds since 1970."""
-        return self.mtime_ns if self.dated_ns is None else self.dated_ns
+    def written_ns(self) -> int | None:
+        """When the file was last changed, nanoseconds since 1970; None for a time that no file of a camera has."""
+        return self.mtime_ns if _FIRST_NS <= self.mtime_ns < LATEST_NS else None
+
+    @property
+    def taken_ns(self) -> int | None:
+        """When it was taken, else when the file was last changed; nanoseconds since 1970, None if neither is known."""
+        return self.written_ns if self.dated_ns is None else self.dated_ns

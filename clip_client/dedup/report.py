@@ -7,11 +7,10 @@ import os
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from clip_client.dedup.aligned import PairSource
 from clip_client.dedup.types import NO_MODEL, Links, SearchStats
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from clip_client.dedup.group import DuplicateGroup, Member
     from clip_client.dedup.types import FailedFile, RecallEstimate, Thresholds
@@ -22,6 +21,19 @@ class Total(NamedTuple):
 
     photos: int
     size_bytes: int
+
+
+def totals(groups: Iterable[DuplicateGroup]) -> dict[tuple[str, str], Total]:
+    """Return (what a verdict says of moving, tier) -> the photos of these verdicts; not those that are kept."""
+    found: dict[tuple[str, str], Total] = {}
+    for verdict, size_bytes in (
+        (member.verdict, member.photo.size_bytes if member.photo.in_library is None else 0)
+        for group in groups
+        for member in group.members[1:]
+    ):
+        before = found.get((verdict.moves, verdict.tier), Total(0, 0))
+        found[verdict.moves, verdict.tier] = Total(before.photos + 1, before.size_bytes + size_bytes)
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,16 +58,12 @@ class DuplicateReport:
     """What the links that the search found mean for moving files."""
     skipped: Mapping[str, int] = field(default_factory=dict)
     """Kind -> number of files that were skipped because their names are not those of photos."""
-    pair_sources: tuple[PairSource, ...] = ()
-    """Where the pairs came from that were aligned; empty if none were."""
     note: str = ""
     """For people: why no copy could be verified; empty if nothing hindered it."""
 
     @classmethod
     def combine(cls, parts: Sequence[DuplicateReport], coverage: RecallEstimate) -> DuplicateReport:
         """Return what was found in all ``parts`` of a search; no photo is in two of them."""
-        sources = [source for part in parts for source in part.pair_sources]
-        numbers = ("pairs", "aligned", "proved")
         return replace(
             parts[0],
             compared=sum(part.compared for part in parts),
@@ -64,12 +72,6 @@ class DuplicateReport:
             ),
             work=sum((part.work for part in parts), SearchStats()),
             coverage=coverage,
-            pair_sources=tuple(
-                PairSource(
-                    name=name, **{of: sum(getattr(one, of) for one in sources if one.name == name) for of in numbers}
-                )
-                for name in dict.fromkeys(source.name for source in sources)
-            ),
             note=next((part.note for part in parts if part.note), ""),
         )
 
@@ -84,16 +86,8 @@ class DuplicateReport:
         return tuple(sorted(self.groups, key=lambda group: group.spare_bytes, reverse=True))
 
     def totals(self) -> dict[tuple[str, str], Total]:
-        """Return (what a verdict says of moving, tier) -> the photos of these verdicts; not those that are kept."""
-        found: dict[tuple[str, str], Total] = {}
-        for verdict, size_bytes in (
-            (member.verdict, member.photo.size_bytes if member.photo.in_library is None else 0)
-            for group in self.groups
-            for member in group.members[1:]
-        ):
-            before = found.get((verdict.moves, verdict.tier), Total(0, 0))
-            found[verdict.moves, verdict.tier] = Total(before.photos + 1, before.size_bytes + size_bytes)
-        return found
+        """Return :func:`totals` of all groups."""
+        return totals(self.groups)
 
     def to_mapping(self) -> dict[str, Any]:
         """Return the report as JSON holds it; ``docs/dedup.schema.json`` describes it."""
@@ -113,7 +107,6 @@ class DuplicateReport:
             "failed": [asdict(file) for file in self.failed],
             "bytes_only": list(self.bytes_only),
             "skipped": dict(self.skipped),
-            "pair_sources": [asdict(source) for source in self.pair_sources],
             "note": self.note,
         }
 

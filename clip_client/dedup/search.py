@@ -14,10 +14,10 @@ import numpy as np
 from anyio import from_thread, to_thread
 
 from clip_client.dedup.actions.verdicts import judged
-from clip_client.dedup.compare.candidate_pairs import SOURCES, THRESHOLDS, candidate_pairs, number_by_pixels
+from clip_client.dedup.compare.candidate_pairs import ALIGNED_FROM, candidate_pairs, number_by_pixels
 from clip_client.dedup.compare.cells import join_vectors
 from clip_client.dedup.compare.groups import Compared, make_groups, proved, stars
-from clip_client.dedup.compare.hamming import join_hashes
+from clip_client.dedup.compare.hamming import HASH_BITS, join_hashes
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, KeepRules, best_copies_first, converted_from_lossy
 from clip_client.dedup.compare.proofs import import_aligner
 from clip_client.dedup.compare.similarity_join import UnionFind
@@ -25,8 +25,9 @@ from clip_client.dedup.compare.star_groups import CannotLink, Evidence
 from clip_client.dedup.compare.thresholds import thresholds_for
 from clip_client.dedup.features.collect import collect_features
 from clip_client.dedup.features.image_features import BYTES_ONLY
+from clip_client.dedup.files.companions import companions
 from clip_client.dedup.files.directories import DirectorySet
-from clip_client.dedup.files.file_types import companions
+from clip_client.dedup.files.places import why_not_kept
 from clip_client.dedup.files.reading import PLAIN_READER
 from clip_client.dedup.files.scanner import Scan, scan
 from clip_client.dedup.photo import Photo
@@ -50,10 +51,6 @@ if TYPE_CHECKING:
     PhotosOf = Callable[[Collection[int]], dict[int, list[Photo]]]
     """Returns row -> the files of that content that are compared, best first, for each of some rows."""
 
-DEFAULT_HASH_BITS: Final = 3
-"""Bits of 64 in which two perceptual hashes may differ. In a collection of 23.5 million pictures hashes that differ in
-3 bits at most belonged to the same picture "with high probability" (czkawka, issue 61)."""
-
 OFF, CANDIDATES = "off", "candidates"
 VERIFY_MODES: Final = (OFF, CANDIDATES)
 """What is aligned: nothing, or the photos that may be copies."""
@@ -64,7 +61,6 @@ class GroupRules:
     """What decides about groups besides the features of the photos. A cluster's workers get a copy."""
 
     thresholds: Thresholds
-    hash_bits: int
     keep: tuple[str, ...]
     references: tuple[str, ...]
     decisions: tuple[Decision, ...]
@@ -75,6 +71,8 @@ class GroupRules:
     """Path -> photo in a library of Apple Photos."""
     only_by_link: frozenset[str] = frozenset()
     """Paths of photos that only a link leads to."""
+    not_kept: Mapping[str, str] = field(default_factory=dict)
+    """Path of a photo in whose favour no other one may move -> where it is."""
 
 
 GroupContents = Callable[["CollectedFeatures", Sequence[str], GroupRules, "Store", "OnProgress"], DuplicateReport]
@@ -87,7 +85,6 @@ async def find_duplicates(
     paths: Paths | Scan,
     *,
     threshold: float | None = None,
-    hash_bits: int = DEFAULT_HASH_BITS,
     references: Iterable[str | os.PathLike[str]] = (),
     keep: Sequence[str] = DEFAULT_RULES,
     store: Store | None = None,
@@ -98,17 +95,16 @@ async def find_duplicates(
 ) -> DuplicateReport:
     """Find the photos below ``paths`` that show the same: files and folders, or what :func:`scan` returned for them.
 
-    Two photos are alike if they have the same bytes or the same pixels, if at most ``hash_bits`` bits of their
-    perceptual hashes differ (-1 turns this test off), or if the cosine of their vectors is at least ``threshold``
-    (by default what was tuned in the ``store``, else what :func:`thresholds_for` returns for the model). With
-    ``verify="candidates"`` photos that may show the same are aligned, which proves copies and says what was done
-    (:class:`~clip_client.dedup.aligned.Alignment`), whatever the thresholds say; ``"off"`` turns this off, and without
-    OpenCV the report's ``note`` says so. Pictures of nearly one colour are compared by bytes and pixels only, and RAW
-    files without a preview by their bytes. Folders in ``references`` are searched too (a :class:`Scan` already includes
-    them), and their photos are kept before all others. ``keep`` names the rules that choose the kept photo
-    (``KeepRules``). With a ``store`` nothing is read or embedded twice, and photos that a person declared different, or
-    wants to keep all, never share a group. The result does not depend on the order of ``paths``. The report lists the
-    files that fail; they affect no other file.
+    Two photos are alike if they have the same bytes or the same pixels, if at most 3 bits of their perceptual hashes
+    differ, or if the cosine of their vectors is at least ``threshold`` (by default what :func:`thresholds_for` returns
+    for the model). With ``verify="candidates"`` photos that may show the same are aligned, which proves copies and says
+    what was done (:class:`~clip_client.dedup.aligned.Alignment`), whatever the thresholds say; ``"off"`` turns this
+    off, and without OpenCV the report's ``note`` says so. Pictures of nearly one colour are compared by bytes and
+    pixels only, and RAW files without a preview by their bytes. Folders in ``references`` are searched too (a
+    :class:`Scan` already includes them), and their photos are kept before all others. ``keep`` names the rules that
+    choose the kept photo (``KeepRules``). With a ``store`` nothing is read or embedded twice, and photos that a person
+    declared different, or wants to keep all, never share a group. The result does not depend on the order of ``paths``.
+    The report lists the files that fail; they affect no other file.
 
     Without ``clip`` no vectors are compared: strong crops and edits are then found only if a perceptual hash or the
     time of capture pairs the photos.
@@ -120,11 +116,10 @@ async def find_duplicates(
     ValueError for a threshold outside 0 to 1, an unknown rule or an unknown ``verify``, StoreError, and what
     ``ClipClient.embed_stream`` raises if the server fails.
     """
-    check_group_rules(keep, hash_bits, verify)
+    check_group_rules(keep, verify)
     model = None if clip is None else await clip.model()
     model_id = NO_MODEL if model is None else model.id
-    tuned = None if store is None or model is None else store.settings.tuned(model.vector_id)
-    thresholds = thresholds_for(model_id, threshold, tuned=tuned)
+    thresholds = thresholds_for(model_id, threshold)
     progress = on_progress or (lambda what, done, total: None)
     kept_folders = [os.fsdecode(path) for path in references]
     if isinstance(paths, Scan):
@@ -140,11 +135,8 @@ async def find_duplicates(
         collected.pictures = pictures
         progress("comparing", 0, None)
         contents, undecodable = await to_thread.run_sync(collected.comparable)
-        if model is not None:
-            opened.settings.note_search(model.vector_id, thresholds.similar)
         rules = GroupRules(
             thresholds=thresholds,
-            hash_bits=hash_bits,
             keep=tuple(keep),
             references=tuple(kept_folders),
             decisions=tuple(opened.decisions.all()),
@@ -152,6 +144,9 @@ async def find_duplicates(
             model=model_id,
             in_libraries=found.in_libraries,
             only_by_link=found.links.only_by_link,
+            not_kept=await to_thread.run_sync(
+                lambda: why_not_kept((path for path in found.photos if path not in found.in_libraries), kept_folders)
+            ),
         )
 
         def tell(what: str, done: int, total: int | None) -> None:
@@ -205,7 +200,7 @@ def group_contents(
             compared = proved(compared, contents, aligner, on_progress)
             alike = stars(compared)
             for kept, rows in alike.items():
-                compared.proofs.align(kept, dict.fromkeys(rows, THRESHOLDS))
+                compared.proofs.align(kept, rows)
             work += aligner.work
     return DuplicateReport(
         model=rules.model,
@@ -215,7 +210,6 @@ def group_contents(
         failed=(),
         work=work,
         coverage=recall,
-        pair_sources=() if aligning is None else compared.proofs.pair_sources(compared.paired),
         note=note,
     )
 
@@ -234,8 +228,7 @@ def _compare(
     vectors[~has_hash] = np.nan
     alike = UnionFind(len(contents))
     recall = join_vectors(alike, vectors, rules.thresholds.similar)
-    if rules.hash_bits >= 0:
-        join_hashes(alike, np.flatnonzero(has_hash), hashes, rules.hash_bits)
+    join_hashes(alike, np.flatnonzero(has_hash), hashes, HASH_BITS)
     _, firsts, which = np.unique(pixels, return_index=True, return_inverse=True)
     alike.join(np.arange(len(contents)), firsts[which])
     components = alike.components()
@@ -248,7 +241,6 @@ def _compare(
         candidates=candidates,
         evidence=Evidence(vectors, pixels, hashes, has_hash),
         thresholds=rules.thresholds,
-        hash_bits=rules.hash_bits,
         components=components,
         cannot_link=CannotLink.from_decisions(contents, rules.decisions),
         rules=KeepRules(rules.keep, converted=converted_from_lossy(pictures.values())),
@@ -264,9 +256,9 @@ def _paired(
     representatives = np.arange(len(contents))
     for row, better in compared.same_pixels().items():
         representatives[row] = better
-    pairs, sources = candidate_pairs(
+    pairs = candidate_pairs(
         compared.evidence,
-        least_cosine=min(rules.thresholds.candidate, rules.thresholds.similar),
+        least_cosine=min(ALIGNED_FROM, rules.thresholds.similar),
         inner_hashes=column("inner_hash", contents),
         cameras=column("camera", contents),
         taken_ms=column("taken_ms", contents).astype(np.float64),
@@ -274,10 +266,11 @@ def _paired(
     )
     new = set(np.unique(pairs).tolist()) - compared.candidates.keys()
     compared = replace(compared, candidates={**compared.candidates, **photos_of(new)})
-    paired: defaultdict[int, dict[int, str]] = defaultdict(dict)
-    for (first, second), source in zip(pairs.tolist(), sources.tolist(), strict=True):
+    paired: defaultdict[int, set[int]] = defaultdict(set)
+    for first, second in pairs.tolist():
         if compared.may_be_copies(first, second):
-            paired[first][second] = paired[second][first] = SOURCES[source]
+            paired[first].add(second)
+            paired[second].add(first)
     return replace(compared, paired=paired)
 
 
@@ -300,6 +293,7 @@ def _photos(
             files=files,
             is_reference=references.contains(file.path),
             is_by_link=file.path in rules.only_by_link,
+            not_kept=rules.not_kept.get(file.path, ""),
             companions=companions_of.get(file.path, ()),
             in_library=in_libraries.get(file.path),
         )
@@ -308,10 +302,8 @@ def _photos(
     return best_copies_first(copies, KeepRules(rules.keep), rules.decisions)
 
 
-def check_group_rules(keep: Sequence[str], hash_bits: int, verify: str) -> None:
-    """Raise ValueError for an unknown keep rule or ``verify``, and for more than 16 ``hash_bits``."""
+def check_group_rules(keep: Sequence[str], verify: str) -> None:
+    """Raise ValueError for an unknown keep rule or ``verify``."""
     KeepRules(keep)
-    if not -1 <= hash_bits <= 16:
-        raise ValueError(f"perceptual hashes may differ in at most 16 bits (-1: not used), got {hash_bits}")
     if verify not in VERIFY_MODES:
         raise ValueError(f"verify is one of {', '.join(VERIFY_MODES)}, got {verify!r}")

@@ -73,6 +73,18 @@ def counted(number: int, noun: str, plural: str | None = None) -> str:
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
+def percent(share: float) -> str:
+    """Write ``"12%"``; a share between 0 and 1 is never written as ``"0%"`` or ``"100%"``, which would say nothing."""
+    if 0 < share < 0.01:
+        return "less than 1%"
+    return "more than 99%" if 0.99 < share < 1 else f"{share:.0%}"
+
+
+def moment(iso: str) -> str:
+    """Write a date, or a date and a time, as all outputs for people do: ``"2019-05-03 12:34"``."""
+    return iso[:16].replace("T", " ")
+
+
 def human_bytes(size: int) -> str:
     """Write a size with a decimal unit, as file managers do: ``"812 B"``, ``"1.4 MB"``."""
     value = float(size)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Mapping
 
     import numpy as np
@@ -37,17 +39,15 @@ SIMILAR: Final = "similar"
 TIERS: Final = (EXACT, SAME_PIXELS, RE_ENCODED, EDITED, ALTERED, SIMILAR)
 """From the most to the least certain."""
 SAFE_TIERS: Final = (EXACT, SAME_PIXELS, RE_ENCODED)
-"""What ``--apply`` moves by default."""
+"""What ``--apply`` moves. ``--act-on`` selects some of these."""
 PROVED_TIERS: Final = (*SAFE_TIERS, EDITED)
 """The tiers that do not depend on a model, but on the copy and the kept photo alone."""
-MOVABLE_TIERS: Final = (*PROVED_TIERS, SIMILAR)
-"""What can be selected."""
 
 BY_DEFAULT: Final = "by default"
 ON_REQUEST: Final = "on request"
-"""With ``--act-on`` and the tier."""
+"""If a person who has seen it chooses that it moves, and nothing speaks against that."""
 IF_CHOSEN: Final = "if chosen"
-"""Only if a person looks at the photo and chooses that it moves."""
+"""If a person chooses that it moves, although something speaks against that."""
 NEVER: Final = "never"
 
 RAW: Final = "RAW file"
@@ -59,7 +59,9 @@ SAME_SCENE: Final = "another moment of the same scene"
 QUARANTINE_NAME: Final = ".clip-quarantine"
 """Name of the folder that copies are moved to; no search enters it."""
 PREVIEWS_MARK: Final = ".clip-previews"
-"""Name of a file in a folder of small pictures that a report page shows; no search enters such a folder."""
+"""Name of a file in a folder of small pictures that a page shows."""
+PREVIEW_NAME: Final = re.compile(r"[0-9a-f]{32,64}-\w+\.jpg(\.part)?")
+"""Names of the pictures in such a folder, which no search takes; a person may have put photos there, too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +75,15 @@ class FailedFile:
     """One sentence for people."""
 
 
+LATEST_NS: Final = 2**63 - 1
+"""In April 2262. SQLite and Parquet hold no later time, and some file systems do."""
+
+
+def stored_ns(time_ns: int) -> int:
+    """Return the time of a file as it is stored and compared; later times than the year 2262 count as its April."""
+    return max(-LATEST_NS, min(time_ns, LATEST_NS))
+
+
 class PhotoFile(NamedTuple):
     """A file as it was when it was found."""
 
@@ -80,6 +91,18 @@ class PhotoFile(NamedTuple):
     """Names that are not UTF-8 are kept with ``surrogateescape``, as :func:`os.fsdecode` does."""
     size_bytes: int
     mtime_ns: int
+    ctime_ns: int | None = None
+    """When its bytes, name, owner or times last changed, which no program can set back; None if it is not known."""
+
+    @classmethod
+    def of(cls, path: str, status: os.stat_result) -> PhotoFile:
+        """Return the file at a path of which ``status`` is the ``os.stat``."""
+        return cls(path, status.st_size, stored_ns(status.st_mtime_ns), stored_ns(status.st_ctime_ns))
+
+    def is_as(self, other: PhotoFile) -> bool:
+        """Tell whether the file has not changed since ``other``, as far as both are known."""
+        times = {self.ctime_ns, other.ctime_ns} - {None}
+        return self[1:3] == other[1:3] and len(times) < 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +111,9 @@ class Companion:
 
     path: str
     kind: str
-    """``"RAW file"``, ``"film"``, ``"sidecar"``, or, in a library of Apple Photos, ``"edited version"``."""
+    """``"RAW file"``, ``"film"``, ``"sidecar"``, or another of :mod:`clip_client.dedup.files.file_types`."""
+    others: tuple[str, ...] = ()
+    """Other photos beside it that it belongs to, too. It moves with the last of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +157,7 @@ class CaptureTime:
     fields: int = 0
     """Number of EXIF fields, including GPS."""
     exposure_s: float | None = None
-    """Exposure time in seconds. This field and the next three are 0 in a store of an older version."""
+    """Exposure time in seconds."""
     f_number: float | None = None
     iso: float | None = None
     exposure_bias: float | None = None
@@ -148,12 +173,6 @@ class Metadata:
     latitude: float | None = None
     """Degrees; north and east are positive."""
     longitude: float | None = None
-    rating: int = 0
-    """1 to 5, -1 for rejected, 0 for no rating."""
-    keywords: str = ""
-    """Sorted, one per line."""
-    title: str = ""
-    caption: str = ""
     lens: str = ""
     software: str = ""
     """The programs that wrote the file, if they say so."""
@@ -162,8 +181,6 @@ class Metadata:
     """An exposure time, aperture, sensitivity or focal length, which scanners do not write."""
     is_resized: bool = False
     """The size in EXIF is not that of the picture."""
-    is_incomplete: bool = False
-    """Some of the metadata could not be read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,8 +191,6 @@ class Thresholds:
     """At least this to the kept photo: worth looking at."""
     source: str
     """One sentence that says where the numbers come from."""
-    candidate: float = 0.85
-    """At least this between two photos: worth aligning, which decides."""
     recommended: bool
     """False if the numbers only serve to try the program, and not to decide about photos."""
 

@@ -25,7 +25,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from clip_client.dedup.actions.plan import Skip
-from clip_client.dedup.compare.keep_rules import DEFAULT_RULES
+from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, RETIRED_RULES
 from clip_client.review.pages import (
     better_ones,
     checked_filter,
@@ -138,8 +138,7 @@ class _Handlers:
         before, after = self._session.groups.neighbours(found.id, wanted)
         members = found.group.members
         keep, moving = found.keep_and_moving
-        seen = min(most, len(members))
-        shown = sorted({*range(seen), keep})
+        shown = found.shown(most)
         return self._page(
             "group.html.j2",
             state,
@@ -147,7 +146,7 @@ class _Handlers:
             keep=keep,
             moving=moving,
             shown={place: members[place] for place in shown},
-            seen=seen,
+            most=most,
             moving_unseen=len(moving.difference(shown)),
             better=better_ones([member.photo for member in members]),
             before=before,
@@ -160,14 +159,12 @@ class _Handlers:
     def refusals(self, request: Request) -> Response:
         """Why photos that a person chose to move would stay, as JSON: position -> sentence.
 
-        The query ``keep=0&move=1&move=2`` describes a choice that is not recorded yet; ``seen`` is as in a choice.
+        The query ``keep=0&move=1&move=2`` describes a choice that is not recorded yet.
         """
         found = self._found(request)
         keep, moving = found.keep_and_moving
         if "keep" in request.query_params:
-            seen = read_number(request, "seen", default=len(found.group.members))
-            keep = read_number(request, "keep")
-            moving = {*read_numbers(request, "move"), *found.moving_unseen(seen, keep)}
+            keep, moving = read_number(request, "keep"), set(read_numbers(request, "move"))
         try:
             return JSONResponse(self._session.refusals(found, keep, moving))
         except CannotChoose as error:
@@ -222,14 +219,12 @@ class _Handlers:
     async def choose(self, request: Request) -> Response:
         """Record a choice: ``{"what": "keep", "keep": 0, "move": [1, 2]}`` with positions of photos.
 
-        ``what`` may also be ``keep-all``, ``different``, ``skip``, or ``open``, which withdraws a choice. ``seen`` is
-        the number of photos on the page: of those after them, the ones move that moved before this choice.
+        ``what`` may also be ``keep-all``, ``different``, ``skip``, or ``open``, which withdraws a choice. ``most`` is
+        that of the page: a photo that was not on the page does not move.
         """
         found = self._found(request)
-        members = len(found.group.members)
-        what, keep, move, seen = await read_body(request, what="", keep=0, move=int, seen=members)
-        move += found.moving_unseen(seen, keep)
-        return await self._write(lambda: self._session.choose(found.id, what, keep=keep, move=move))
+        what, keep, move, most = await read_body(request, what="", keep=0, move=int, most=_PHOTOS)
+        return await self._write(lambda: self._session.choose(found.id, what, keep=keep, move=move, most=most))
 
     async def take_back(self, _request: Request) -> Response:
         """Take the last step back that has not been applied."""
@@ -246,7 +241,9 @@ class _Handlers:
         state, wanted = self._state(), read_filter(request)
         with self._session.lock:
             saved = self._session.store.settings.keep_rules()
-        return self._page("rules.html.j2", state, rules=DEFAULT_RULES, saved=saved, wanted=wanted)
+        return self._page(
+            "rules.html.j2", state, rules=DEFAULT_RULES, retired=RETIRED_RULES, saved=saved, wanted=wanted
+        )
 
     def count(self, request: Request) -> Response:
         """How much ``rule=original&rule=folder=/photos`` (in this order) would choose: a part of a page.
@@ -255,8 +252,7 @@ class _Handlers:
         been counted, an element has ``data-goes-on``: ask again, and add that to the query.
         """
         self._need_groups()
-        names, also = (request.query_params.getlist(name) for name in ("rule", "also"))
-        bulk = Bulk(self._session, read_filter(request), used_rules(names), also)
+        bulk = Bulk(self._session, read_filter(request), used_rules(request.query_params.getlist("rule")))
         count = BulkCount(**{name: read_number(request, name, most=10**15) for name in vars(BulkCount())})
         try:
             goes_on, error = bulk.count(count), ""
@@ -266,10 +262,10 @@ class _Handlers:
         return self._html("counts.html.j2", count=count, goes_on=goes_on and vars(count), total=total, error=error)
 
     async def choose_by_rules(self, request: Request) -> Response:
-        """Choose for all wanted groups as one step: ``{"rules": [...], "also": [...], "tier": "", "text": ""}``."""
-        *of_filter, rules, also = await read_body(request, tier="", state="", text="", rules=str, also=str)
+        """Choose for all wanted groups as one step: ``{"rules": [...], "tier": "", "text": ""}``."""
+        *of_filter, rules = await read_body(request, tier="", state="", text="", rules=str)
         wanted = checked_filter(**dict(zip(("tier", "state", "text"), of_filter, strict=True)))
-        return await self._write(Bulk(self._session, wanted, used_rules(rules), also).choose)
+        return await self._write(Bulk(self._session, wanted, used_rules(rules)).choose)
 
     async def save_rules(self, request: Request) -> Response:
         """Save rules for ``dedup --keep @mine``: ``{"name": "mine", "rules": [...]}``; no rules delete the name."""

@@ -174,9 +174,9 @@ def _overview(totals: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         "groups": count(totals),
         "decided": count([total for total in totals if total["state"] != OPEN]),
-        "spare_bytes": sum(total["spare_bytes"] for total in totals if total["state"] != APPLIED),
+        "leaving_bytes": sum(total["leaving_bytes"] for total in totals if total["state"] in (OPEN, KEEP)),
         "staged": count(staged),
-        "staged_bytes": sum(total["spare_bytes"] for total in staged if total["state"] == KEEP),
+        "staged_bytes": sum(total["leaving_bytes"] for total in staged),
         "tiers": options("tier", TIER_NAMES),
         "states": options("state", STATE_NAMES),
     }

@@ -62,7 +62,8 @@ async def serve(
             timeout_graceful_shutdown=_PATIENCE_S,
         )
         say(f"review: {address}{access.path}")
-        searching = asyncio.create_task(session.search(search))
+        search_scope = CancelScope()
+        searching = asyncio.create_task(_search(session, search, search_scope))
         if opens_browser:
             # It may start a browser and wait for it.
             asyncio.get_running_loop().run_in_executor(None, webbrowser.open, address + access.path_for_once)
@@ -71,15 +72,25 @@ async def serve(
             await server.serve(sockets=[listener])
         finally:
             with CancelScope(shield=True):
-                # uvicorn ends them only after a signal.
+                # uvicorn ends all of it only after a signal.
+                for listening in server.servers if server.started else ():
+                    listening.close()
+                session.stop()
+                search_scope.cancel()
+                requests = list(server.server_state.tasks)
+                for task in requests:
+                    task.cancel()
+                await asyncio.wait([searching, *requests])
+                await to_thread.run_sync(worker.join)
+                # Only now are those open that asyncio was accepting.
                 for connection in list(server.server_state.connections):
                     connection.transport.abort()
-                ending = [searching, *server.server_state.tasks]
-                session.stop()
-                for task in ending:
-                    task.cancel()
-                await asyncio.wait(ending)
-                await to_thread.run_sync(worker.join)
+
+
+async def _search(session: Session, search: Search, scope: CancelScope) -> None:
+    """Unlike the cancelling of a task, that of a scope waits for a thread, which may use a store of the caller."""
+    with scope:
+        await session.search(search)
 
 
 def _listening(port: int) -> socket.socket:

@@ -19,12 +19,13 @@ from clip_client.dedup.store.journal import State
 from preprocess_ensemble.errors import ReportedError
 from tests.browser.conftest import PHONE, WIDE, go, opened, press, violations
 from tests.fixtures.albums import member, report
+from tests.fixtures.images.scenes import scene
 from tests.fixtures.reviews import of_report, review_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Page, Route
 
     from clip_client.dedup import DuplicateReport, Member
     from clip_client.dedup.types import OnProgress
@@ -142,6 +143,7 @@ def test_missing_files_are_marked_and_nothing_moves_for_them(page: Page, review:
     assert files(album) == before - {b"kept/a.png", b"copy/b.png"}
 
 
+@pytest.mark.long
 def test_axe_finds_no_violation_on_any_page(page: Page, review: Review) -> None:
     address = review.address
     press(page, "?")
@@ -186,6 +188,21 @@ def test_the_page_shows_how_far_a_search_is_and_then_that_it_found_nothing(brows
             expect(page.get_by_role("heading", level=1)).to_have_text("No duplicates were found")
             expect(page.get_by_text("9 photos compared.")).to_be_visible()
             assert violations(page, sizes=(PHONE,)) == []
+
+
+def test_the_page_says_that_a_slow_search_by_words_goes_on(browser: Browser, tmp_path: Path) -> None:
+    scene(1, (480, 360)).save(tmp_path / "one.png")
+    held: list[Route] = []
+    with review_of(tmp_path, store=tmp_path / "store") as running, opened(browser, running) as context:
+        context.route("**/search?q=*", lambda route: held.append(route))
+        page = go(context, running)
+        page.get_by_role("link", name="Search", exact=True).click()
+        page.get_by_role("searchbox", name="What the photos show").fill("dog")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("alert")).to_contain_text("Searching. The first search takes some seconds")
+        held[0].continue_()
+        expect(page.get_by_text("1 picture of 1 different photo")).to_be_visible()
+        expect(page.get_by_role("alert")).to_have_count(0)
 
 
 def test_a_failed_search_says_why(browser: Browser, tmp_path: Path) -> None:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from clip_client.dedup.features.preview import thumbnail
-from clip_client.search.pictures import FoundPicture, write_page
+from clip_client.search.pictures import FoundPicture, FoundPictures, write_page
 from tests.browser.conftest import PHONE, WIDE, violations
-from tests.fixtures.images.scenes import resized, scene
-from tests.fixtures.reviews import review_of
+from tests.fixtures.images.scenes import scene
+from tests.fixtures.reviews import review_of, save_scenes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,10 +27,7 @@ expect = pytest.importorskip("playwright.sync_api", reason="playwright is not in
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("search")
-    (folder / "Pictures").mkdir()
-    for number in range(4):
-        scene(number, (480, 360)).save(folder / "Pictures" / f"scene {number}.png")
-    resized(scene(0, (480, 360)), 0.5).save(folder / "Pictures" / "small 0.png")
+    save_scenes(folder / "Pictures")
     return folder
 
 
@@ -105,20 +102,18 @@ def written(tmp_path: Path) -> Path:
         copies = (str(tmp_path / "a copy.png"),) if number == 1 else ()
         pictures.append(FoundPicture(path=str(path), score=0.3 - number / 10, facts=facts, copies=copies))
     pictures.append(FoundPicture(path=str(tmp_path / "gone.png"), score=0.0))
-    about = {
-        "query": "a <dog>", "compared": 4, "model": "m/trained@00000000", "is_random": False,
-        "nothing_clearly_matches": True,
-    }  # fmt: skip
+    about = {"query": "a <dog>", "model": "m/trained@00000000", "is_random": False}
     page = tmp_path / "page.html"
     with page.open("wb") as file:
-        write_page(about, pictures, file, thumbnail=thumbnail)
+        found = FoundPictures(pictures=tuple(pictures), compared=4, by_content=True)
+        write_page(about, found, file, thumbnail=thumbnail)
     return page
 
 
 def test_results_are_shown_and_enlarged(open_page: OpenPage, written: Path) -> None:
     with open_page(written) as page:
         expect(page.get_by_role("heading", level=1)).to_have_text("a <dog>")
-        expect(page.get_by_text("Nothing clearly matches.")).to_be_visible()
+        expect(page.get_by_text("4 pictures of 4 different photos")).to_be_visible()
         expect(page.locator("figure img")).to_have_count(3)
         expect(page.get_by_text("can no longer be opened")).to_be_visible()
         page.locator("figure a.mat").first.click()

@@ -14,9 +14,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
-from clip_client.dedup.reporting.previews import draw_previews
+from clip_client.dedup.reporting.previews import draw_previews, previews_folder
 from clip_client.dedup.reporting.words import TIER_NAMES, found_in_words, in_words, region_on
-from clip_client.dedup.text import at_least, counted, folder_above, human_bytes, printable, skipped_files
+from clip_client.dedup.text import at_least, counted, folder_above, human_bytes, moment, printable, skipped_files
 from clip_client.dedup.types import NO_MODEL, SAFE_TIERS, TIERS, is_random
 
 if TYPE_CHECKING:
@@ -97,6 +97,7 @@ def page_environment(loader: jinja2.BaseLoader, above: str = "") -> jinja2.Envir
         file_name=lambda path: printable(os.path.basename(path)),
         folder=lambda path: printable(os.path.join(os.path.dirname(path), "").removeprefix(above)),
         is_random=is_random,
+        moment=moment,
         printable=printable,
         sentence=lambda text: text[:1].upper() + text[1:],
         tier_name=TIER_NAMES.__getitem__,
@@ -110,7 +111,7 @@ def write_page(
     file: IO[bytes],
     *,
     thumbnail: Callable[[str, int], bytes | None],
-    folder: Path | None = None,
+    page: Path | None = None,
     commands: PageCommands | None = None,
     on_progress: OnProgress | None = None,
 ) -> None:
@@ -118,7 +119,7 @@ def write_page(
 
     ``thumbnail(path, side)`` returns a JPEG no larger than ``side`` pixels, or None for a photo that can no longer be
     opened, which gets a note instead. It is called from several threads. The previews of a report with more than 100
-    different pictures are written into ``folder``, which must be beside the page; without it, all are in the page.
+    different pictures are written into a folder beside ``page``, the path of ``file``; without it, all are in the page.
     ``on_progress(what, done, total)`` counts pictures. Raises OSError if the folder cannot be written.
     """
     commands = commands or PageCommands()
@@ -127,10 +128,10 @@ def write_page(
     pieces = environment.get_template("report.html.j2").generate(
         report=report,
         groups=report.groups_by_space,
-        headline=found_in_words(report, commands.tiers) if found else "no duplicates were found",
+        headline=found_in_words(report.totals(), commands.tiers) if found else "no duplicates were found",
         tiers={tier: found.count(tier) for tier in TIERS if tier in found},
         no_model=NO_MODEL,
-        previews=draw_previews(report, thumbnail, folder, on_progress),
+        previews=draw_previews(report, thumbnail, page and previews_folder(page), on_progress),
         commands=commands,
         safe_tiers=SAFE_TIERS,
         skipped_files=skipped_files,

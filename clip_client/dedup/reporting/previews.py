@@ -7,15 +7,15 @@ names that say the content, so that the next report draws only what is new.
 from __future__ import annotations
 
 import base64
+import itertools
 import math
 import os
-import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
-from clip_client.dedup.types import PREVIEWS_MARK
+from clip_client.dedup.types import PREVIEW_NAME, PREVIEWS_MARK
 from preprocess_ensemble.cores import usable_cores
 
 if TYPE_CHECKING:
@@ -41,8 +41,6 @@ _HIGHEST: Final = 1.3
 
 _WIDE: Final = 1.3
 """A wider picture does not fit beside others; 2:1 does."""
-
-_OURS: Final = re.compile(r"[0-9a-f]{32}-\d{3}\.jpg(\.part)?")
 
 
 @dataclass(frozen=True)
@@ -82,8 +80,10 @@ class Previews:
 
 
 def previews_folder(page: Path) -> Path:
-    """Return the folder for the previews of a page that is too large for one file."""
-    return page.with_name(f"{page.stem}-files")
+    """Return the folder for the previews of a page that is too large for one file: never one of another program."""
+    names = itertools.chain([f"{page.stem}-files"], (f"{page.stem}-files-{number}" for number in itertools.count(2)))
+    folders = map(page.with_name, names)
+    return next(one for one in folders if not os.path.lexists(one) or (one / PREVIEWS_MARK).exists())
 
 
 def fit(width: int, height: int, side: int) -> tuple[int, int]:
@@ -111,7 +111,7 @@ def draw_previews(
     beside_page = None if side == _LARGE else folder
     if beside_page is not None:
         beside_page.mkdir(exist_ok=True)
-        mark = "Previews of a report page. clip-client does not search this folder.\n"
+        mark = "Previews of a report page, which clip-client leaves out of a search.\n"
         (beside_page / PREVIEWS_MARK).write_text(mark)
 
     sources = {}
@@ -157,7 +157,7 @@ def _remove_others(folder: Path, wanted: set[str]) -> None:
     if not (folder / PREVIEWS_MARK).exists():
         return
     for name in os.listdir(folder):
-        if name not in wanted and (_OURS.fullmatch(name) or name == PREVIEWS_MARK):
+        if name not in wanted and (PREVIEW_NAME.fullmatch(name) or name == PREVIEWS_MARK):
             (folder / name).unlink()
     if not os.listdir(folder):
         folder.rmdir()

@@ -57,13 +57,8 @@ def print_notes(report: DuplicateReport, console: Console, *, can_read_raw: bool
         _print(f"compared in cells: {pairs}, measured on {counted(cells.pairs, 'pair')}", console)
     if report.note:
         _print(report.note, console, style="yellow")
-    if verbose:
-        for source in report.pair_sources:
-            found = f"{counted(source.pairs, 'pair')}, {counted(source.aligned, 'alignment')}"
-            proved = counted(source.proved, "proved copy", "proved copies")
-            _print(f"candidates by {source.name}: {found}, {proved}", console)
-        if report.model != NO_MODEL:
-            _print(f"model {report.model}, threshold {report.thresholds.similar:g}", console)
+    if verbose and report.model != NO_MODEL:
+        _print(f"model {report.model}, threshold {report.thresholds.similar:g}", console)
     missing = "strong crops and edits may be missing."
     if report.model == NO_MODEL:
         _print(f"Searched without a model: {missing}", console, style="yellow")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from clip_client.dedup.text import counted, human_bytes, printable
+from clip_client.dedup.text import counted, human_bytes, percent, printable
 from clip_client.dedup.types import (
     ALTERED,
     BY_DEFAULT,
@@ -21,12 +21,12 @@ from clip_client.dedup.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from clip_client.dedup.aligned import Alignment
     from clip_client.dedup.group import Member
     from clip_client.dedup.photo import Photo
-    from clip_client.dedup.report import DuplicateReport
+    from clip_client.dedup.report import Total
 
 TIER_NAMES: Final = {
     EXACT: "Exact",
@@ -41,21 +41,19 @@ _SAME_SHAPE: Final = 0.02
 """Side ratios that differ by less are equal: the sides of small pictures are rounded."""
 
 
-def found_in_words(report: DuplicateReport, tiers: Collection[str] = SAFE_TIERS) -> str:
+def found_in_words(totals: Mapping[tuple[str, str], Total], tiers: Collection[str] = SAFE_TIERS) -> str:
     """Say how much moves, and what waits: ``"35 photos, 2.2 MB, can move safely; 25 edited copies wait for you"``.
 
-    ``tiers`` are those that are selected.
+    ``totals`` are those of :meth:`DuplicateReport.totals`; ``tiers`` are those that are selected.
     """
-    totals = report.totals()
-    moving = [total for (moves, tier), total in totals.items() if moves in (BY_DEFAULT, ON_REQUEST) and tier in tiers]
+    moving = [total for (moves, tier), total in totals.items() if moves == BY_DEFAULT and tier in tiers]
     photos, size_bytes = sum(total.photos for total in moving), sum(total.size_bytes for total in moving)
     waiting = [
         f"{counted(total.photos, f'{tier} copy', f'{tier} copies')} {'waits' if total.photos == 1 else 'wait'} for you"
         for (moves, tier), total in sorted(totals.items())
-        if moves == ON_REQUEST and tier not in tiers
+        if moves == ON_REQUEST
     ]
-    safely = " safely" if set(tiers) <= set(SAFE_TIERS) else ""
-    moves = f"{counted(photos, 'photo')}, {human_bytes(size_bytes)}, can move{safely}" if photos else ""
+    moves = f"{counted(photos, 'photo')}, {human_bytes(size_bytes)}, can move safely" if photos else ""
     others = sum(total.photos for total in totals.values()) - photos
     return "; ".join(filter(None, (moves, *waiting))) or (f"no copies, but {counted(others, 'photo')} to look at")
 
@@ -107,7 +105,7 @@ def _aligned(alignment: Alignment) -> str:
     if alignment.tier == EDITED:
         return f"same picture, {changes or 'edited'}"
     where = f" {_place(*alignment.region)}" if alignment.region else ""
-    return ", ".join(filter(None, (f"a region differs ({alignment.region_share:.0%}{where})", changes)))
+    return ", ".join(filter(None, (f"a region differs ({percent(alignment.region_share)}{where})", changes)))
 
 
 def _place(left: float, top: float, width: float, height: float) -> str:

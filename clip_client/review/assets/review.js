@@ -11,11 +11,15 @@ let latest = 0;  // the number of the newest request; answers to older ones come
 let arrived = 0;
 
 const SILENT = "The review server does not answer. Start clip-client review again; your decisions are saved.";
+const SEARCHING = "Searching. The first search takes some seconds, because it opens the model.";
 
 async function load(url, { push = true, quiet = false, replace = false } = {}) {
   const request = ++latest;
+  const isSearch = !quiet && /\/search\?./.test(url);
+  const waiting = isSearch && setTimeout(() => request === latest && tell(SEARCHING), 500);
   const response = await fetch(url, { headers: { Accept: "text/html" } }).catch(() => null);
   const text = await response?.text();
+  clearTimeout(waiting);
   if (request !== latest) return;
   arrived = request;
   if (!response) return tell(SILENT);
@@ -126,9 +130,9 @@ const decided = [];  // where the decisions of this tab were made, to return the
 const submits = {
   async choose(form, button) {
     const what = button.value;
-    const seen = Number(form.dataset.seen);
+    const most = Number(form.dataset.most);
     const keep = Number(one("[name=keep]:checked", form).value);
-    const body = what === "keep" ? { what, keep, seen, move: marked(form).map((box) => Number(box.value)) } : { what };
+    const body = what === "keep" ? { what, keep, most, move: marked(form).map((box) => Number(box.value)) } : { what };
     const here = location.href;
     if (!(await send(form.action, body))) return;
     decided.push(here);
@@ -143,7 +147,7 @@ const submits = {
   },
   async rules(form) {
     const { tier, text } = form.elements;
-    const body = { rules: rulesOf(form), also: alsoOf(form), tier: tier.value, text: text.value };
+    const body = { rules: rulesOf(form), tier: tier.value, text: text.value };
     if (await send("rules/choose", body)) await load("./");
   },
   async restore(form) {
@@ -168,12 +172,12 @@ document.addEventListener("change", (event) => {
 
 function summarise(form) {
   const kept = one("[name=keep]:checked", form);
-  const moving = marked(form).length + Number(form.dataset.movingUnseen);
+  const moving = marked(form).length;
   const button = one("[value=keep]", form);
   const others = moving === 1 ? "1 other" : `${moving} others`;
   one("span", button).textContent = moving ? `Keep ${Number(kept.value) + 1}, move ${others}` : "Nothing moves";
   button.disabled = !moving;
-  // Enter never moves what the search would not: if nothing is marked, it keeps all.
+  // Enter moves nothing that is not marked: if nothing is, it keeps all.
   const keepAll = one("[value=keep-all]", form);
   keepAll.dataset.key = moving ? "a" : "a Enter";
   one("kbd", keepAll).textContent = moving ? "a" : "Enter";
@@ -188,7 +192,7 @@ let asked = 0;
 async function refusals(form, keep) {
   const chosen = marked(form).map((box) => ["move", box.value]);
   const request = ++asked;
-  const query = new URLSearchParams([["keep", keep], ["seen", form.dataset.seen], ...chosen]);
+  const query = new URLSearchParams([["keep", keep], ...chosen]);
   const response = await fetch(`${form.dataset.plan}?${query}`).catch(() => null);
   const reasons = response?.ok ? await response.json() : {};
   if (request !== asked) return;
@@ -286,7 +290,8 @@ addEventListener("keydown", (event) => {
 });
 
 function help() {
-  const rows = all("[data-key]").filter((item) => item.dataset.hint && !item.disabled).map((item) => {
+  const isShown = (item) => item.dataset.hint && !item.disabled && !item.closest("dialog, [hidden]");
+  const rows = all("[data-key]").filter(isShown).map((item) => {
     const row = document.createElement("tr");
     const keys = document.createElement("td");
     for (const key of item.dataset.key.split(" ")) {
@@ -301,6 +306,7 @@ function help() {
   });
   one(".help .on-this-page").replaceChildren(...rows);
   for (const part of all(".help .of-photos")) part.hidden = !one("a.mat");
+  one(".help .of-choice").hidden = !one("[data-submit=choose]");
   one(".help").showModal();
 }
 
@@ -345,15 +351,13 @@ const rulesOf = (form) => all("li", form).flatMap((item) => {
   return input.value.trim() ? [item.dataset.rule + input.value.trim()] : [];
 });
 
-const alsoOf = (form) => all("[name=also]:checked", form).map((input) => input.value);
-
 let counts = 0;
 
 async function count(form) {
   const request = ++counts;
   const { tier, text } = form.elements;
   const query = new URLSearchParams([["tier", tier.value], ["text", text.value],
-    ...rulesOf(form).map((rule) => ["rule", rule]), ...alsoOf(form).map((tier) => ["also", tier])]);
+    ...rulesOf(form).map((rule) => ["rule", rule])]);
   const box = one(".counts", form);
   // Each answer comes soon, and the next one goes on from its figures, so a person sees them grow.
   let before = "";

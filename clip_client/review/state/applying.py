@@ -151,7 +151,7 @@ class Worker:
                 try:
                     record(store.decisions, [(one.state, one.chosen) for one in batch if one.state != KEEP])
                     plan = self._planned(batch, store, job)
-                    outcomes = apply(plan, store.journal, run=job.run) + fill_album(plan.for_album)
+                    outcomes = apply(plan, store.journal, run=job.run, files=store.files) + fill_album(plan.for_album)
                     job.outcomes.update((outcome.path, outcome) for outcome in outcomes)
                     done = {os.path.abspath(outcome.path) for outcome in outcomes if outcome.done}
                 finally:

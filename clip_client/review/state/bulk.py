@@ -1,7 +1,6 @@
 """Choices for many groups at once, by keep rules: what ``dedup --keep`` would keep, without another search.
 
-In groups that no person looked at, only the tiers move that ``dedup --apply`` moves by default, and those that a person
-adds.
+In groups that no person looked at, only what ``dedup --apply`` moves by default moves.
 """
 
 from __future__ import annotations
@@ -10,11 +9,10 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from clip_client.dedup.actions.verdicts import check_tiers
 from clip_client.dedup.compare.chosen_groups import chosen_photos, rerank
 from clip_client.dedup.compare.keep_rules import KeepRules
-from clip_client.dedup.store.choices import ACT_ON, KEEP, OPEN
-from clip_client.dedup.types import SAFE_TIERS
+from clip_client.dedup.store.choices import KEEP, OPEN
+from clip_client.dedup.types import BY_DEFAULT
 from clip_client.review.state.found_groups import APPLIED
 from clip_client.review.state.session import CannotChoose
 
@@ -52,13 +50,12 @@ class BulkCount:
 class Bulk:
     """Chooses for all ``wanted`` groups by the rules ``names``, or those of the search without any.
 
-    ``also`` are tiers that move besides the default ones. Open groups are meant unless a state is wanted.
+    Open groups are meant unless a state is wanted.
     """
 
     session: Session
     wanted: Filter
     names: Sequence[str]
-    also: Sequence[str] = ()
 
     def count(self, count: BulkCount) -> bool:
         """Add what the next groups would be to ``count``, for 0.3 s; return whether there may be more groups.
@@ -89,8 +86,7 @@ class Bulk:
                 group = self._by_rules(found, rules)
                 if moving := self._moving(group):
                     choices.append((KEEP, chosen_photos(group, moving)))
-        said = ", ".join([*(self.names or [SUGGESTION]), *(f"{ACT_ON}{tier}" for tier in self.also)])
-        self.session.stage(choices, rules=said)
+        self.session.stage(choices, rules=", ".join(self.names or [SUGGESTION]))
 
     @property
     def filter(self) -> Filter:
@@ -99,12 +95,9 @@ class Bulk:
 
     def _checked(self) -> KeepRules | None:
         """Return the rules, None for those of the search."""
-        report = self.session.report
-        assert report is not None, "there are no groups before the search has ended"
         if self.wanted.state == APPLIED:
             raise CannotChoose("these decisions have been applied; to choose again, take their run back in the history")
         try:
-            check_tiers(self.also, report.model)
             return KeepRules(self.names) if self.names else None
         except ValueError as error:
             raise CannotChoose(str(error)) from None
@@ -118,8 +111,7 @@ class Bulk:
 
     def _moving(self, group: DuplicateGroup) -> frozenset[int]:
         """Return the positions of the photos that rules move: never those in a library of Apple Photos."""
-        tiers = (*SAFE_TIERS, *self.also)
         members = enumerate(group.members)
         return frozenset(
-            place for place, one in members if one.verdict.moves_with(tiers) and one.photo.in_library is None
+            place for place, one in members if one.verdict.moves == BY_DEFAULT and one.photo.in_library is None
         )

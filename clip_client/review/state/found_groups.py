@@ -11,10 +11,11 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from clip_client.dedup.report import Total, totals
 from clip_client.dedup.store.choices import KEEP, OPEN, SKIP, UNDONE, WAITING
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.text import printable
-from clip_client.dedup.types import ON_REQUEST, TIERS
+from clip_client.dedup.types import BY_DEFAULT, NEVER, ON_REQUEST, TIERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -37,6 +38,8 @@ class FoundGroup(NamedTuple):
     id: int
     """1 is the first group; groups are in the order of certainty, then of the space that they free."""
     group: DuplicateGroup
+    tier: str
+    """The tier of the least certain photo that ``--apply`` moves, or of the least certain one if it moves none."""
     text: str
     """The paths of the members, for a search in them: printable, and without upper case."""
     state: str = OPEN
@@ -53,17 +56,40 @@ class FoundGroup(NamedTuple):
 
     @property
     def keep_and_moving(self) -> tuple[int, set[int]]:
-        """Positions of the photo that stays, and of those that move: by the choice, or else by the suggestion."""
+        """Positions of the photo that stays, and of those that move: by the choice, or else as ``--apply`` has it."""
         members = self.group.members
         if self.choice is None or self.state == SKIP:
-            return 0, {place for place, member in enumerate(members) if member.verdict.is_copy}
+            return 0, {place for place, member in enumerate(members) if member.verdict.moves == BY_DEFAULT}
         places = {os.path.abspath(member.path): place for place, member in enumerate(members)}
         kept, moving = self.choice.photos[0], {places[photo.path] for photo in self.choice.photos if photo.moves}
         return places[kept.path] if self.choice.what == KEEP else 0, moving
 
-    def moving_unseen(self, seen: int, keep: int) -> list[int]:
-        """Return the positions from ``seen`` on, other than ``keep``, of the photos that move."""
-        return [place for place in self.keep_and_moving[1] if place >= seen and place != keep]
+    @property
+    def leaving(self) -> list[int]:
+        """Positions of the photos that leave their places when the choice is applied, or that have left them."""
+        keep, moving = self.keep_and_moving
+        members = self.group.members
+        if self.state == APPLIED:
+            return [place for place in sorted(moving) if not os.path.lexists(members[place].path)]
+        # What becomes of them around another photo is told when it is planned.
+        return [place for place in sorted(moving) if keep or members[place].verdict.moves != NEVER]
+
+    @property
+    def leaving_bytes(self) -> int:
+        """The size of those photos; photos in a library of Apple Photos stay on the disk."""
+        photos = (self.group.members[place].photo for place in self.leaving)
+        return sum(photo.size_bytes for photo in photos if photo.in_library is None)
+
+    @property
+    def leaving_tier(self) -> str:
+        """The tier of the least certain of those photos; that of the group if there is none."""
+        keep, members = self.keep_and_moving[0], self.group.members
+        tiers = (members[place or keep].verdict.tier or members[place or keep].tier for place in self.leaving)
+        return max(tiers, key=TIERS.index, default=self.tier)
+
+    def shown(self, most: int) -> list[int]:
+        """Return the positions of the photos on a page that shows the first ``most``: those, and the one that stays."""
+        return sorted({*range(min(most, len(self.group.members))), self.keep_and_moving[0]})
 
     def after(self, last: Choice | None) -> FoundGroup:
         """Return the group with ``last`` as the last choice about it."""
@@ -77,7 +103,7 @@ class Filter:
     """Which groups are wanted; an empty field wants all."""
 
     tier: str = ""
-    """The tier of the group, which is that of its least certain member."""
+    """:attr:`FoundGroup.tier`."""
     holds: str = ""
     """A tier of which the group has a copy that moves on request."""
     state: str = ""
@@ -93,7 +119,7 @@ class Filter:
 
     def fits(self, found: FoundGroup) -> bool:
         """Tell whether a group is wanted."""
-        if not self.has(found.group.tier, found.state) or self.text.casefold() not in found.text:
+        if not self.has(found.tier, found.state) or self.text.casefold() not in found.text:
             return False
         verdicts = (member.verdict for member in found.group.members)
         return not self.holds or any(one.tier == self.holds and one.moves == ON_REQUEST for one in verdicts)
@@ -105,7 +131,8 @@ class GroupTotal(NamedTuple):
     tier: str
     state: str
     groups: int
-    spare_bytes: int
+    leaving_bytes: int
+    """What leaves its place if all that is decided or suggested is applied; 0 for what has been applied."""
 
 
 class FoundGroups:
@@ -121,15 +148,18 @@ class FoundGroups:
         self._choices: defaultdict[int, dict[int, Choice]] = defaultdict(dict)
         """Number of a group -> id -> the choices about it, oldest first."""
         self._groups: Counter[tuple[str, str]] = Counter()
-        self._spare_bytes: Counter[tuple[str, str]] = Counter()
+        self._leaving_bytes: Counter[tuple[str, str]] = Counter()
         """(tier, state) -> how many groups, and how large. Counting 100,000 groups takes 50 ms, and every page does."""
+        self._open: defaultdict[tuple[str, str], Total] = defaultdict(lambda: Total(0, 0))
+        """As :meth:`DuplicateReport.totals` has it, of the groups that are open."""
 
     def fill(self, report: DuplicateReport) -> None:
         """Take the groups of a report, the most certain first, then those that free the most space."""
-        groups = sorted(report.groups, key=lambda group: (TIERS.index(group.tier), -group.spare_bytes))
+        tiers = {id(group): _moving_tier(group) for group in report.groups}
+        groups = sorted(report.groups, key=lambda group: (TIERS.index(tiers[id(group)]), -group.spare_bytes))
         for number, group in enumerate(groups, start=1):
             text = "\n".join(printable(member.photo.label) for member in group.members).casefold()
-            self._found.append(FoundGroup(number, group, text))
+            self._found.append(FoundGroup(number, group, tiers[id(group)], text))
             self._count(self._found[-1], 1)
             for member in group.members:
                 self._group_and_content[os.path.abspath(member.path)] = number, member.sha256
@@ -138,8 +168,13 @@ class FoundGroups:
     def totals(self) -> list[GroupTotal]:
         """Return how many groups of each tier are in each state, the most certain tier first."""
         with self._lock:
-            totals = [GroupTotal(*of, groups, self._spare_bytes[of]) for of, groups in self._groups.items() if groups]
+            totals = [GroupTotal(*of, groups, self._leaving_bytes[of]) for of, groups in self._groups.items() if groups]
         return sorted(totals, key=lambda total: (TIERS.index(total.tier), total.state))
+
+    def undecided(self) -> dict[tuple[str, str], Total]:
+        """Return what :meth:`DuplicateReport.totals` says of the groups that are open."""
+        with self._lock:
+            return {of: total for of, total in self._open.items() if total.photos}
 
     def each(self, wanted: Filter, *, after: int = 0) -> Iterator[FoundGroup]:
         """Yield all wanted groups with a number above ``after``.
@@ -238,6 +273,17 @@ class FoundGroups:
             self._count(self._found[number - 1], 1)
 
     def _count(self, found: FoundGroup, groups: int) -> None:
-        of = found.group.tier, found.state
+        of = found.tier, found.state
         self._groups[of] += groups
-        self._spare_bytes[of] += groups * found.group.spare_bytes
+        if found.state != APPLIED:
+            self._leaving_bytes[of] += groups * found.leaving_bytes
+        if found.state == OPEN:
+            for verdict, total in totals([found.group]).items():
+                photos, size_bytes = self._open[verdict]
+                self._open[verdict] = Total(photos + groups * total.photos, size_bytes + groups * total.size_bytes)
+
+
+def _moving_tier(group: DuplicateGroup) -> str:
+    """Return the tier of the least certain photo that ``--apply`` moves; that of the group if it moves none."""
+    verdicts = (member.verdict for member in group.members)
+    return max((one.tier for one in verdicts if one.moves == BY_DEFAULT), key=TIERS.index, default=group.tier)

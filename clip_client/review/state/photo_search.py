@@ -16,7 +16,6 @@ from clip_client.dedup.types import is_random
 from clip_client.search.filters import Filter
 from clip_client.search.pictures import Place
 from clip_client.search.query import QueryError, Term, query_vector, terms_in
-from clip_client.search.scores import NeutralTexts
 from clip_client.search.store_index import store_index
 from preprocess_ensemble.errors import ReportedError
 
@@ -61,10 +60,9 @@ class Results:
     """What a page of results shows."""
 
     pictures: Sequence[FoundPicture] = ()
-    compared: int = 0
+    compared: str = ""
+    """How many photos were compared."""
     is_random: bool = False
-    is_unclear: bool = False
-    """The scores look like those of texts that mean nothing."""
     truncated: Sequence[str] = ()
     """Texts of which the model has read only the beginning."""
     error: str = ""
@@ -118,15 +116,10 @@ class PhotoSearch:
                 raise QueryError("this photo is not in the index: it could not be embedded")
             total += vector
         found = await to_thread.run_sync(self._found, index, total, Filter.of(**wanted.filter))
-        is_unclear = False
-        if query is not None and query.is_text and not wanted.like and found.pictures:
-            neutral = await NeutralTexts.of(self._clip, index)
-            is_unclear = await to_thread.run_sync(neutral.is_unclear, total, index, found.rows)
         return Results(
             pictures=found.pictures,
-            compared=found.compared,
+            compared=found.compared_in_words,
             is_random=is_random(model.id),
-            is_unclear=is_unclear,
             truncated=() if query is None else tuple(map(printable, query.truncated)),
         )
 

@@ -31,7 +31,7 @@ class PreviewCache:
         self._lock = threading.Lock()
         folder.mkdir(mode=0o700, exist_ok=True)
         (folder / PREVIEWS_MARK).write_text(
-            "Pictures of clip-client review. clip-client does not search this folder.\n"
+            "Pictures of clip-client review, which clip-client leaves out of a search.\n"
         )
         self._bytes = sum(size for _, size, _ in self._files())
 

@@ -24,7 +24,7 @@ from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.store.journal import State
 from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.text import counted
-from clip_client.dedup.types import NEVER, ON_REQUEST
+from clip_client.dedup.types import NEVER, ON_REQUEST, stored_ns
 from clip_client.review.state.found_groups import APPLIED, FoundGroups
 from preprocess_ensemble.errors import ReportedError
 
@@ -87,8 +87,6 @@ class Session:
         """Why the search failed, one sentence."""
         self.report: DuplicateReport | None = None
         """The report of the search without its groups."""
-        self.found = ""
-        """What the search found, as ``dedup`` says it."""
         self.on_request: tuple[str, ...] = ()
         """The tiers of photos that move on request only."""
         self.progress: dict[str, tuple[int, int | None]] = {}
@@ -169,7 +167,6 @@ class Session:
 
     def _take(self, report: DuplicateReport) -> None:
         self.groups.fill(report)
-        self.found = found_in_words(report)
         self.on_request = tuple(sorted(tier for moves, tier in report.totals() if moves == ON_REQUEST))
         self.report = replace(report, groups=())
         with self.lock:
@@ -177,6 +174,12 @@ class Session:
             self.phase = READY
 
     # What is known of photos, and what a group is like now.
+
+    @property
+    def undecided(self) -> str:
+        """What the search found in the groups that are open, as ``dedup`` says it; empty if none is open."""
+        totals = self.groups.undecided()
+        return found_in_words(totals) if totals else ""
 
     def paths_of(self, sha256: str) -> list[str]:
         """Return the files that had a content (hexadecimal): those in groups, else those below the searched paths."""
@@ -193,7 +196,7 @@ class Session:
             status = os.stat(member.path)
         except OSError:
             return "missing"
-        is_same = (status.st_size, status.st_mtime_ns) == (member.photo.size_bytes, member.photo.mtime_ns)
+        is_same = (status.st_size, stored_ns(status.st_mtime_ns)) == (member.photo.size_bytes, member.photo.mtime_ns)
         return "" if is_same else "changed"
 
     def judged(self, *groups: DuplicateGroup, options: MoveOptions | None = None, **how: Any) -> DuplicateReport:
@@ -215,10 +218,14 @@ class Session:
 
     # Choices.
 
-    def choose(self, number: int, what: str, *, keep: int = 0, move: Iterable[int] = ()) -> None:
+    def choose(
+        self, number: int, what: str, *, keep: int = 0, move: Iterable[int] = (), most: int | None = None
+    ) -> None:
         """Record a choice about one group. ``keep`` and ``move`` are positions of members, for :data:`KEEP` only.
 
-        Raises CannotChoose for a group or members that do not exist, and for a choice that contradicts itself.
+        Only photos on the page may move, which shows the first ``most`` (default: all); see :meth:`FoundGroup.shown`.
+        Raises CannotChoose for a group or members that do not exist, for a photo that was not shown, and for a choice
+        that contradicts itself.
         """
         found = self.groups.get(number)
         if found is None:
@@ -232,6 +239,8 @@ class Session:
             _check_places(found, {keep, *moving})
             if not moving or keep in moving:
                 raise CannotChoose("a photo stays and at least one other moves; to keep all, choose keep-all")
+            if most is not None and (unseen := moving.difference(found.shown(most))):
+                raise CannotChoose(f"photo {min(unseen) + 1} was not on the page; show more photos, and choose again")
         elif what == DIFFERENT and len({member.sha256 for member in found.group.members}) < 2:
             raise CannotChoose("files with the same bytes are one photo; to keep all of them, choose keep-all")
         self.stage([(what, chosen_photos(found.group, moving if what == KEEP else (), keep=keep))])

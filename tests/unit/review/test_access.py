@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import queue
 import re
 import socket
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,6 +23,9 @@ from tests.unit.review.albums import found_in, names, states
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from clip_client.dedup.report import DuplicateReport
+    from clip_client.dedup.types import OnProgress
 
 READING = (
     "/", "/groups/1", "/groups/1/plan", "/photos/0/small", "/state", "/plan", "/rules", "/rules/count",
@@ -175,6 +181,24 @@ def test_no_other_address_of_this_computer_is_served(review: Review) -> None:
     """A server on all of them would answer the network, too."""
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.2", review.port), timeout=60).close()
+
+
+def test_a_connection_that_comes_while_the_server_ends_is_refused(album: Path) -> None:
+    """Once the event loop has ended, nobody would close it."""
+    errors: list[int] = []
+    begun = threading.Event()
+
+    async def search(_on_progress: OnProgress) -> DuplicateReport:
+        begun.set()
+        try:
+            return await asyncio.Future()
+        finally:
+            with socket.socket() as late:
+                errors.append(late.connect_ex(("127.0.0.1", one.port)))
+
+    with review_of(album, store=album.parent / "store", search=search, waits=False) as one:
+        assert begun.wait(60)
+    assert errors == [errno.ECONNREFUSED]
 
 
 def test_what_a_browser_is_started_with_works_once(album: Path, monkeypatch: pytest.MonkeyPatch) -> None:

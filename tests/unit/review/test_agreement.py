@@ -9,7 +9,7 @@ import json
 import os
 import re
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlencode
+from urllib.parse import unquote
 
 import pytest
 from PIL import Image, ImageDraw, ImageOps
@@ -22,7 +22,7 @@ from clip_client.dedup.reporting.html import PageCommands, write_page
 from clip_client.dedup.reporting.rows import copy_lines, csv_lines
 from clip_client.dedup.reporting.terminal import print_groups
 from clip_client.dedup.reporting.words import found_in_words
-from clip_client.dedup.types import BY_DEFAULT, EDITED, IF_CHOSEN, NEVER, ON_REQUEST, SAFE_TIERS
+from clip_client.dedup.types import BY_DEFAULT, IF_CHOSEN, NEVER, ON_REQUEST, SAFE_TIERS
 from clip_client.review.state.found_groups import Filter
 from tests.fixtures.images.camera_files import exif
 from tests.fixtures.images.scenes import noisy, resized, scene
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
     from clip_client.dedup import DuplicateReport
     from tests.fixtures.reviews import Review
-
-WITH_EDITED = (*SAFE_TIERS, EDITED)
 
 
 def make_album(root: Path) -> None:
@@ -130,10 +128,10 @@ def of_review(review: Review) -> dict[str, bool]:
     return moves
 
 
-def of_rules(review: Review, also: list[str]) -> tuple[str, set[str]]:
+def of_rules(review: Review) -> tuple[str, set[str]]:
     """Return what the rules page counts, and what the plan of such a choice moves; take it back."""
-    count = review.get(f"/rules/count?{urlencode([('also', tier) for tier in also])}").text
-    review.post("/rules/choose", {"also": also})
+    count = review.get("/rules/count").text
+    review.post("/rules/choose")
     done(review, "/plan")
     planned = moving(review)
     review.post("/undo")
@@ -174,19 +172,16 @@ def test_all_outputs_agree_about_each_photo(found: tuple[Path, DuplicateReport],
     assert {line[2]: line[4] for line in lines} == {path: expected[path] for path in with_edited}
     assert of_terminal(report) == {path: path in with_edited for path in expected}
     assert of_page(report, SAFE_TIERS) == {path: path in by_default for path in expected}
-    assert of_page(report, WITH_EDITED) == {path: path in with_edited for path in expected}
-    said = found_in_words(report)
+    said = found_in_words(report.totals())
     assert re.fullmatch(r"5 photos, [\d.]+ kB, can move safely; 1 edited copy waits for you", said)
 
     with review_of(root, store=tmp_path / "review", search=of_report(report)) as review:
-        assert of_review(review) == {path: path in with_edited for path in expected}
-        count, planned = of_rules(review, [])
+        assert of_review(review) == {path: path in by_default for path in expected}
+        count, planned = of_rules(review)
         assert planned == by_default
         assert said.startswith(f"{count}, can move safely")
-        assert of_rules(review, [EDITED])[1] == with_edited
 
     with Store(tmp_path / "store") as store:
         assert of_command(report, root, store, ActionOptions(dry_run=True)) == by_default
-        assert of_command(report, root, store, ActionOptions(dry_run=True, tiers=WITH_EDITED)) == with_edited
-        assert apply_report(report, [str(root)], store, ActionOptions(apply=True, tiers=WITH_EDITED)) == 0
-        assert {path for path in expected if not (root / path).exists()} == with_edited
+        assert apply_report(report, [str(root)], store, ActionOptions(apply=True)) == 0
+        assert {path for path in expected if not (root / path).exists()} == by_default

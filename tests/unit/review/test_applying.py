@@ -345,8 +345,8 @@ async def test_a_server_that_ends_stops_the_search(album: Path, tmp_path: Path) 
 
 # A server that is killed.
 
-STRIDE = 9
-"""Of about 80 steps, the kills come before each of these."""
+STRIDE = 5
+"""Of about 35 steps, the kills come before each of these."""
 
 
 def apply_killed(root: Path, place: Path, found: DuplicateReport, step: int) -> None:

@@ -1,8 +1,7 @@
-"""Rules choose for many groups what ``dedup --apply`` would move, and the tiers that a person adds, as one step."""
+"""Rules choose for many groups what ``dedup --apply`` would move, and nothing else, as one step."""
 
 from __future__ import annotations
 
-import itertools
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -20,13 +19,11 @@ from tests.unit.review.albums import LOOKS_ALIKE, applied, done, found_in, names
 from tests.unit.review.albums import moving as planned_moves
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
 
-def counted(review: Review, rules: list[str], also: Sequence[str] = (), **wanted: str) -> str:
-    named = [("rule", rule) for rule in rules] + [("also", tier) for tier in also]
-    return review.get(f"/rules/count?{urlencode([*wanted.items(), *named])}").text
+def counted(review: Review, rules: list[str], **wanted: str) -> str:
+    return review.get(f"/rules/count?{urlencode([*wanted.items(), *(('rule', rule) for rule in rules)])}").text
 
 
 def test_rules_choose_another_photo_and_move_what_dedup_would(review: Review, album: Path) -> None:
@@ -38,24 +35,6 @@ def test_rules_choose_another_photo_and_move_what_dedup_would(review: Review, al
     assert states(review) == {EXACT: "keep", SIMILAR: "open"}
     applied(review)
     assert names(album) == {"b.jpg", "x.jpg", "y.jpg", "z.jpg"}
-
-
-def test_a_person_can_add_a_tier_and_the_choice_says_so(review: Review, album: Path, tmp_path: Path) -> None:
-    assert "<strong>2 groups</strong>: 2 photos" in counted(review, [], [SIMILAR])
-    assert review.post("/rules/choose", {"also": [SIMILAR]}).status == 200
-    with Store(tmp_path / "store") as store:
-        assert {choice.rules for choice in store.choices.all()} == {"suggestion, act-on=similar"}
-    applied(review)
-    # z is a frame of a burst.
-    assert names(album) == {"a.jpg", "x.jpg", "z.jpg"}
-
-
-@pytest.mark.parametrize(("tier", "error"), [(ALTERED, "never move by their tier"), ("sure", "unknown tier")])
-def test_a_tier_that_no_selection_moves_is_refused(tier: str, error: str, review: Review) -> None:
-    answer = review.post("/rules/choose", {"also": [tier]})
-    assert (answer.status, error in answer.json["error"]) == (400, True)
-    assert error in counted(review, [], [tier])
-    assert set(states(review).values()) == {"open"}
 
 
 def test_without_rules_those_of_the_search_choose_and_one_step_takes_it_back(review: Review, tmp_path: Path) -> None:
@@ -72,17 +51,18 @@ def test_without_rules_those_of_the_search_choose_and_one_step_takes_it_back(rev
     ("wanted", "chosen"),
     [
         ({"tier": EXACT}, {EXACT}),
-        ({"text": "Y.JPG"}, {SIMILAR}),
-        ({"state": "skip"}, {SIMILAR}),
+        ({"tier": SIMILAR}, set()),
+        ({"text": "B.JPG"}, {EXACT}),
+        ({"state": "skip"}, {EXACT}),
         ({"text": "nowhere"}, set()),
     ],
 )
 def test_a_filter_limits_what_is_chosen(wanted: dict[str, str], chosen: set[str], review: Review) -> None:
     if "state" in wanted:
-        review.post("/groups/2/choice", {"what": "skip"})
+        review.post("/groups/1/choice", {"what": "skip"})
     groups = "1 group" if chosen else "0 groups"
-    assert f"<strong>{groups}</strong>" in counted(review, [], [SIMILAR], **wanted)
-    review.post("/rules/choose", {**wanted, "also": [SIMILAR]})
+    assert f"<strong>{groups}</strong>" in counted(review, [], **wanted)
+    review.post("/rules/choose", wanted)
     assert {tier for tier, state in states(review).items() if state == "keep"} == chosen
 
 
@@ -101,53 +81,39 @@ def test_what_is_counted_is_what_is_chosen_and_what_moves(album: Path, tmp_path:
     tries: tuple[list[str], ...] = (
         [],
         ["pixels"],
-        ["smallest"],
+        ["oldest"],
         ["newest"],
         ["path=*/[byz].jpg", "name"],
         ["not-path=*/[ax].jpg"],
     )
     with review_of(tmp_path, store=tmp_path / "store", search=of_report(report(*groups))) as review:
-        for rules, also in itertools.product(tries, ([], [SIMILAR])):
-            count = counted(review, rules, also)
-            review.post("/rules/choose", {"rules": rules, "also": also})
+        for rules in tries:
+            count = counted(review, rules)
+            review.post("/rules/choose", {"rules": rules})
             with Store(tmp_path / "store") as store:
                 chosen = [[photo.path for photo in one.photos if photo.moves] for one in store.choices.all()]
             moving = {path for paths in chosen for path in paths}
             said = re.search(r"<strong>(\d) groups?</strong>: (\d) photo", count)
             assert said, count
-            assert [int(number) for number in said.groups()] == [len(chosen), len(moving)], (rules, also)
+            assert [int(number) for number in said.groups()] == [len(chosen), len(moving)], rules
             done(review, "/plan")
-            assert planned_moves(review) == moving, (rules, also)
+            assert planned_moves(review) == moving, rules
             review.post("/undo")
 
 
 def test_what_a_person_chose_is_not_chosen_again(review: Review) -> None:
     review.post("/groups/1/choice", {"what": "keep-all"})
-    review.post("/rules/choose", {"also": [SIMILAR]})
-    assert states(review) == {EXACT: "keep-all", SIMILAR: "keep"}
-
-
-def test_with_random_weights_rules_choose_certain_copies_only(album: Path, tmp_path: Path) -> None:
-    found = report(*(group.members for group in found_in(album).groups), model="m/random:0@00000000")
-    with review_of(album, store=tmp_path / "store", search=of_report(found)) as review:
-        answer = review.post("/rules/choose", {"also": [SIMILAR]})
-        assert (answer.status, "random" in answer.json["error"]) == (400, True)
-        assert 'name="also"' not in review.get("/rules").text
-        for rules in ([], ["path=*/[by].jpg"]):
-            assert "<strong>1 group</strong>: 1 photo" in counted(review, rules)
-            assert review.post("/rules/choose", {"rules": rules}).status == 200
-            assert states(review) == {EXACT: "keep", SIMILAR: "open"}
-            review.post("/undo")
+    review.post("/rules/choose")
+    assert states(review) == {EXACT: "keep-all", SIMILAR: "open"}
 
 
 def test_a_group_is_found_by_the_copies_that_it_holds(album: Path, tmp_path: Path) -> None:
-    """A group is as certain as its least certain member: "Look at some first" leads to those with edited copies."""
+    """A group is as certain as its least certain member: a link leads to those with edited copies."""
     kept, crop, altered = (write(album / f"{name}.jpg", jpeg(quality=90 - i)) for i, name in enumerate("kca"))
     edited = member(crop, tier=EDITED, matches=aligned(EDITED, "cropped to 80%"))
     found = report((member(kept), edited, member(altered, tier=ALTERED, matches=aligned(ALTERED))))
     with review_of(album, store=tmp_path / "store", search=of_report(found)) as review:
         rules = review.get("/rules").text
-        assert 'name="also" value="edited"' in rules
         assert 'href="./?holds=edited"' in rules
         shown = [review.get(f"/?{query}").text.count("data-group=") for query in ("holds=edited", "tier=edited")]
         assert shown == [1, 0]
@@ -159,7 +125,7 @@ def test_rules_leave_what_was_never_compared_with_the_photo_that_they_keep(album
     kept = member(paths[0], **FROM_A_CAMERA)
     copies = (member(path, tier=RE_ENCODED, matches=matches) for path in paths[1:])
     with review_of(album, store=tmp_path / "store", search=of_report(report((kept, *copies)))) as review:
-        assert "<strong>1 group</strong>: 2 photos" in counted(review, [], [])
+        assert "<strong>1 group</strong>: 2 photos" in counted(review, [])
         # Y and z were compared with x, and not with each other: y is still a copy of x, which stays.
         assert "<strong>1 group</strong>: 1 photo" in counted(review, ["path=*/z.jpg"])
         review.post("/rules/choose", {"rules": ["path=*/z.jpg"]})

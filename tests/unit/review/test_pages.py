@@ -15,12 +15,15 @@ from anyio import to_thread
 from PIL import Image
 
 from clip_client.dedup import Store, scan
+from clip_client.dedup.actions.verdicts import WAITS
 from clip_client.dedup.store.sqlite import StoreError
-from clip_client.dedup.types import SAME_PIXELS, SIMILAR, Metadata
+from clip_client.dedup.types import SAME_PIXELS, SIMILAR
 from clip_client.review.state.applying import Worker
 from clip_client.review.state.previews import PreviewCache
 from clip_client.review.state.session import Busy, Session
 from tests.fixtures.albums import member, report, write
+from tests.fixtures.images.camera_files import packet
+from tests.fixtures.images.image_files import jpeg
 from tests.fixtures.images.raw_files import dng
 from tests.fixtures.reviews import Review, of_report, review_of
 from tests.unit.review.albums import ALL_NAMES, applied, done, found_in, names, session_of, states
@@ -46,7 +49,19 @@ def test_enter_opens_the_first_undecided_group(review: Review) -> None:
     assert 'href="groups/2" data-key="Enter"' in review.get("/").text
 
 
-def test_a_large_group_shows_its_first_photos_and_the_others_move_as_suggested(album: Path, tmp_path: Path) -> None:
+def test_what_is_skipped_or_has_moved_does_not_count_as_what_could_be_freed(review: Review, album: Path) -> None:
+    assert "Up to 4 B could be freed" in review.get("/").text
+    review.post("/groups/1/choice", {"what": "skip"})
+    assert "could be freed" not in review.get("/").text
+    review.post("/groups/1/choice", {"what": "keep", "keep": 0, "move": [1]})
+    applied(review)
+    assert [total["leaving_bytes"] for total in review.get("/state").json["totals"]] == [0, 0]
+    assert "moved in 1 copy" in review.get("/groups/1").text
+    write(album / "b.jpg", b"brought back by hand")
+    assert "Nothing moved" in review.get("/groups/1").text
+
+
+def test_a_large_group_shows_its_first_photos_and_no_other_moves(album: Path, tmp_path: Path) -> None:
     paths = [write(album / "many" / f"{number:03}.jpg", b"copy") for number in range(120)]
     found = report(tuple(map(member, paths)))
     with review_of(album, store=tmp_path / "store", search=of_report(found)) as review:
@@ -61,14 +76,18 @@ def test_a_large_group_shows_its_first_photos_and_the_others_move_as_suggested(a
 
         assert shown("/groups/1") == [*range(60)]
         assert shown("/groups/1?most=240") == [*range(120)]
-        review.post("/groups/1/choice", {"what": "keep", "keep": 0, "move": [1], "seen": 60})
-        assert moving() == {1, *range(60, 120)}
-        review.post("/groups/1/choice", {"what": "keep", "keep": 90, "move": [0, 119]})
+        review.post("/groups/1/choice", {"what": "keep", "keep": 0, "move": [1]})
+        assert moving() == {1}
+        refused = review.post("/groups/1/choice", {"what": "keep", "keep": 0, "move": [1, 60, 119]})
+        assert refused.status == 400
+        assert refused.json["error"].startswith("photo 61 was not on the page")
+        review.post("/groups/1/choice", {"what": "keep", "keep": 90, "move": [0, 119], "most": 240})
         assert shown("/groups/1") == [*range(60), 90]
-        review.post("/groups/1/choice", {"what": "keep", "keep": 1, "move": [0, 90], "seen": 60})
-        assert moving() == {0, 90, 119}
+        assert "1 of the others moves by this decision" in review.get("/groups/1").text
+        review.post("/groups/1/choice", {"what": "keep", "keep": 1, "move": [0, 90]})
+        assert moving() == {0, 90}
         write(paths[119].with_suffix(".jpg.xmp"), b"<x/>")
-        assert list(review.get("/groups/1/plan?keep=1&move=0&seen=60").json) == ["119"]
+        assert list(review.get("/groups/1/plan?keep=1&move=0&move=119").json) == ["119"]
         applied(review)
         assert shown("/groups/1?most=2") == [0, 1]
 
@@ -132,7 +151,10 @@ def test_the_plan_shows_the_size_of_a_photo_that_stays(album: Path, tmp_path: Pa
 
 def test_a_group_says_what_apply_would_refuse(review: Review, album: Path) -> None:
     by_default = re.findall(r'by-default">(.*?)</td>', review.get("/groups/2").text)
-    assert by_default[:2] == ["keeps it", "leaves it. It moves only with --act-on similar."]
+    assert by_default[:2] == [
+        "keeps it",
+        f"leaves it. {WAITS.format('similar')}",
+    ]
     assert "another frame of a burst" in by_default[2]
     assert review.get("/groups/2/plan?keep=0&move=1&move=2").json == {}
     write(album / "y.jpg.xmp", b"<x/>")
@@ -172,10 +194,9 @@ def test_a_plan_that_could_not_be_finished_is_not_applied(album: Path, tmp_path:
 def test_what_only_a_copy_says_is_written_beside_the_kept_photo_if_a_person_wants_it(
     album: Path, tmp_path: Path
 ) -> None:
-    said = (Metadata(lens="50 mm"), Metadata(lens="50 mm", rating=4))
     pair = [
-        member(write(album / f"{rating}.jpg", b"%d" % rating), tier=SAME_PIXELS, metadata=metadata)
-        for rating, metadata in enumerate(said)
+        member(write(album / f"{rating}.jpg", jpeg(xmp=packet(f'xmp:Rating="{rating}">'))), tier=SAME_PIXELS)
+        for rating in range(2)
     ]
     with review_of(album, store=tmp_path / "store", search=of_report(report(tuple(pair)))) as review:
         review.post("/groups/1/choice", {"what": "keep", "keep": 0, "move": [1]})

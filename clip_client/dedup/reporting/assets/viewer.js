@@ -9,6 +9,8 @@
 class Viewer {
   static #SAME_SHAPE = 0.02;
   static #MOST_ZOOMED = 8;  // screen pixels per pixel of a photo
+  static #BRIGHTER = 3;  // a difference than it is
+  static #TILE = 1024;  // pixels along a side of what is compared at once: 4 MB
 
   constructor(dialog) {
     this.dialog = dialog;
@@ -25,6 +27,7 @@ class Viewer {
       return { element, name, region };
     });
     this.stage.append(...this.#panes.map((pane) => pane.element));
+    this.stage.style.setProperty("--brighter", Viewer.#BRIGHTER);
     this.#listen();
   }
 
@@ -39,6 +42,7 @@ class Viewer {
   #showsPartner = false;
   #view = { zoom: 1, x: 0, y: 0 };
   #pointers = new Map();
+  #measured = 0;  // counts what has been measured; an older result comes too late
 
   get current() { return this.photos[this.#current]; }
 
@@ -113,7 +117,49 @@ class Viewer {
     this.stage.classList.toggle("is-side", this.mode === "side" && photos.length > 1);
     this.stage.classList.toggle("is-difference", this.mode === "difference" && photos.length > 1);
     dialog.dispatchEvent(new CustomEvent("show", { detail: { photo: photos[this.#current], partner } }));
+    this.#measure();
     this.#draw();  // last: the text around the stage decides how much room it has
+  }
+
+  // Says what the difference shows: a dark screen may also be a photo that is not there yet.
+  async #measure() {
+    const note = this.dialog.querySelector(".viewer-difference");
+    const request = ++this.#measured;
+    const [pair] = this.#layout;
+    if (pair.length < 2) return void (note.textContent = "");
+    note.textContent = "Loading …";
+    await Promise.all(pair.map((photo) => photo.loaded));
+    const areEqual = request === this.#measured && await this.#areEqual(pair, () => request === this.#measured);
+    if (request !== this.#measured) return;
+    note.textContent = areEqual ? "No difference" : `What differs, ${Viewer.#BRIGHTER} times as bright`;
+  }
+
+  // Whether two photos have the same pixels in their frame; false if the browser may not read them, as from files.
+  async #areEqual(pair, isWanted) {
+    const frame = this.#frameOf(pair[0]);
+    if (this.#frameOf(pair[1]) !== frame) return false;
+    const side = Viewer.#TILE;
+    const context = new OffscreenCanvas(side, side).getContext("2d", { willReadFrequently: true });
+    for (let y = 0; y < frame.height; y += side) {
+      for (let x = 0; x < frame.width; x += side) {
+        context.clearRect(0, 0, side, side);
+        pair.forEach((photo, index) => {
+          context.globalCompositeOperation = index ? "difference" : "source-over";
+          context.setTransform(new DOMMatrix().translate(-x, -y).multiply(this.#inFrame(photo)));
+          context.drawImage(photo.image, 0, 0, photo.width, photo.height);
+        });
+        context.resetTransform();
+        try {
+          const { data } = context.getImageData(0, 0, side, side);
+          if (data.some((value, index) => value && index % 4 < 3)) return false;
+        } catch {
+          return false;
+        }
+        await new Promise((done) => setTimeout(done));
+        if (!isWanted()) return false;
+      }
+    }
+    return true;
   }
 
   #load(photo) {
@@ -122,10 +168,14 @@ class Viewer {
     photo.image.alt = photo.name;
     photo.image.src = photo.preview;
     photo.image.draggable = false;
+    photo.loaded = photo.image.decode().catch(() => {});
     if (!photo.whole) return;
     const whole = new Image();
     whole.src = photo.whole;
-    whole.decode().then(() => (photo.image.src = whole.src), () => {});
+    photo.loaded = whole.decode().then(() => {
+      photo.image.src = whole.src;
+      return photo.image.decode();
+    }).catch(() => {});
   }
 
   // Photos that show the same are drawn in one frame, that of the first of them, so that only what differs moves.
