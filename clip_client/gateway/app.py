@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Awaitable
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, Counter, Histogram, generate_latest
@@ -19,7 +20,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from clip_client._errors import ClipError
-from clip_client.gateway import embeddings, immich
+from clip_client.gateway import embeddings
 from clip_client.gateway.body import Bodies, Body
 from clip_client.gateway.dialect import FORM, OPENAI, Endpoint, Refusal, json_response
 from clip_client.gateway.service import Service
@@ -28,7 +29,6 @@ from clip_client.gateway.settings import MULTIPROCESS_VARIABLE, SETTINGS_VARIABL
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
-    from clip_client.gateway.fetch import Fetcher
 
 _REQUESTS: Final = Counter("clip_gateway_requests", "Requests, by dialect and HTTP status", ("dialect", "status"))
 _SECONDS: Final = Histogram("clip_gateway_seconds", "Time of a request with its body, by dialect", ("dialect",))
@@ -36,10 +36,10 @@ _PIECE: Final = 2**18
 """Bytes of an answer that are sent before the rest waits for the caller to take them."""
 
 
-def gateway_app(settings: Settings | None = None, *, fetcher: Fetcher | None = None) -> Starlette:
-    """Make the application, by default with the settings in the environment. Tests pass what fetches URLs."""
-    settings = settings or Settings.model_validate_json(os.environ[SETTINGS_VARIABLE])
-    service, bodies = Service(settings, fetcher), Bodies(settings)
+def gateway_app(settings: Settings | None = None) -> Starlette:
+    """Make the application, by default with the settings in the file that the environment names."""
+    settings = settings or Settings.model_validate_json(Path(os.environ[SETTINGS_VARIABLE]).read_bytes())
+    service, bodies = Service(settings), Bodies(settings)
     return Starlette(
         routes=[Route(one.path, _Handler(one, service, bodies), methods=[one.method]) for one in ENDPOINTS],
         exception_handlers={HTTPException: _unknown_address},
@@ -54,7 +54,7 @@ class _Handler:
         self._endpoint = endpoint
         self._service = service
         self._bodies = bodies
-        self._token = bodies.settings.token
+        self._token = bodies.settings.callers_token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         started, dialect = time.perf_counter(), self._endpoint.dialect.name
@@ -116,7 +116,10 @@ async def _send_in_pieces(response: Response, scope: Scope, receive: Receive, se
 def _unknown_address(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     dialect = OPENAI if request.url.path.startswith("/v1/") else FORM
-    return dialect.refuse(Refusal(error.status_code, f"{error.detail}: see / for what there is.", code="not_found"))
+    refusal = Refusal(error.status_code, f"{error.detail}: see / for what there is.", code="not_found")
+    response = dialect.refuse(refusal)
+    response.headers.update(error.headers or {})  # Allow, of a 405
+    return response
 
 
 async def _metrics(_service: Service, _body: Body) -> Response:
@@ -128,21 +131,20 @@ async def _metrics(_service: Service, _body: Body) -> Response:
 
 
 async def _document(_service: Service, _body: Body) -> Response:
-    paths: dict[str, Any] = {one.path: {one.method.lower(): one.operation()} for one in ENDPOINTS}
+    paths: dict[str, Any] = {one.shown_path: {one.method.lower(): one.operation()} for one in ENDPOINTS}
     token = {"token": {"type": "http", "scheme": "bearer"}}
     about = {"openapi": "3.1.0", "info": {"title": "clip-gateway", "version": "1"}, "security": [{}, {"token": []}]}
     return json_response({**about, "paths": paths, "components": {"securitySchemes": token}})
 
 
 async def _page(_service: Service, _body: Body) -> Response:
-    rows = [f"<dt><code>{one.method} {one.path}</code><dd>{escape(one.summary)}" for one in ENDPOINTS]
+    rows = [f"<dt><code>{one.method} {one.shown_path}</code><dd>{escape(one.summary)}" for one in ENDPOINTS]
     head = '<!doctype html><html lang="en"><meta charset="utf-8"><title>clip-gateway</title><h1>clip-gateway</h1>'
     return HTMLResponse(f'{head}<dl>{"".join(rows)}</dl><a href="openapi.json">openapi.json</a></html>')
 
 
 ENDPOINTS: Final = (
     *embeddings.ENDPOINTS,
-    *immich.ENDPOINTS,
     Endpoint("GET", "/metrics", FORM, _metrics, "Metrics for Prometheus"),
     Endpoint("GET", "/openapi.json", FORM, _document, "This page for programs"),
     Endpoint("GET", "/", FORM, _page, "This page"),

@@ -1,22 +1,22 @@
-"""The body of a request: read within limits, parsed, and its items. What is malformed is refused here."""
+"""The body of a request, read within limits and parsed. What is malformed is refused here."""
 
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
+import json
 import logging
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 
-import httpx
 from prometheus_client import Gauge
 from pydantic import BaseModel, ValidationError
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 from clip_client.gateway.dialect import Refusal
+from clip_client.gateway.items import TOKENS
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -36,15 +36,6 @@ _STRUCTURE: Final = 2**20
 _HELD_BYTES: Final = Gauge(
     "clip_gateway_held_bytes", "Bytes of requests and answers that are not done yet", multiprocess_mode="livesum"
 )
-
-Modality: TypeAlias = Literal["text", "image"]
-_TOKENS: Final = (
-    "The input holds token ids, and this model has a tokenizer of its own: send texts. LangChain's OpenAIEmbeddings "
-    "sends texts with check_embedding_ctx_length=False."
-)
-ITEM_FORMS: Final = 'a text, a data URI (data:image/jpeg;base64,...), {"text": ...} or {"image_url": {"url": ...}}'
-Item: TypeAlias = str | bytes | httpx.URL
-"""A text, the bytes of an image file, or where the gateway has to fetch an image."""
 
 
 class Bodies:
@@ -71,10 +62,12 @@ class Body:
     limit_s: ClassVar[float] = 60.0
     """Seconds in which it must arrive."""
 
+    max_items: Final = 2048
+    """Images and texts in one request: as many as OpenAI takes."""
+
     def __init__(self, request: Request, bodies: Bodies) -> None:
         self.request = request
         self.held = 0
-        self.max_items = bodies.settings.max_items
         self._bodies = bodies
         self._is_read = asyncio.Event()
 
@@ -84,15 +77,15 @@ class Body:
             content = b"".join([chunk async for chunk in self._chunks()])
         most = _STRUCTURE + 64 * self.max_items
         if _outside_strings(content, most) > most:
-            raise Refusal(422, f"The body has more than {most:,} bytes outside of strings. {_TOKENS}")
-        return parsed(model, content)
+            raise Refusal(422, f"The body has more than {most:,} bytes outside of strings. {TOKENS}")
+        return _parsed(model, content)
 
-    async def form(self, *, max_files: int) -> list[tuple[str, str | bytes]]:
-        """Read a multipart form: names and values, which are bytes if they are files or no UTF-8. Raises Refusal."""
+    async def form(self) -> list[tuple[str, bytes]]:
+        """Read a multipart form: names and values, files or not. Raises Refusal."""
         headers = self.request.headers
         if not headers.get("content-type", "").lower().startswith("multipart/form-data"):
             raise Refusal(422, "The body must be a form: multipart/form-data.")
-        form = _Form(headers, self._chunks(), max_files=max_files, max_fields=_MOST_FIELDS, max_part_size=2**20)
+        form = _Form(headers, self._chunks(), max_files=self.max_items, max_fields=_MOST_FIELDS, max_part_size=2**20)
         form.spool_max_size = self._bodies.settings.max_body_bytes + 1  # files stay in memory
         try:
             async with self._reading():
@@ -100,7 +93,8 @@ class Body:
             if not form.is_complete:
                 raise Refusal(422, "The form ends before its last boundary.")
             return [
-                (name, await value.read() if isinstance(value, UploadFile) else _text(value)) for name, value in fields
+                (name, await value.read() if isinstance(value, UploadFile) else value.encode("latin-1"))
+                for name, value in fields
             ]
         except MultiPartException as error:
             raise Refusal(422, f"The form cannot be read: {error.message}") from None
@@ -134,7 +128,7 @@ class Body:
             pass
 
     def hold(self, more: int, *, is_answer: bool = False) -> None:
-        """Count bytes that arrived with the request or for it, or its answer. Raises Refusal if they are too many."""
+        """Count bytes of the request or of its answer. Raises Refusal if they are too many."""
         self.held += more
         self._bodies.held += more
         _HELD_BYTES.set(self._bodies.held)
@@ -168,15 +162,6 @@ class _Form(MultiPartParser):
         self.is_complete = True
 
 
-def _text(field: str) -> str | bytes:
-    """Return the value of a field in Latin-1 as the text that it is in UTF-8, or its bytes."""
-    content = field.encode("latin-1")
-    try:
-        return content.decode()
-    except UnicodeDecodeError:
-        return content
-
-
 def _outside_strings(content: bytes, most: int) -> int:
     """Return how many bytes of JSON are outside of strings, or a number above ``most``."""
     content = content.replace(rb"\\", b"").replace(rb"\"", b"")
@@ -184,58 +169,20 @@ def _outside_strings(content: bytes, most: int) -> int:
     return strings if strings > most else sum(map(len, content.split(b'"')[::2]))
 
 
-def parsed(model: type[Parsed], content: bytes | str) -> Parsed:
+def _parsed(model: type[Parsed], content: bytes) -> Parsed:
     """Parse JSON. Raises Refusal with one sentence about the first mistake."""
     try:
-        return model.model_validate_json(content)
+        try:
+            return model.model_validate_json(content)
+        except ValidationError as error:
+            # JavaScript writes half of a surrogate pair for an emoji that was cut. Python's parser takes it, and the
+            # item that has it gets its own error.
+            if not re.search("escape|surrogate", error.errors(include_url=False)[0]["msg"]):
+                raise
+            with suppress(ValueError, RecursionError):
+                return model.model_validate(json.loads(content))
+            raise
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))[:100]
         raise Refusal(422, f"{where}: {first['msg']}" if where else first["msg"]) from None
-
-
-def items_of(value: Any, *, modality: Modality | None, most: int) -> list[Item]:
-    """Return the items of ``input``, one or a list of them. Raises Refusal with the position of the one at fault.
-
-    Without a ``modality``, a text that is a data URI of an image counts as an image, as in NVIDIA's NIM.
-    """
-    values = value if isinstance(value, list) else [value]
-    if not values:
-        raise Refusal(422, "The input is empty: send at least one item.")
-    if len(values) > most:
-        raise Refusal(422, f"The input has {len(values)} items; the limit of --max-items is {most}.")
-    return [_item(index, one, modality) for index, one in enumerate(values)]
-
-
-def _item(index: int, value: Any, modality: Modality | None) -> Item:
-    if isinstance(value, int | list):
-        raise Refusal(422, _TOKENS, code="tokens_not_supported")
-    if isinstance(value, str):
-        is_image = modality == "image" or (modality is None and value[:11].lower() == "data:image/")
-        return _image(index, value) if is_image else value
-    if isinstance(value, dict):
-        if isinstance(text := value.get("text"), str):
-            return text
-        image = value.get("image_url")
-        if isinstance(url := image.get("url") if isinstance(image, dict) else image, str):
-            return _image(index, url)
-    raise Refusal(422, f"Item {index} has none of the forms of an item: {ITEM_FORMS}.", index=index)
-
-
-def _image(index: int, address: str) -> bytes | httpx.URL:
-    head, comma, data = address.partition(",")
-    if head[:5].lower() == "data:" and comma and head.lower().endswith(";base64"):
-        return decoded(index, data)
-    if address[:8].lower().startswith(("http://", "https://")):
-        with suppress(httpx.InvalidURL):
-            return httpx.URL(address)
-    raise Refusal(422, f"Item {index} is no image: send data:image/jpeg;base64,... or an http(s) URL.", index=index)
-
-
-def decoded(index: int, text: str) -> bytes:
-    """Return the bytes of an item in base64. Raises Refusal."""
-    try:
-        return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):  # ValueError: not ASCII
-        message = f"Item {index} is no base64: it has letters outside of A-Z, a-z, 0-9, + and /, or lacks its padding."
-        raise Refusal(422, message, index=index) from None

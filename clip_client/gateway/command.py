@@ -5,28 +5,39 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import ssl
 import sys
 import tempfile
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from clip_client._client import URL_VARIABLE
-from clip_client._config import ClientConfig
-from clip_client._endpoint import DEFAULT_URL
+from clip_client._credentials import (
+    TOKEN_VARIABLE,
+    add_credential_options,
+    read_credentials,
+    read_token,
+    with_options,
+)
+from clip_client._endpoint import DEFAULT_URL, Endpoint
+from preprocess_ensemble.command_line import Parser, count, port, user_path
+from preprocess_ensemble.errors import ReportedError
+from preprocess_ensemble.pem_files import load_pair, load_roots
 
 try:
     import uvicorn
     from pydantic import ValidationError
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
-    from clip_client.gateway.settings import MULTIPROCESS_VARIABLE, SETTINGS_VARIABLE, Settings
+    from clip_client.gateway.settings import MULTIPROCESS_VARIABLE, SETTINGS_VARIABLE, Limits, Settings
 except ModuleNotFoundError as missing:
     sys.exit(f"clip-gateway: {missing.name} is not installed; install it with: pip install 'clip-triton[gateway]'")
 
-_TOKENS: Final = {"token": "CLIP_GATEWAY_TOKEN", "client_token": "CLIP_TOKEN"}
-"""Variables of the environment. No option takes a token itself, which other users could read in ``ps``."""
+_CALLERS_VARIABLE: Final = "CLIP_GATEWAY_TOKEN"
+"""Environment variable with the token that callers must send."""
 
 
 class Connection(H11Protocol):
@@ -59,26 +70,35 @@ class Connection(H11Protocol):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``clip-gateway`` until it is told to end; return 0. Misuse exits with 2."""
     parser = _parser()
-    options = vars(parser.parse_args(arguments))
+    parsed = parser.parse_args(arguments)
+    options = vars(parsed)
     try:
-        tokens = {name: _token(options[f"{name}_file"], variable) for name, variable in _TOKENS.items()}
-        chosen = {name: options[name] for name in Settings.model_fields if options.get(name)}
-        settings = Settings(**{"url": [os.environ.get(URL_VARIABLE) or DEFAULT_URL], **chosen, **tokens})
-        ClientConfig(urls=settings.url, token=settings.client_token)
+        _check_files(parsed)
+        settings = Settings(
+            **{
+                "url": [os.environ.get(URL_VARIABLE) or DEFAULT_URL],
+                **{name: options[name] for name in Limits.model_fields if options[name]},
+            },
+            **read_credentials(parsed),
+            callers_token=read_token(parsed.callers_token_file, "--callers-token-file", _CALLERS_VARIABLE),
+        )
+        settings.client_config()
+        if parsed.token_file and settings.callers_token is None:
+            _warn_of_open_doors(parsed.host)
     except ValidationError as error:
         first = error.errors()[0]
         parser.error(f"--{str(first['loc'][0]).replace('_', '-')}: {first['msg']}")
-    except (ValueError, OSError) as error:
-        parser.error(str(error))
-    if bool(options["ssl_certfile"]) != bool(options["ssl_keyfile"]):
-        parser.error("--ssl-certfile and --ssl-keyfile belong together")
-    os.environ[SETTINGS_VARIABLE] = settings.model_dump_json()
-    with ExitStack() as stack:
-        if options["workers"] > 1:
-            stack.callback(os.environ.pop, MULTIPROCESS_VARIABLE)
-            os.environ[MULTIPROCESS_VARIABLE] = stack.enter_context(tempfile.TemporaryDirectory(prefix="clip-gateway-"))
+    except (ValueError, ReportedError) as error:
+        parser.error(with_options(str(error)))
+    if parsed.workers > 1:
+        app: Any = "clip_client.gateway.app:gateway_app"
+    else:
+        from clip_client.gateway.app import gateway_app
+
+        app = partial(gateway_app, settings)
+    with _shared(settings) if parsed.workers > 1 else nullcontext():
         uvicorn.run(
-            "clip_client.gateway.app:gateway_app",
+            app,
             factory=True,
             http=Connection,
             ws="none",
@@ -91,39 +111,65 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _warn_of_open_doors(host: str) -> None:
+    """Say that ``--token-file`` is no longer what callers must send. Raises ValueError if other machines can call."""
+    said = "--token-file is the token for Triton; name the file with the one that callers must send with "
+    said += "--callers-token-file"
+    if not Endpoint(host=host).is_loopback:
+        raise ValueError(f"{said}, or, if they need none, give the one for Triton in {TOKEN_VARIABLE}")
+    sys.stderr.write(f"clip-gateway: {said}; until then callers need none\n")
+
+
+def _check_files(options: argparse.Namespace) -> None:
+    """Raise ValueError or ReportedError if a file does not fit: uvicorn would start workers again and again."""
+    if bool(options.ssl_certfile) != bool(options.ssl_keyfile):
+        raise ValueError("--ssl-certfile and --ssl-keyfile belong together")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if options.ssl_certfile:
+        load_pair(context, options.ssl_certfile, options.ssl_keyfile, "--ssl-certfile and --ssl-keyfile")
+    if options.tls_certificate and options.tls_key:
+        load_pair(context, options.tls_certificate, options.tls_key, "--tls-certificate and --tls-key")
+    if options.tls_ca:
+        load_roots(context, options.tls_ca, "--tls-ca")
+
+
+@contextmanager
+def _shared(settings: Settings) -> Iterator[None]:
+    """Let worker processes find the settings, with their tokens, and their common counts in a folder of this user."""
+    with tempfile.TemporaryDirectory(prefix="clip-gateway-") as folder:
+        file = Path(folder, "settings.json")
+        file.touch(mode=0o600)
+        file.write_text(settings.model_dump_json(), encoding="utf-8")
+        variables = {SETTINGS_VARIABLE: str(file), MULTIPROCESS_VARIABLE: folder}
+        os.environ.update(variables)
+        try:
+            yield
+        finally:
+            for name in variables:
+                del os.environ[name]
+
+
+def _parser() -> Parser:
+    parser = Parser(
         prog="clip-gateway",
-        description="Serve a Triton of clip-serve over HTTP as OpenAI, infinity and Immich's machine learning do.",
-        epilog=f"{' and '.join(_TOKENS.values())} in the environment do what the token files do.",
+        description="Serve a Triton of clip-serve over HTTP as OpenAI and infinity do.",
     )
     add = parser.add_argument
-    defaults = {
-        "url": f"{URL_VARIABLE}, else {DEFAULT_URL}",
-        "model": "clip",
-        "immich_upstream": "none",
-        "fetch_urls": "off",
-    }
-    for name, field in Settings.model_fields.items():
-        option, text = f"--{name.replace('_', '-')}", field.description
-        if name in _TOKENS:
-            add(f"{option}-file", type=Path, metavar="FILE", help=f"{text} (default: none)")
-        else:
-            action = "store_true" if field.default is False else "append" if name in ("url", "model") else "store"
-            add(option, action=action, help=f"{text} (default: {defaults.get(name, field.default)})")
+    defaults = {"url": f"{URL_VARIABLE}, else {DEFAULT_URL}", "model": "clip"}
+    for name, field in Limits.model_fields.items():
+        action = "append" if name in defaults else "store"
+        text = f"{field.description} (default: {defaults.get(name, field.default)})"
+        add(f"--{name.replace('_', '-')}", action=action, help=text)
     add("--host", default="127.0.0.1", help="address to listen on (default: %(default)s, which is this machine only)")
-    add("--port", type=int, default=8080, metavar="N", help="default: %(default)s")
-    add("--workers", type=int, default=1, metavar="N", help="processes (default: %(default)s)")
-    add("--ssl-certfile", type=Path, metavar="FILE", help="serve HTTPS with this certificate chain (PEM)")
-    add("--ssl-keyfile", type=Path, metavar="FILE", help="private key of --ssl-certfile")
+    add("--port", type=port, default=8080, metavar="N", help="default: %(default)s")
+    add("--workers", type=count, default=1, metavar="N", help="processes (default: %(default)s)")
+    text = f"file with the token that callers must send, in one line (default: {_CALLERS_VARIABLE}, else none)"
+    add("--callers-token-file", type=user_path, metavar="FILE", help=text)
+    add("--ssl-certfile", type=user_path, metavar="FILE", help="serve HTTPS with this certificate chain (PEM)")
+    add("--ssl-keyfile", type=user_path, metavar="FILE", help="private key of --ssl-certfile")
+    add_credential_options(parser, "TLS and token towards Triton")
+    parser.add_version_option()
     return parser
-
-
-def _token(file: Path | None, variable: str) -> str | None:
-    text = os.environ.get(variable, "") if file is None else file.read_text(encoding="ascii")
-    if file is not None and not text.strip():
-        raise ValueError(f"{file} holds no token")
-    return text.strip() or None
 
 
 if __name__ == "__main__":

@@ -83,7 +83,6 @@ def _detail(refusal: Refusal) -> dict[str, Any]:
 
 OPENAI: Final = Dialect("openai", _openai, schema_status=400)
 INFINITY: Final = Dialect("infinity", _infinity)
-IMMICH: Final = Dialect("immich", _detail)
 FORM: Final = Dialect("form", _detail)
 
 
@@ -101,10 +100,17 @@ class Endpoint:
     is_open: bool = False
     """Whether it needs no token, as probes have none."""
 
+    @property
+    def shown_path(self) -> str:
+        """The path as OpenAPI writes it."""
+        return self.path.replace(":path}", "}")
+
     def operation(self) -> dict[str, Any]:
         """Describe it for OpenAPI."""
         answers = {"200": {"description": "the answer"}, "default": {"description": "an error of the dialect"}}
         operation: dict[str, Any] = {"summary": self.summary, "responses": answers}
+        if "{id" in self.path:
+            operation["parameters"] = [{"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}]
         if isinstance(self.body, dict):
             schema = {"type": "object", "properties": self.body, "required": [next(iter(self.body))]}
             operation["requestBody"] = {"content": {"multipart/form-data": {"schema": schema}}}

@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from pydantic import BaseModel, Field
 
 from clip_client._errors import ClipError
-from clip_client.gateway.body import ITEM_FORMS, Body, Modality, decoded, items_of
 from clip_client.gateway.dialect import FORM, INFINITY, OPENAI, Endpoint, Refusal, json_response
+from clip_client.gateway.items import ITEM_FORMS, Modality, decoded, items_of
 from preprocess_ensemble.contract import ImageStatus
 
 if TYPE_CHECKING:
     from starlette.responses import Response
 
     from clip_client._model import ModelInfo
+    from clip_client.gateway.body import Body
     from clip_client.gateway.service import Service
 
 
@@ -46,7 +47,7 @@ async def _embeddings(service: Service, body: Body, *, modality: Modality | None
     """Answer with a vector for each item; an item that fails fails the request. ``modality`` is the default."""
     asked = await body.json(Embeddings)
     items = items_of(asked.input, modality=asked.modality or modality, most=body.max_items)
-    model, batch = await service.embed(body, asked.model, items, dimension=asked.dimensions)
+    model, batch = await service.embed(asked.model, items, dimension=asked.dimensions)
     for index, error in batch.errors.items():
         raise Refusal.of(error, index)
     images = sum(not isinstance(item, str) for item in items)
@@ -68,9 +69,7 @@ async def _embeddings(service: Service, body: Body, *, modality: Modality | None
 
 
 async def _embed_form(service: Service, body: Body) -> Response:
-    form = await body.form(max_files=body.max_items)
-    # An image that is sent as a field may happen to be a text.
-    images = [value if isinstance(value, bytes) else value.encode() for name, value in form if name == "images"]
+    images = [value for name, value in await body.form() if name == "images"]
     return await _embed(service, body, images)
 
 
@@ -82,7 +81,7 @@ async def _embed_base64(service: Service, body: Body) -> Response:
 async def _embed(service: Service, body: Body, images: list[bytes]) -> Response:
     if not 1 <= len(images) <= body.max_items:
         raise Refusal(422, f"A request carries 1 to {body.max_items} images, and this one has {len(images)}.")
-    model, batch = await service.embed(body, "", images)
+    model, batch = await service.embed("", images)
     results: list[dict[str, object]] = []
     for index, vector in enumerate(batch.vectors.tolist()):
         error = batch.errors.get(index)
@@ -105,19 +104,27 @@ async def _list_models(service: Service, _: Body, *, owner: str) -> Response:
     except ClipError:
         if not known:
             raise
-    listed = []
-    for name in filter(known.__contains__, service.clients):
-        model, stats = known[name], service.clients[name].stats()
-        waiting = stats.images_waiting + stats.images_in_flight
-        ids = {"model": model.id, "vector_id": model.vector_id, "text_vector_id": model.text_vector_id}
-        of_infinity = {
-            "backend": "triton",
-            "capabilities": ["image_embed", *(["embed"] if model.text else [])],
-            "stats": {"queue_absolute": waiting, "results_pending": waiting, "batch_size": model.max_batch_size},
-        }
-        about = {"id": name, "object": "model", "created": 0, "owned_by": owner, "dimension": model.dimension}
-        listed.append({**about, **ids, **of_infinity})
+    listed = [_about(service, name, known[name], owner) for name in service.clients if name in known]
     return json_response({"object": "list", "data": listed})
+
+
+async def _one_model(service: Service, body: Body) -> Response:
+    name = await service.named(body.request.path_params["id"])
+    return json_response(_about(service, name, await service.model(name), "clip-triton"))
+
+
+def _about(service: Service, name: str, model: ModelInfo, owner: str) -> dict[str, Any]:
+    stats = service.clients[name].stats()
+    waiting = stats.images_waiting + stats.images_in_flight
+    return {
+        **{"id": name, "object": "model", "created": model.exported_at, "owned_by": owner},
+        **{"dimension": model.dimension, "model": model.id},
+        **{"vector_id": model.vector_id, "text_vector_id": model.text_vector_id},
+        # What infinity's clients read.
+        "backend": "triton",
+        "capabilities": ["image_embed", *(["embed"] if model.text else [])],
+        "stats": {"queue_absolute": waiting, "results_pending": waiting, "batch_size": model.max_batch_size},
+    }
 
 
 async def _health(service: Service, _: Body) -> Response:
@@ -138,6 +145,7 @@ _IMAGES: Final = {"images": {"type": "array", "items": {"type": "string", "forma
 ENDPOINTS: Final = (
     Endpoint("POST", "/v1/embeddings", OPENAI, _embeddings, f"OpenAI: {_EMBED}", Embeddings),
     Endpoint("GET", "/v1/models", OPENAI, partial(_list_models, owner="clip-triton"), "OpenAI: the models"),
+    Endpoint("GET", "/v1/models/{id:path}", OPENAI, _one_model, "OpenAI: one model, by its name or id"),
     Endpoint("POST", "/embeddings", INFINITY, _embeddings, f"infinity: {_EMBED}", Embeddings),
     Endpoint("POST", "/embeddings_image", INFINITY, _of_images, f"infinity: {_EMBED}", Embeddings),
     Endpoint("GET", "/models", INFINITY, partial(_list_models, owner="infinity"), "infinity: the models"),

@@ -1,20 +1,25 @@
-"""What a gateway is started with. Worker processes get it through the environment."""
+"""What a gateway is started with. Worker processes get it through a file that only their user can read."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict, HttpUrl, PositiveFloat, PositiveInt
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
+
+from clip_client._config import ClientConfig
 
 SETTINGS_VARIABLE: Final = "CLIP_GATEWAY_SETTINGS"
+"""Environment variable that holds the path of that file."""
 MULTIPROCESS_VARIABLE: Final = "PROMETHEUS_MULTIPROC_DIR"
 """A folder in which several worker processes share their counts. prometheus-client reads it when it is imported."""
 
 
-class Settings(BaseModel):
-    """Every setting of a gateway, checked. The texts below are those of ``clip-gateway --help``."""
+class Limits(BaseModel):
+    """What has an option of the same name. The texts below are those of ``clip-gateway --help``."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, ser_json_bytes="base64", val_json_bytes="base64"
+    )
 
     url: tuple[str, ...]
     """a server, as for clip-client; repeat it for several that serve the same models"""
@@ -26,13 +31,30 @@ class Settings(BaseModel):
     """size of one request"""
     max_held_bytes: PositiveInt = 2**30
     """size of all requests and answers that a process holds at a time; others get 503"""
-    max_items: PositiveInt = 2048
-    """images and texts in one request"""
-    fetch_urls: bool = False
-    """fetch images from http(s) URLs, of the public Internet only"""
-    immich_upstream: HttpUrl | None = None
-    """Immich's own machine-learning service, for what is not CLIP, such as http://immich-machine-learning:3003"""
-    token: str | None = None
-    """bearer token that callers must send"""
-    client_token: str | None = None
-    """bearer token for Triton"""
+
+
+class Settings(Limits):
+    """Every setting of a gateway, checked."""
+
+    callers_token: str | None = Field(None, repr=False)
+    """The bearer token that callers must send."""
+    token: str | None = Field(None, repr=False)
+    """This and the following are for Triton, as in a ClientConfig."""
+    ca_certificate: bytes | None = Field(None, repr=False)
+    client_certificate: bytes | None = Field(None, repr=False)
+    client_key: bytes | None = Field(None, repr=False)
+    server_name: str | None = None
+
+    def client_config(self) -> ClientConfig:
+        """Return the settings of a client of Triton. Raises ValueError if they contradict each other."""
+        return ClientConfig(
+            urls=self.url,
+            timeout_s=self.timeout_s,
+            transfer="original",
+            max_image_bytes=self.max_body_bytes,
+            token=self.token,
+            ca_certificate=self.ca_certificate,
+            client_certificate=self.client_certificate,
+            client_key=self.client_key,
+            server_name=self.server_name,
+        )

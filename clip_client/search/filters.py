@@ -90,8 +90,8 @@ class Filter:
             return None
         if self != Filter(folders=self.folders) and not set(FACTS) <= set(index.column_names):
             raise QueryError(
-                "only in-folder can be asked of vectors alone, which do not say when, where and how the photos were "
-                "taken; name the folder of the photos instead"
+                "files of vectors know only --in-folder, and not when, where and how photos were taken: name the "
+                "folder of the photos instead"
             )
         fits = np.ones(len(index), dtype=bool)
         with np.errstate(invalid="ignore"):  # NaN, for what is unknown, is less than nothing

@@ -157,13 +157,6 @@ class PhotoIndex:
         for segment in self._segments:
             yield from map(os.fsdecode, segment.photos.column(KEY).to_pylist())
 
-    def batches(self, size: int) -> Iterator[tuple[list[str], NDArray[np.float32], list[dict[str, Any]]]]:
-        """Yield keys, unit vectors (n, D) and facts of all photos, at most ``size`` at a time."""
-        for start in range(0, len(self), size):
-            rows = np.arange(start, min(start + size, len(self)))
-            keys, facts = self._photos(rows)
-            yield keys, self._exact(rows), facts
-
     def add(self, keys: Sequence[str], vectors: NDArray[Any], facts: pa.Table | None = None) -> None:
         """Add vectors (N, D) of any length, each with its key; a key that is there already gets the new vector.
 
@@ -255,20 +248,6 @@ class PhotoIndex:
         keys, facts = self._photos(rows[order])
         return [Hit(*found) for found in zip(keys, exact[order].tolist(), rows[order].tolist(), facts, strict=True)]
 
-    def best_scores(self, queries: NDArray[Any], *, among: NDArray[np.bool_] | None = None) -> NDArray[np.float32]:
-        """Return the cosine of each of the queries, (M, D), with the photo nearest to it, (M,); NaN without photos."""
-        directions = np.stack([self._direction(query) for query in queries])
-        best = np.full(len(directions), -np.inf, dtype=np.float32)
-        for segment, _, counts in self._counted(among):
-            cosines, rows = segment.best(directions, 1, counts)
-            best = np.maximum(best, np.where(rows[:, 0] >= 0, cosines[:, 0], -np.inf))
-        return np.where(np.isfinite(best), best, np.nan)
-
-    def mean(self) -> NDArray[np.float32]:
-        """Return the mean of a sample of the vectors, (D,): evenly spread, at most 4,096 of them."""
-        mean: NDArray[np.float32] = self._exact(np.arange(0, len(self), max(1, len(self) // 4096))).mean(axis=0)
-        return mean
-
     def _direction(self, query: NDArray[Any]) -> NDArray[np.float32]:
         query = np.asarray(query, dtype=np.float32)
         if query.shape != (self.dimension,):
@@ -294,9 +273,9 @@ class PhotoIndex:
         """Return the best ``count`` rows by 16-bit numbers, ascending, and the least cosine among them."""
         cosines, rows = [np.empty(0, np.float32)], [np.empty(0, np.intp)]
         for segment, start, counts in self._counted(among):
-            of_each, places = segment.best(direction[None], min(count, len(segment)), counts)
-            cosines.append(of_each[0][places[0] >= 0])
-            rows.append(places[0][places[0] >= 0] + start)
+            of_each, places = segment.best(direction, min(count, len(segment)), counts)
+            cosines.append(of_each)
+            rows.append(places + start)
         all_cosines, all_rows = np.concatenate(cosines), np.concatenate(rows)
         best = np.argsort(-all_cosines, kind="stable")[:count]
         return np.sort(all_rows[best]), float(all_cosines[best].min(initial=np.inf))

@@ -12,8 +12,8 @@ import numpy as np
 
 from clip_client.dedup.files.directories import DirectorySet
 from clip_client.dedup.reporting.previews import Picture, fit
+from clip_client.dedup.text import counted
 from clip_client.search.filters import Filter, is_below, taken_text
-from clip_client.search.scores import MOST_RANKS, first_fall
 from preprocess_ensemble.cores import usable_cores
 
 if TYPE_CHECKING:
@@ -73,13 +73,16 @@ class FoundPictures:
     pictures: tuple[FoundPicture, ...]
     """The best first."""
     compared: int
-    """Number of photos that fit the filters."""
-    rows: NDArray[np.bool_] | None = None
-    """Which rows of the index these are; None for all."""
+    """Number of rows of the index that fit the filters; ``compared_in_words`` says what they are."""
+    by_content: bool = False
+    """Files with the same bytes have one row."""
     gone: int = 0
     """Pictures that are nearer than the last one shown, but whose files are no longer there, or have changed."""
-    fall: int | None = None
-    """After how many of all results the scores fall off; None if they do so nowhere."""
+
+    @property
+    def compared_in_words(self) -> str:
+        """``"148 different photos"``: other than in ``dedup``, files with the same bytes count once."""
+        return counted(self.compared, "different photo" if self.by_content else "photo")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,31 +105,28 @@ class Place:
     skipped: Mapping[str, int] = field(default_factory=dict)
     """Kind -> number of files that are not called like photos."""
 
-    def find(
-        self, query: NDArray[np.float32], wanted: Filter | None = None, *, top: int = 20, strict: bool = False
-    ) -> FoundPictures:
+    def find(self, query: NDArray[np.float32], wanted: Filter | None = None, *, top: int = 20) -> FoundPictures:
         """Return the ``top`` pictures nearest to ``query``, (D,), among those that fit the filter.
 
-        Proven copies are one picture, shown by a file in the folder of the filter. With ``strict`` no picture is
-        returned after the scores fall off, see :func:`~clip_client.search.scores.first_fall`. Raises QueryError,
-        StoreError, and as :meth:`PhotoIndex.nearest`.
+        Proven copies are one picture, shown by a file in the folder of the filter. Raises QueryError, StoreError, and
+        as :meth:`PhotoIndex.nearest`.
         """
         wanted = wanted or Filter()
         rows = wanted.rows(self.index, self.store)
         if self.inside is not None:
             rows = self.inside if rows is None else rows & self.inside
         compared = len(self.index) if rows is None else int(np.count_nonzero(rows))
-        count = max(2 * top, MOST_RANKS + 1)
+        count = 2 * top
         while True:
             ranked = list(self._pictures(self.index.nearest(query, count, among=rows), wanted))
             found = [picture for picture in ranked if picture is not None]
             if len(found) >= top or count >= compared:
                 break
             count *= 4
-        fall = first_fall([picture.score for picture in found])
-        shown = found[: top if fall is None or not strict else min(top, fall)]
+        shown = found[:top]
         gone = ranked[: ranked.index(shown[-1]) if shown else None].count(None)
-        return FoundPictures(pictures=tuple(shown), compared=compared, rows=rows, gone=gone, fall=fall)
+        by_content = self.store is not None
+        return FoundPictures(pictures=tuple(shown), compared=compared, by_content=by_content, gone=gone)
 
     def _pictures(self, hits: Sequence[Hit], wanted: Filter) -> Iterator[FoundPicture | None]:
         """Yield the pictures of ``hits``, the nearest first; None for one whose files are gone or have changed."""
@@ -188,21 +188,22 @@ def _shortest_first(paths: Iterable[str]) -> list[str]:
 
 def write_page(
     about: Mapping[str, Any],
-    pictures: Sequence[FoundPicture],
+    found: FoundPictures,
     file: IO[bytes],
     *,
     thumbnail: Callable[[str, int], bytes | None],
 ) -> None:
-    """Write a page for ``pictures`` to ``file``, in UTF-8; ``about`` is what ``search --json`` prints.
+    """Write a page for what was found to ``file``, in UTF-8; ``about`` is what ``search --json`` prints.
 
     ``thumbnail`` is as for :func:`~clip_client.dedup.reporting.html.write_page`.
     """
     from clip_client.dedup.reporting.html import report_environment
 
     with ThreadPoolExecutor(usable_cores()) as pool:
-        drawn = list(pool.map(lambda picture: _drawn(picture, thumbnail), pictures))
-    template = report_environment(picture.path for picture in pictures).get_template("search.html.j2")
-    pieces = template.generate(about=about, results=list(zip(pictures, drawn, strict=True)))
+        drawn = list(pool.map(lambda picture: _drawn(picture, thumbnail), found.pictures))
+    template = report_environment(picture.path for picture in found.pictures).get_template("search.html.j2")
+    results = list(zip(found.pictures, drawn, strict=True))
+    pieces = template.generate(about=about, compared=found.compared_in_words, results=results)
     file.writelines(piece.encode() for piece in pieces)
 
 

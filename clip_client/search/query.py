@@ -82,8 +82,6 @@ class QueryVector:
     """(D,)"""
     vector_ids: tuple[str, ...]
     """Of its terms."""
-    is_text: bool
-    """It has no photo and nothing that is subtracted, so its scores are those of a plain text."""
     truncated: tuple[str, ...] = ()
     """Names of the texts that are too long for the model, which has read only their beginning."""
 
@@ -176,7 +174,6 @@ async def query_vector(clip: QueryEmbedder, terms: Sequence[Term]) -> QueryVecto
     return QueryVector(
         vector=total,
         vector_ids=tuple(batch.vector_id for _, batch in batches),
-        is_text=not photos and all(term.weight > 0 for term in terms),
         truncated=tuple(texts[place].name for place in batches[0][1].truncated) if texts else (),
     )
 

@@ -98,11 +98,11 @@ class Segment:
         return held
 
     def best(
-        self, queries: NDArray[np.float32], count: int, among: NDArray[np.bool_] | None = None
+        self, query: NDArray[np.float32], count: int, among: NDArray[np.bool_] | None = None
     ) -> tuple[NDArray[np.float32], NDArray[np.intp]]:
-        """Return the ``count`` best cosines of each query, (M, count), within :data:`ROUNDING`, and their rows.
+        """Return the at most ``count`` best cosines with ``query``, (D,), within :data:`ROUNDING`, and their rows.
 
-        ``among`` tells for each row whether it counts. Where there are fewer rows, the row is -1.
+        ``among`` tells for each row whether it counts.
         """
         import faiss
 
@@ -114,9 +114,10 @@ class Segment:
         # faiss divides its threads among queries. One query would wait for threads that have nothing to do, which
         # costs more than the query itself while other programs run.
         threads = faiss_untyped.omp_get_max_threads()
-        faiss_untyped.omp_set_num_threads(min(threads, len(queries)))
+        faiss_untyped.omp_set_num_threads(1)
         try:
-            cosines, rows = self._scan.search(queries, count, params=parameters)
+            (cosines,), (rows,) = self._scan.search(query[None], count, params=parameters)
         finally:
             faiss_untyped.omp_set_num_threads(threads)
-        return cosines, rows
+        # If fewer rows count, the others are -1.
+        return cosines[rows >= 0], rows[rows >= 0]

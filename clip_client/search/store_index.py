@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -66,6 +67,9 @@ def store_index(store: Store, vector_id: str, on_progress: OnProgress | None = N
     folder = store.directory / "index" / folder_name(vector_id)
     vectors, features = store.vectors(vector_id, known[vector_id]), cached_features(store)
     stamp = _stamp(vectors, features)
+    for path in folder.glob("neutral-*.npz"):  # what a search compared with, before it left that to the reader
+        with suppress(OSError):
+            path.unlink()
     index = _opened(folder)
     if index is not None and index.about.get("stamp") == stamp:
         return index

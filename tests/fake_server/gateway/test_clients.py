@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import json
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,10 +29,12 @@ from tests.fixtures.gateways import data_uri
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
+    from pathlib import Path
 
     import httpx
 
 OTHER = b"another image"
+RAW = base64.b64encode(OTHER).decode()
 URIS = [data_uri(PNG_1X1), data_uri(OTHER)]
 
 
@@ -56,6 +62,11 @@ async def test_openai_gets_vectors_in_the_order_of_the_images(client: openai.Asy
         numbers = [np.frombuffer(base64.b64decode(one), "<f4") for one in numbers]
     assert_vectors(numbers, PNG_1X1, OTHER)
     assert [model.id async for model in client.models.list()] == ["clip"]
+    for name in ("clip", "fake/random:0@00000000"):
+        model = await client.models.retrieve(name)
+        assert (model.id, model.created, model.owned_by) == ("clip", 1_700_000_000, "clip-triton")
+    with pytest.raises(openai.NotFoundError, match="There is no model 'other'"):
+        await client.models.retrieve("other")
 
 
 async def test_openai_gets_vectors_of_texts_and_images_in_one_array(
@@ -74,7 +85,9 @@ async def test_openai_gets_vectors_of_texts_and_images_in_one_array(
     "body",
     [
         {"input": data_uri(OTHER, "jpeg")},
-        {"input": base64.b64encode(OTHER).decode().join(["data:;base64,", ""]), "modality": "image"},
+        *({"input": head + RAW} for head in ("\ufeffDATA:image/jpeg;base64,", "data:;base64,", "data:None;base64,")),
+        {"input": [f"\r\n data:application/octet-stream;base64,{RAW}\n"]},
+        {"input": f"data:;base64,{RAW}", "modality": "image"},
         {"input": [{"image_url": {"url": URIS[1]}}]},
         {"input": {"type": "image_url", "image_url": URIS[1]}, "input_type": "query", "truncate": "NONE"},
         {"input": URIS[1], "model": "fake/random:0", "dimensions": 8},
@@ -85,6 +98,15 @@ async def test_an_image_in_every_form(http: httpx.AsyncClient, body: dict[str, A
     answer = await http.post("/v1/embeddings", json={"model": "clip", **body})
     assert answer.status_code == 200, answer.text
     assert_vectors([answer.json()["data"][0]["embedding"]], OTHER)
+
+
+async def test_a_text_that_only_resembles_an_image_is_a_text(http: httpx.AsyncClient) -> None:
+    texts = ["data: the new oil, they say", "https://example.org/a.jpg shows a cat", "f0" * 32, "Kinderwagenrad" * 9]
+    texts.append("a page at https://example.org/2026/11/the-longest-slug-of-all-the-pages-of-this-and-other-sites")
+    answer = await http.post("/v1/embeddings", json={"input": [*texts, {"text": RAW}, {"text": URIS[0]}]})
+    assert answer.status_code == 200, answer.text
+    sent = [text.encode() for text in (*texts, RAW, URIS[0])]
+    assert_vectors([one["embedding"] for one in answer.json()["data"]], *sent)
 
 
 async def test_the_client_of_infinity(url: str) -> None:
@@ -121,6 +143,22 @@ async def test_a_bad_image_is_named_in_the_shape_of_the_dialect(
     assert isinstance(wrong, HTTPValidationError)
     assert isinstance(wrong.detail, list)
     assert wrong.detail[0].loc == ["body", "input", 1]
+
+
+async def test_the_error_of_a_url_has_the_lines_that_send_its_bytes(
+    url: str, http: httpx.AsyncClient, tmp_path: Path
+) -> None:
+    (tmp_path / "photo.png").write_bytes(OTHER)
+    body = {"input": {"image_url": "https://example.org/photo.png"}}
+    message = (await http.post("/v1/embeddings", json=body)).json()["error"]["message"]
+    sentence, *lines = message.splitlines()
+    lines[-1] = lines[-1].replace("client", "answer = client", 1)
+    code = ["import base64, openai, urllib.request", f"url = {(tmp_path / 'photo.png').as_uri()!r}"]
+    code += [f"client = openai.OpenAI(base_url={url + '/v1'!r}, api_key='none')", *map(str.strip, lines)]
+    code += ["print(answer.data[0].embedding)"]
+    done = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", "\n".join(code)], stdout=subprocess.PIPE)
+    assert ("Item 0 is a URL" in sentence, len(lines)) == (True, 2)
+    assert_vectors([json.loads(done.stdout)], OTHER)
 
 
 async def test_a_form_has_a_result_for_each_image(http: httpx.AsyncClient, triton: FakeTriton) -> None:

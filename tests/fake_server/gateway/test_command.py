@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import re
+import signal
 import ssl
 import subprocess
 import sys
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import httpx
+import psutil
 import pytest
 import trustme
+import uvicorn
 
 from benchmarks.fixtures.server import free_port
 from clip_client.gateway.command import main
-from clip_client.testing import PNG_1X1
+from clip_client.testing import PNG_1X1, FakeTriton
 from tests.fixtures.gateways import data_uri
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
     from pathlib import Path
-
-    from clip_client.testing import FakeTriton
 
 
 async def test_the_openapi_document_names_every_address(http: httpx.AsyncClient) -> None:
@@ -32,8 +37,12 @@ async def test_the_openapi_document_names_every_address(http: httpx.AsyncClient)
         assert (await http.request("OPTIONS", path)).status_code == 405, path
         for content in operations.get("post", {}).get("requestBody", {}).get("content", {}).values():
             required.add((path.rpartition("/")[2], *content["schema"]["required"]))
-    addresses = ("embeddings", "input"), ("embeddings_image", "input"), ("embed", "images"), ("base64", "images")
-    assert required == {*addresses, ("predict", "entries")}
+    assert required == {
+        ("embeddings", "input"),
+        ("embeddings_image", "input"),
+        ("embed", "images"),
+        ("base64", "images"),
+    }
 
 
 async def test_metrics_count_requests_and_items(http: httpx.AsyncClient) -> None:
@@ -52,53 +61,110 @@ async def test_metrics_count_requests_and_items(http: httpx.AsyncClient) -> None
     [
         (["--ssl-certfile", "a.pem"], "belong together"),
         (["--url", "ftp://a"], "ftp"),
-        (["--max-items", "0"], "--max-items"),
         (["--timeout-s", "-1"], "--timeout-s"),
         (["--max-held-bytes", "much"], "--max-held-bytes"),
-        (["--immich-upstream", "immich"], "--immich-upstream"),
-        (["--token-file", "/nowhere/token"], "/nowhere/token"),
-        (["--url", "grpc://far.example:8001", "--client-token-file", sys.executable + "/token"], "token"),
+        (["--token-file", "/nowhere/token"], "see --token-file"),
+        (["--callers-token-file", os.devnull], "see --callers-token-file"),
+        (["--host", "0.0.0.0", "--token-file", "{token}"], "callers must send with --callers-token-file, or"),
+        (["--url", "grpc://far.example:8001", "--token-file", __file__], "in one line"),
+        (["--tls-ca", "/nowhere/ca.pem"], "see --tls-ca"),
+        (["--url", "grpcs://a", "--tls-ca", __file__], "is not a PEM certificate"),
+        (
+            ["--url", "grpcs://a", "--tls-certificate", __file__, "--tls-key", __file__],
+            "see --tls-certificate and --tls-key",
+        ),
+        (["--url", "grpcs://a", "--tls-key", __file__], "--tls-certificate and --tls-key belong together"),
+        (["--url", "a", "--tls-name", "b"], "--tls-ca, --tls-certificate and --tls-name are for gRPC with TLS"),
+        (["--ssl-certfile", "/nowhere.pem", "--ssl-keyfile", "/nowhere.pem", "--workers", "2"], "see --ssl-certfile"),
+        (["--ssl-certfile", __file__, "--ssl-keyfile", __file__], "are not a PEM certificate"),
     ],
 )
-def test_misuse_is_one_sentence(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_misuse_is_one_sentence(
+    arguments: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "token").write_text("secret\n")
     with pytest.raises(SystemExit) as ended:
-        main(arguments)
+        main([argument.replace("{token}", str(tmp_path / "token")) for argument in arguments])
     assert ended.value.code == 2
     assert says in capsys.readouterr().err
 
 
-async def test_the_command_serves_tls_with_several_processes(triton: FakeTriton, tmp_path: Path) -> None:
-    authority = trustme.CA()
-    issued = authority.issue_cert("localhost")
-    certificate, key, token = tmp_path / "certificate.pem", tmp_path / "key.pem", tmp_path / "token"
+@pytest.mark.parametrize("of_callers", [True, False])
+def test_a_token_for_triton_alone_asks_nothing_of_callers_and_says_so(
+    of_callers: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In former versions the option named the token of callers."""
+    token = str(tmp_path / "token")
+    (tmp_path / "token").write_text("secret\n")
+    monkeypatch.setattr(uvicorn, "run", lambda *_, **__: None)
+    assert main(["--token-file", token, *(["--callers-token-file", token] if of_callers else [])]) == 0
+    assert ("callers need none" in capsys.readouterr().err) != of_callers
+
+
+@pytest.fixture
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+def pair(issued: trustme.LeafCert, folder: Path, name: str) -> tuple[str, str]:
+    certificate, key = folder / f"{name}.pem", folder / f"{name}.key"
     certificate.write_bytes(issued.cert_chain_pems[0].bytes())
     key.write_bytes(issued.private_key_pem.bytes())
-    token.write_text("secret\n")
-    port = free_port()
-    command = [sys.executable, "-m", "clip_client.gateway.command", "--url", triton.url, "--port", str(port)]
-    command += ["--workers", "2", "--token-file", str(token)]
-    command += ["--ssl-certfile", str(certificate), "--ssl-keyfile", str(key)]
+    return str(certificate), str(key)
+
+
+@asynccontextmanager
+async def tls_triton(authority: trustme.CA) -> AsyncIterator[FakeTriton]:
+    """A Triton that wants a client certificate and a token."""
+    triton, issued = FakeTriton(has_text=True, token="for Triton"), authority.issue_cert("triton.internal")
+    triton.use_tls(
+        certificate=issued.cert_chain_pems[0].bytes(),
+        key=issued.private_key_pem.bytes(),
+        client_ca=authority.cert_pem.bytes(),
+    )
+    async with triton:
+        yield triton
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+async def test_the_command_speaks_tls_with_tokens_on_both_sides(
+    authority: trustme.CA, tmp_path: Path, workers: str
+) -> None:
+    ca, port = tmp_path / "ca.pem", free_port()
+    ca.write_bytes(authority.cert_pem.bytes())
+    (tmp_path / "callers").write_text("of callers\n")
+    (tmp_path / "token").write_text("for Triton\n")
+    own, mine = (pair(authority.issue_cert(name), tmp_path, name) for name in ("localhost", "gateway.internal"))
     context = ssl.create_default_context()
     authority.configure_trust(context)
     options: dict[str, Any] = {"verify": context, "trust_env": False, "timeout": 60}
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:  # noqa: ASYNC220
-        try:
-            async with httpx.AsyncClient(base_url=f"https://localhost:{port}", **options) as http:
+    async with tls_triton(authority) as triton:
+        command = [sys.executable, "-m", "clip_client.gateway.command", "--url", triton.url, "--port", str(port)]
+        command += ["--tls-ca", str(ca), "--tls-certificate", mine[0], "--tls-key", mine[1]]
+        command += ["--tls-name", "triton.internal", "--token-file", str(tmp_path / "token")]
+        command += ["--callers-token-file", str(tmp_path / "callers"), "--workers", workers]
+        command += ["--ssl-certfile", own[0], "--ssl-keyfile", own[1]]
+        with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:  # noqa: ASYNC220
+            try:
+                async with httpx.AsyncClient(base_url=f"https://localhost:{port}", **options) as http:
 
-                async def answers() -> bool:
-                    try:
-                        return (await http.get("/health")).status_code == 200
-                    except httpx.TransportError:
-                        return False
+                    async def answers() -> bool:
+                        try:
+                            return (await http.get("/health")).status_code == 200
+                        except httpx.TransportError:
+                            return False
 
-                while not await answers():  # noqa: ASYNC110
-                    await asyncio.sleep(0.05)
-                http.headers["authorization"] = "Bearer secret"
-                body = {"model": "clip", "input": data_uri(PNG_1X1)}
-                for _ in range(10):
-                    assert (await http.post("/v1/embeddings", json=body)).status_code == 200
-                metrics = (await http.get("/metrics")).text
-                assert 'clip_gateway_requests_total{dialect="openai",status="200"} 10.0' in metrics
-        finally:
-            process.terminate()
-    assert process.returncode == 0
+                    while not await answers():  # noqa: ASYNC110
+                        await asyncio.sleep(0.05)
+                    http.headers["authorization"] = "Bearer of callers"
+                    body = {"model": "clip", "input": data_uri(PNG_1X1)}
+                    for _ in range(10):
+                        assert (await http.post("/v1/embeddings", json=body)).status_code == 200
+                    metrics = (await http.get("/metrics")).text
+                    assert 'clip_gateway_requests_total{dialect="openai",status="200"} 10.0' in metrics
+                    gateway = psutil.Process(process.pid)
+                    for one in (gateway, *gateway.children(recursive=True)):
+                        assert not re.search("of callers|for Triton", repr(one.environ()))
+            finally:
+                process.terminate()
+        assert process.returncode in (0, -signal.SIGTERM)

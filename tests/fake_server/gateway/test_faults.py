@@ -23,13 +23,11 @@ if TYPE_CHECKING:
 
 BODY = {"model": "clip", "input": data_uri(PNG_1X1)}
 SLOW_CLIENTS = int(os.environ.get("GATEWAY_SLOW_CLIENTS", "60"))
-ENTRIES = '{"clip":{"visual":{"modelName":"fake__random:0"}}}'
 EMBEDDING: tuple[dict[str, Any], ...] = (
     {"url": "/v1/embeddings", "json": BODY},
     {"url": "/embeddings", "json": BODY},
     {"url": "/embeddings_image", "json": BODY},
     {"url": "/embed", "files": {"images": ("a.png", PNG_1X1)}},
-    {"url": "/predict", "files": {"image": ("blob", PNG_1X1), "entries": (None, ENTRIES)}},
 )
 
 
@@ -40,23 +38,37 @@ async def answered(http: httpx.AsyncClient, request: dict[str, Any]) -> httpx.Re
     return answer
 
 
-async def test_a_triton_that_is_gone_is_a_503_until_it_is_back(triton: FakeTriton) -> None:
+async def test_a_triton_that_is_gone_is_a_503_until_it_is_back(
+    triton: FakeTriton, caplog: pytest.LogCaptureFixture
+) -> None:
     await triton.stop()
     async with gateway(triton.url, timeout_s=1) as http:
         for _ in range(2):  # it was never there, and it has gone
-            for answer in await asyncio.gather(*(http.post(**request) for request in EMBEDDING), http.get("/ping")):
+            for answer in await asyncio.gather(*(http.post(**request) for request in EMBEDDING), http.get("/healthz")):
                 assert (answer.status_code, answer.headers["retry-after"]) == (503, "5"), answer.text
             await triton.start()
             for request in EMBEDDING:
                 assert (await answered(http, request)).status_code == 200
             await triton.stop()
+    lines = [one.getMessage() for one in caplog.records if one.name == "clip_client.gateway"]
+    assert lines[1::2] == ["model clip: Triton answers again."] * (len(lines) // 2)
+    assert 4 <= len(lines) < 2 * len(EMBEDDING), "a busy machine may miss one answer"
+
+
+async def test_a_change_of_model_costs_no_request(triton: FakeTriton, http: httpx.AsyncClient) -> None:
+    old = (await http.post("/v1/embeddings", json={**BODY, "model": "fake/random:0"})).json()["model"]
+    triton.fingerprint, triton.model = (1, 2), "other"
+    new = await http.post("/v1/embeddings", json=BODY)
+    assert (new.status_code, new.json()["model"] == old) == (200, False)
+    assert (await http.post("/v1/embeddings", json={**BODY, "model": "fake/random:0"})).status_code == 404
+    triton.fingerprint, triton.model = (3, 4), "third"
+    assert (await http.post("/v1/embeddings", json={**BODY, "model": "other/random:0"})).status_code == 404
 
 
 async def test_a_model_that_is_not_ready_fails_its_own_requests_only(triton: FakeTriton) -> None:
     async with gateway(triton.url, model=("absent", "clip")) as http:
         for model, status in (("fake/random:0@00000000", 200), ("absent", 503), ("of/neither", 503)):
             assert (await http.post("/v1/embeddings", json={**BODY, "model": model})).status_code == status
-        assert (await http.post(**EMBEDDING[-1])).status_code == 200
         assert [one["id"] for one in (await http.get("/v1/models")).json()["data"]] == ["clip"]
 
 
@@ -97,6 +109,7 @@ async def test_triton_does_not_work_for_a_caller_that_has_left(http: httpx.Async
         await until(lambda: triton.in_flight == 1)
         call.cancel()
         await until(lambda: triton.in_flight == 0)
+    assert triton.requests_received == len(EMBEDDING), "none was sent again"
 
 
 HEAD = b"POST /v1/embeddings HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n"
@@ -138,7 +151,7 @@ async def test_slow_and_vanished_callers_leave_memory_flat(triton: FakeTriton) -
 
         await crowd()
         before = await crowd()
-        after = await crowd()
+        after = min(await crowd(), await crowd())  # the allocator keeps more now and then, and what leaks stays
         assert after - before < 2**20 * max(8, SLOW_CLIENTS * len(body) // 2**20 // 4)
 
 
@@ -151,7 +164,7 @@ class Hasty(Connection):
     [
         (b"",),
         (b"POST /v1/embeddings HTTP/1.1\r\nhost: ",),
-        (b"GET /ping HTTP/1.1\r\nhost: a\r\n\r\n", b"GET /ping HTTP/1.1\r\nhost: "),
+        (b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n", b"GET /healthz HTTP/1.1\r\nhost: "),
     ],
     ids=["nothing", "half a head", "half of another head"],
 )

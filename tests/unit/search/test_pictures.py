@@ -135,7 +135,7 @@ def test_a_filter_that_cannot_be_read_is_named(wanted: dict[str, str], message: 
 def test_vectors_alone_know_paths_and_nothing_else() -> None:
     place = Place(index=PhotoIndex.from_arrays(["/a/b.jpg", "/ab/c.jpg"], np.ones((2, 2))))
     assert [one.path for one in place.find(QUERY, Filter.of(in_folder="/a")).pictures] == ["/a/b.jpg"]
-    with pytest.raises(QueryError, match="only in-folder can be asked of vectors alone"):
+    with pytest.raises(QueryError, match="files of vectors know only --in-folder"):
         place.find(QUERY, Filter.of(since="2020"))
     assert Place(index=PhotoIndex(2)).find(QUERY, Filter.of(since="2020")).pictures == ()
 
@@ -225,3 +225,11 @@ def test_an_index_of_an_earlier_version_is_made_again(tmp_path: Path, monkeypatc
 def test_a_store_without_such_vectors_says_which_it_has(unchanged: Store) -> None:
     with pytest.raises(VectorsError, match="has no vectors of x; it has vectors of m/trained"):
         store_index(unchanged, "x")
+
+
+def test_texts_that_an_earlier_search_compared_with_are_removed(store: Store) -> None:
+    index = store_index(store, VECTOR_ID)
+    assert index.folder is not None
+    (kept := index.folder / "neutral-1a2b3c4d.npz").touch()
+    assert len(store_index(store, VECTOR_ID)) == len(index)
+    assert not kept.exists()

@@ -64,8 +64,6 @@ async def test_the_query_is_the_weighted_sum_of_unit_vectors() -> None:
     clip = Words(3, dog=[2, 0, 0], cat=[0, 5, 0], photo=[0, 0, 1])
     query = await query_vector(clip, [Term(text="dog"), Term(weight=-2, text="cat"), Term(photo="photo")])
     assert query.vector.tolist() == [1, -2, 1]
-    assert not query.is_text
-    assert (await query_vector(clip, terms_in("dog + 3:cat"))).is_text
 
 
 async def test_terms_that_cancel_out_are_refused() -> None:
