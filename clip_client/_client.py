@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import AsyncGenerator, Iterable, Sequence, Sized
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -63,6 +64,8 @@ class ClientBase:
         self._config = make_config(url, timeout_s=timeout_s, token=token, transfer=transfer, model=model, config=config)
         self._opened_in: int | None = None
         """Id of the process in which it was opened."""
+        self._opening = threading.Lock()
+        """Held while a blocking client is opened, which threads may do at once."""
 
     @property
     def _is_forked(self) -> bool:
@@ -84,14 +87,15 @@ class ClipClient(ClientBase):
 
     ``url`` is ``host:port``, ``grpc://host:port`` or ``grpcs://host:port`` (TLS), or several of them; the default is
     the environment variable ``CLIP_URL``, then ``localhost:8001``. ``local:`` or ``local:DIR`` embeds in this process,
-    with the model of a repository: by default that of the environment variable ``CLIP_MODEL``, else ``triton_models``
-    in this folder if it has a model, else the one in your data folder. ``auto:`` or ``auto:host:port`` uses a server if
-    one responds, else this process, and logs a warning once in that case.
+    with the model of a repository: by default that of the environment variable ``CLIP_REPOSITORY``, else
+    ``triton_models`` in this folder if it has a model, else the one in your data folder. ``auto:`` or
+    ``auto:host:port`` uses a server if one responds, else this process, and logs a warning once in that case.
 
     ``timeout_s`` is the time in which a call must get results (see :meth:`embed`), and ``token`` the bearer token.
     ``transfer`` is how images travel: ``"thumbnail"``, the default, reduces them to what the model needs,
-    ``"thumbnail-small"`` reduces them further, and ``"original"`` sends files as they are. ``model`` is the name of one
-    of several models there, as ``clip-export --name`` gave it. All other settings are in :class:`ClientConfig`.
+    ``"thumbnail-small"`` sends the same in fewer bytes, and ``"original"`` sends files as they are. ``model`` is the
+    name of one of several models there, as ``clip-export --name`` gave it. All other settings are in
+    :class:`ClientConfig`.
 
     The client belongs to one event loop and one process; any number of tasks may use it at once. Entering it connects
     to nothing: the first call does. You may cancel every method at any time, which also cancels its requests.

@@ -36,8 +36,8 @@ class ClientConfig:
 
     transfer: TransferName = "thumbnail"
     """``"thumbnail"`` reduces a photo on this side to the pixels that the model takes, as a JPEG of 17 KB on average;
-    ``"thumbnail-small"`` to one of 10 KB that is less like it; ``"original"`` sends each file as it is. The choice is
-    part of a vector's id."""
+    ``"thumbnail-small"`` to a WebP file of 8 KB, which takes more time to make; ``"original"`` sends each file as it
+    is. The choice is part of a vector's id."""
 
     max_in_flight: int = 256
     """The most images and texts in flight at one time, over all calls; the adaptive limit stays at or below it."""
@@ -59,9 +59,8 @@ class ClientConfig:
     """Threads that ``local:`` decodes and embeds with; None means one per core that it may use."""
 
     local_precision: Precision | None = None
-    """Precision of ``local:``. ``"auto"`` takes what is fastest of fp32 and bf16 when it is first timed, if it agrees
-    with fp32; ``"fp32"`` and ``"bf16"`` demand it. None means the environment variable ``CLIP_PRECISION``, or else
-    ``"auto"``."""
+    """Precision of ``local:``. ``"auto"`` takes what was measured as the fastest on such a processor, if it agrees
+    with fp32. None means the environment variable ``CLIP_PRECISION``, or else ``"auto"``."""
 
     token: str | None = field(default=None, repr=False)
     """Sent as ``authorization: Bearer ...`` and as the value of ``token_header``; to other hosts only over TLS."""
@@ -109,15 +108,13 @@ class ClientConfig:
             raise ValueError(
                 "local: and auto: cannot be combined with other URLs: name one of them, or one or more servers"
             )
-        if self.model != DEFAULT_NAME and endpoints[0].kind is EndpointKind.HTTP:
-            raise ValueError(f"model={self.model!r} is for Triton and local:; a plain service has one model")
         if (self.client_certificate is None) != (self.client_key is None):
             raise ValueError("client_certificate and client_key belong together: give both or neither")
-        tls = all(endpoint.tls and endpoint.kind is not EndpointKind.HTTP for endpoint in endpoints)
+        tls = all(endpoint.tls for endpoint in endpoints)
         if not tls and (self.ca_certificate, self.client_certificate, self.server_name) != (None, None, None):
             raise ValueError(
                 "ca_certificate, client_certificate and server_name are for gRPC with TLS: write the URLs as "
-                "grpcs://host:port (https:// always trusts the authorities of the system)"
+                "grpcs://host:port"
             )
         if self.token is not None:
             if not self.token or not self.token.isascii() or not self.token.isprintable():

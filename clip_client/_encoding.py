@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -23,19 +24,20 @@ class ImageEncoding:
     """Part of a vector's id."""
     unchanged_up_to: int
     """A file of at most this many bytes, the mean size of a reduced picture, is sent unchanged."""
-    quality: int | None = None
-    """Of Pillow's JPEG encoder; None if files are never reduced."""
-    subsampling: int = 0
-    """0 is 4:4:4, which keeps the colour's full resolution; 2 is 4:2:0."""
+    save_options: Mapping[str, Any] | None = None
+    """How Pillow writes a reduced picture; None if files are never reduced."""
 
     def payload(self, picture: Image, config: PreprocessConfig, file: bytes | None) -> bytes:
-        """Return what is sent of a decoded ``picture``: the model's input as a JPEG, or its ``file`` if that is not
-        larger. It needs a ``quality``."""
-        from preprocess_ensemble.imaging.transform import reduced_jpeg
+        """Return what is sent of a decoded ``picture``: the model's input, encoded, or its ``file`` if that is not
+        larger. It needs ``save_options``."""
+        from PIL.Image import fromarray
 
-        assert self.quality is not None
-        reduced = reduced_jpeg(picture, config, quality=self.quality, subsampling=self.subsampling)
-        return reduced if file is None or len(reduced) < len(file) else file
+        from preprocess_ensemble.imaging.transform import preprocess
+
+        assert self.save_options is not None
+        reduced = io.BytesIO()
+        fromarray(preprocess(picture, config)).save(reduced, **self.save_options)
+        return reduced.getvalue() if file is None or reduced.tell() < len(file) else file
 
 
 class EncodedImage(bytes):
@@ -53,9 +55,16 @@ class EncodedImage(bytes):
 
 
 IMAGE_ENCODINGS: Final[Mapping[TransferName, ImageEncoding]] = {
-    "thumbnail": ImageEncoding(id="thumb-jpeg-q90-444", unchanged_up_to=16 * 1024, quality=90),
-    "thumbnail-small": ImageEncoding(id="thumb-jpeg-q80-420", unchanged_up_to=10 * 1024, quality=80, subsampling=2),
+    "thumbnail": ImageEncoding(
+        id="thumb-jpeg-q90-444",
+        unchanged_up_to=16 * 1024,
+        save_options={"format": "JPEG", "quality": 90, "subsampling": 0},
+    ),
+    "thumbnail-small": ImageEncoding(
+        id="thumb-webp-q80-m2",
+        unchanged_up_to=8 * 1024,
+        save_options={"format": "WEBP", "quality": 80, "method": 2},
+    ),
     "original": ImageEncoding(id="original", unchanged_up_to=sys.maxsize),
 }
-"""Chosen from the table that ``python -m benchmarks transfer`` prints; ``docs/client.md`` says how. WebP is smaller at
-equal error, but takes ten times as long to encode; lossless formats are three times as large."""
+"""Chosen from the table that ``python -m benchmarks transfer`` prints; ``docs/client.md`` says how."""

@@ -16,9 +16,6 @@ DEFAULT_PORT: Final = 8001
 
 DEFAULT_URL: Final = f"localhost:{DEFAULT_PORT}"
 
-DEFAULT_HTTP_PORT: Final = 8002
-"""Of the plain service, ``http://``."""
-
 _HOST: Final = re.compile(r"[\w.-]+|[0-9A-Fa-f:.%]*:[0-9A-Fa-f:.%]*", re.ASCII)
 
 
@@ -29,18 +26,15 @@ class EndpointKind(Enum):
     """Triton, over gRPC."""
     LOCAL = "local"
     """In this process, without a server."""
-    HTTP = "http"
-    """An HTTP service in place of Triton."""
     AUTO = "auto"
     """Over gRPC if a server responds, else in this process; decided once, when the client first needs it."""
 
 
-_SCHEMES: Final = {
-    "grpc": (EndpointKind.GRPC, False, DEFAULT_PORT),
-    "grpcs": (EndpointKind.GRPC, True, DEFAULT_PORT),
-    "http": (EndpointKind.HTTP, False, DEFAULT_HTTP_PORT),
-    "https": (EndpointKind.HTTP, True, DEFAULT_HTTP_PORT),
-}
+_SCHEMES: Final = {"grpc": False, "grpcs": True}
+"""Scheme -> whether it is TLS."""
+
+_HTTP: Final = {"http": "grpc", "https": "grpcs"}
+"""A scheme that nothing here speaks -> the one to write."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,15 +47,14 @@ class Endpoint:
     port: int = DEFAULT_PORT
     tls: bool = False
     repository: str = ""
-    """Model repository of a LOCAL endpoint; empty for the default: ``CLIP_MODEL``, ``triton_models``, or the user's."""
+    """Model repository of a LOCAL endpoint; empty: ``CLIP_REPOSITORY``, ``triton_models``, or the user's."""
     model: str = DEFAULT_NAME
     """Name of the model there; a repository may hold several."""
 
     def __str__(self) -> str:
         if self.kind is EndpointKind.LOCAL:
             return f"local:{self.repository}"
-        scheme = "http" if self.kind is EndpointKind.HTTP else "grpc"
-        url = f"{scheme}{'s' if self.tls else ''}://{self.address}"
+        url = f"grpc{'s' if self.tls else ''}://{self.address}"
         return f"auto:{url}" if self.kind is EndpointKind.AUTO else url
 
     @property
@@ -83,9 +76,8 @@ class Endpoint:
 def parse_url(url: str) -> Endpoint:
     """Read ``host``, ``host:port``, ``grpc://host:port`` or ``grpcs://host:port``; the default port is 8001.
 
-    ``http://host:port`` or ``https://host:port`` is a plain service (``benchmarks/peers/baseline``), by default at port
-    8002. ``local:`` or ``local:DIR`` is the model of a repository, in this process. ``auto:``, alone for
-    ``localhost:8001`` or before one of the gRPC forms, is the server if one responds, else ``local:``.
+    ``local:`` or ``local:DIR`` is the model of a repository, in this process. ``auto:``, alone for ``localhost:8001``
+    or before one of the gRPC forms, is the server if one responds, else ``local:``.
 
     Raises ValueError with one sentence that says what is wrong with the URL. A URL that carries a user name or a
     password is refused without being repeated in the message.
@@ -100,20 +92,17 @@ def parse_url(url: str) -> Endpoint:
         )
     if kind == EndpointKind.LOCAL.value:
         return Endpoint(kind=EndpointKind.LOCAL, repository=os.path.expanduser(rest))
-    server = _parse_server(rest or DEFAULT_URL)
-    if server.kind is not EndpointKind.GRPC:
-        raise ValueError(f"auto: takes the gRPC address of a Triton, not {rest!r}")
-    return replace(server, kind=EndpointKind.AUTO)
+    return replace(_parse_server(rest or DEFAULT_URL), kind=EndpointKind.AUTO)
 
 
 def _parse_server(url: str) -> Endpoint:
     scheme, separator, rest = url.strip().partition("://")
     if not separator:
         scheme, rest = "grpc", url.strip()
-    if scheme not in _SCHEMES:
+    if scheme not in _SCHEMES and scheme not in _HTTP:
         raise ValueError(
             f"the URL scheme {scheme!r} is unknown: write host:port, grpc://host:port or grpcs://host:port "
-            "(the gRPC port of Triton, 8001 by default, not its HTTP port), or http://host:port for a plain service"
+            "(the gRPC port of Triton, 8001 by default, not its HTTP port)"
         )
     if "@" in rest:
         raise ValueError(
@@ -128,5 +117,7 @@ def _parse_server(url: str) -> Endpoint:
         raise ValueError(f"the port in {url!r} is not a number between 1 and 65535") from None
     if parts.path.strip("/") or parts.query or parts.fragment or not _HOST.fullmatch(host):
         raise ValueError(f"{url!r} is not a server address: write host:port, grpc://host:port or grpcs://host:port")
-    kind, tls, default_port = _SCHEMES[scheme]
-    return Endpoint(kind=kind, host=host, port=default_port if port is None else port, tls=tls)
+    if scheme in _HTTP:
+        instead = Endpoint(host=host, tls=_SCHEMES[_HTTP[scheme]])
+        raise ValueError(f"{url!r} is an HTTP address, and the server is asked by gRPC: write {instead}")
+    return Endpoint(host=host, port=DEFAULT_PORT if port is None else port, tls=_SCHEMES[scheme])

@@ -34,7 +34,8 @@ class ItemError(ClipError):
 
     ``code`` is the name of an ``ImageStatus`` (``"TRUNCATED"``, ``"LIMIT"``, ...), ``"UNREADABLE"`` if the client could
     not read the source of an image, or ``"TIMEOUT"`` if the ``timeout_s`` of :meth:`ClipClient.embed` or
-    :meth:`ClipClient.embed_text` ran out: only that item may be embedded again. ``index`` is the position in the
+    :meth:`ClipClient.embed_text` ran out, or reading the source took longer than that of the client: only that item may
+    be embedded again. ``index`` is the position in the
     caller's input; ``source`` is the path of an image if the caller passed one, else ``None``.
     """
 

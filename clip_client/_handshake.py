@@ -29,6 +29,8 @@ class Handshake:
         self.known: ModelInfo | None = None
         """The model; None if it is not known yet, or not any more."""
         self._fetching: asyncio.Task[ModelInfo] | None = None
+        self._until = 0.0
+        """Until when the callers that wait have time; in loop time."""
         self._has_connected = False
 
     async def model(self, deadline: float) -> ModelInfo:
@@ -36,8 +38,11 @@ class Handshake:
         if self.known is not None:
             return self.known
         task = self._fetching
+        self._until = max(self._until, deadline)
         if task is None:
             task = self._fetching = asyncio.create_task(self._fetch_model(), name="clip_client handshake")
+            # If it fails after all callers have left, asyncio would report an error that nobody took.
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
         # Not awaited itself, so that one caller's deadline or cancellation does not end it for the others.
         await asyncio.wait({task}, timeout=deadline - asyncio.get_running_loop().time())
         if not task.done():
@@ -63,16 +68,20 @@ class Handshake:
     async def _fetch_model(self) -> ModelInfo:
         """Ask every server. If none was ever reached, fail at once; after that, they may be restarting: retry."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._config.timeout_s
+        self._until = max(self._until, loop.time() + self._config.timeout_s)
         failures = 0
         try:
             while True:
+                until = self._until
                 try:
-                    model = await self._common_model(deadline)
+                    model = await self._common_model(until)
                 except ClipError as error:
                     failures += 1
                     pause_s = backoff_s(failures)
-                    if not self._has_connected or not isinstance(error, RETRIED) or loop.time() + pause_s >= deadline:
+                    # Meanwhile a call may have come that has more time.
+                    is_early = isinstance(error, DeadlineExceeded) and self._until > until
+                    may_pass = is_early or (self._has_connected and isinstance(error, RETRIED))
+                    if not may_pass or loop.time() + pause_s >= self._until:
                         raise
                     await asyncio.sleep(pause_s)
                 else:
@@ -100,7 +109,7 @@ class Handshake:
             while waiting and (until is None or loop.time() < until):
                 left_s = None if until is None else until - loop.time()
                 done, waiting = await asyncio.wait(waiting, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
-                if until is None and any(task.exception() is None for task in done):
+                if until is None and any(not task.cancelled() and task.exception() is None for task in done):
                     # A server with another model that answers later is caught by its fingerprint.
                     until = loop.time() + _PATIENCE_S
         finally:

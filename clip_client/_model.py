@@ -107,6 +107,8 @@ class ModelInfo:
     server, whose log says it."""
     text: TextInfo | None = None
     """None if only the image tower was exported."""
+    exported_at: int = 0
+    """When it was exported, in seconds since 1970; 0 if its export did not write that down."""
 
     def __repr__(self) -> str:
         about = f"dimension={self.dimension}, precision={self.precision!r}, vector_id={self.vector_id!r}"
@@ -186,6 +188,7 @@ class ModelInfo:
             canary_vector=_read_only(passport.canary.vector),
             runtime=runtime,
             text=None if passport.text is None else TextInfo.of(passport.text),
+            exported_at=passport.exported_at,
         )
 
 

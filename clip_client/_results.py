@@ -167,8 +167,6 @@ class ClientStats:
     """Ended with an ItemError from the server."""
     images_shed: int = 0
     """Given up before they were sent, because they would have come back too late."""
-    requests_sent: int = 0
-    """Includes retries."""
     requests_retried: int = 0
     """Requests that failed and whose images were sent again."""
     requests_failed: int = 0

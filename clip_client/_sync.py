@@ -108,17 +108,21 @@ class SyncClipClient(ClientBase):
 
         Raises RuntimeError if it has been closed: make a new one.
         """
-        if self._portal is None:
-            started: Future[BlockingPortal] = Future()
-            self._thread = threading.Thread(target=self._run, args=(started,), name="clip_client portal", daemon=True)
-            self._thread.start()
-            try:
-                self._portal = started.result()
-            except Exception:
-                self._thread.join()
-                raise
-            self._opened_in = os.getpid()
+        with self._opening:
+            if self._portal is None:
+                self._start()
         return self
+
+    def _start(self) -> None:
+        started: Future[BlockingPortal] = Future()
+        self._thread = threading.Thread(target=self._run, args=(started,), name="clip_client portal", daemon=True)
+        self._thread.start()
+        try:
+            self._portal = started.result()
+        except Exception:
+            self._thread.join()
+            raise
+        self._opened_in = os.getpid()
 
     def __enter__(self) -> Self:
         return self.open()
@@ -131,7 +135,8 @@ class SyncClipClient(ClientBase):
 
         Does nothing if the client is not open.
         """
-        portal, self._portal = self._portal, None
+        with self._opening:
+            portal, self._portal = self._portal, None
         if portal is not None and not self._is_forked:
             portal.call(portal.stop)
             self._thread.join()

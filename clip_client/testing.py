@@ -207,6 +207,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
             canary=Canary(image=PNG_1X1, vector=tuple(float(number) for number in self.vector(PNG_1X1))),
             opset=17,
             ir_version=8,
+            exported_at=1_700_000_000,
             text=text if self.has_text else None,
         )
         document: dict[str, Any] = json.loads(passport.to_json())

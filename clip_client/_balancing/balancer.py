@@ -225,7 +225,7 @@ class Balancer:
             await server.transport.close()
 
     async def _addresses_of(self, endpoint: Endpoint) -> Sequence[str]:
-        if endpoint.kind in (EndpointKind.LOCAL, EndpointKind.HTTP):  # aiohttp looks names up itself
+        if endpoint.kind is EndpointKind.LOCAL:
             return ()
         # If the name server does not answer, the known addresses stay. An impossible name such as a..b is a
         # UnicodeError, and gRPC will report it.

@@ -55,7 +55,7 @@ class ImageEncoder(Encoder):
     """Reads images and, unless ``transfer`` is ``"original"``, reduces them to the model's input pixels.
 
     The server's own code does that: it decodes at reduced size if that is safe, applies the orientation, resizes and
-    crops. The result is a JPEG of exactly the model's input size, so the server has nothing left to resize.
+    crops. The result is a file of exactly the model's input size, so the server has nothing left to resize.
     """
 
     tower = Tower.IMAGE
@@ -99,7 +99,7 @@ class ImageEncoder(Encoder):
         is_shared = not isinstance(source, str | os.PathLike | bytes | bytearray | memoryview)
         with self._object_locks[id(source) // 16 % _OBJECT_LOCKS] if is_shared else nullcontext():
             image = read_image(source, max_bytes=self._max_bytes)
-        if self._encoding.quality is not None and not isinstance(image, bytes) and _is_ordinary(image):
+        if self._encoding.save_options is not None and not isinstance(image, bytes) and _is_ordinary(image):
             config = _preprocessing(model)
             with self._cores:
                 return self._encoding.payload(image, config, None)

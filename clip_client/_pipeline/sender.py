@@ -259,7 +259,6 @@ class Sender:
         server, items, count = request.server, request.items, len(request.items)
         request_id = uuid.uuid4().hex
         payloads = [item.payload for item in items]
-        self._counts.requests_sent += 1
         self._counts.bytes_sent += sum(map(len, payloads))
         # The longest time of all items; if one has less, its call gives it up.
         deadlines = request.deadlines

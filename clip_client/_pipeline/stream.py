@@ -165,7 +165,10 @@ class Stream:
         except ClipError as error:
             return error
         except TimeoutError:
-            return DeadlineExceeded(f"Reading {self._tower.value} {index} took longer than timeout_s.")
+            if self._deadline is not None and self._deadline.extended_by_s is None:  # the time of the call is over
+                return DeadlineExceeded(f"Reading {self._tower.value} {index} took longer than timeout_s.")
+            # It is the fault of this file alone, such as one on a share that hangs.
+            return self._tower.error(f"reading it took longer than timeout_s ({remaining:g} s).", code="TIMEOUT")
         except (Exception, asyncio.CancelledError) as error:
             if self._has_ended:
                 raise

@@ -1,4 +1,4 @@
-"""What the client asks of a server, in the same words for gRPC, HTTP and the model in this process."""
+"""What the client asks of a server, in the same words for gRPC and the model in this process."""
 
 from __future__ import annotations
 

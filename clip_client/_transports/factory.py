@@ -32,10 +32,6 @@ def transport_factory(config: ClientConfig) -> TransportFactory:
         if endpoint.kind is EndpointKind.GRPC:
             assert connect_grpc is not None
             return connect_grpc(endpoint, server_name)
-        if endpoint.kind is EndpointKind.HTTP:
-            from clip_client._transports.http import HttpTransport
-
-            return HttpTransport(str(endpoint), token=config.token)
         from clip_client._transports.local import LocalTransport
 
         repository = endpoint.repository or None

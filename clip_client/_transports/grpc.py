@@ -21,7 +21,7 @@ from clip_client._config import ClientConfig, read_pem
 from clip_client._errors import ClipError, ModelNotReady, ProtocolMismatch, Unavailable, forked_process
 from clip_client._model import ModelInfo, Tower
 from clip_client._transports.base import Answer, ModelSettings, ServerDescription, Transport
-from clip_client._transports.grpc_errors import find_row
+from clip_client._transports.grpc_errors import find_row, http_status
 from clip_client._transports.grpc_messages import (
     malformed,
     read_answer,
@@ -30,8 +30,8 @@ from clip_client._transports.grpc_messages import (
     warm_up_malloc,
     with_strings,
 )
-from clip_client._transports.triton_statistics import ModelStatistics, read_statistics
 from preprocess_ensemble import contract
+from preprocess_ensemble.pem_files import system_roots
 
 if TYPE_CHECKING:
     from clip_client._endpoint import Endpoint
@@ -141,10 +141,6 @@ class TritonTransport(Transport):
             )
         return ServerDescription(name=metadata.name, version=metadata.version, models=models)
 
-    async def statistics(self, *, timeout_s: float) -> dict[str, ModelStatistics]:
-        response = await self._call(self._stub.ModelStatistics, service_pb2.ModelStatisticsRequest(), timeout_s)
-        return read_statistics(response)
-
     async def close(self) -> None:
         await self._channel.close()
 
@@ -179,19 +175,30 @@ class TritonTransport(Transport):
         try:
             return await method(request, timeout=timeout_s, metadata=self._metadata + headers)
         except grpc.aio.AioRpcError as error:
-            row = find_row(error.code(), f"{error.details()}")
-            sentence = row.sentence.format(endpoint=self.endpoint, model=model or self._names.image)
+            details = f"{error.details()}"
+            row = find_row(error.code(), details)
+            sentence = row.sentence.format(
+                endpoint=self.endpoint, model=model or self._names.image, status=http_status(details)
+            )
             failure = row.error(sentence, request_id=request_id)
         except grpc.aio.UsageError:
             failure = Unavailable("This client is closed.", request_id=request_id)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # Nobody cancelled this task: the channel was closed, because the name of the server leads elsewhere now.
+            failure = Unavailable(f"The connection to {self.endpoint} was closed.", request_id=request_id)
         # Raised outside the except block, without gRPC's error as its context. That error would show the server's text,
         # with paths and tracebacks, and its frames would keep the call alive, for which gRPC goes on connecting after
         # the channel is closed.
         raise failure
 
 
-def transport_factory(config: ClientConfig) -> Callable[[Endpoint, str | None], TritonTransport]:
-    """Read the certificates, once, and return what connects to one address.
+def transport_factory(
+    config: ClientConfig, *more_options: tuple[str, int | str]
+) -> Callable[[Endpoint, str | None], TritonTransport]:
+    """Read the certificates, once, and return what connects to one address, with more channel arguments of gRPC.
 
     Raises ValueError if a certificate cannot be read, and ForkedProcess if gRPC has been used before the fork that made
     this process: gRPC's threads and locks do not survive it, and a new channel hangs or ends the process. Call the
@@ -201,8 +208,11 @@ def transport_factory(config: ClientConfig) -> Callable[[Endpoint, str | None], 
         raise forked_process("gRPC was used", _channel_opened_in)
     credentials: grpc.ChannelCredentials | None = None
     if any(endpoint.tls for endpoint in config.endpoints):
+        roots = read_pem("ca_certificate", config.ca_certificate)
+        if roots is None and "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH" not in os.environ:
+            roots = system_roots()
         credentials = grpc.ssl_channel_credentials(
-            root_certificates=read_pem("ca_certificate", config.ca_certificate),
+            root_certificates=roots,
             private_key=read_pem("client_key", config.client_key),
             certificate_chain=read_pem("client_certificate", config.client_certificate),
         )
@@ -213,7 +223,7 @@ def transport_factory(config: ClientConfig) -> Callable[[Endpoint, str | None], 
     def connect(endpoint: Endpoint, server_name: str | None) -> TritonTransport:
         global _channel_opened_in
         _channel_opened_in = _channel_opened_in or os.getpid()
-        options = channel_options(config, endpoint, server_name)
+        options = [*channel_options(config, endpoint, server_name), *more_options]
         if credentials is None or not endpoint.tls:
             channel = grpc.aio.insecure_channel(endpoint.address, options)
         else:
@@ -244,13 +254,20 @@ def channel_options(config: ClientConfig, endpoint: Endpoint, server_name: str |
         # Two clients of one process share neither a connection nor its back-off.
         ("grpc.use_local_subchannel_pool", 1),
     ]
-    if endpoint.is_loopback:
-        # gRPC uses the proxy that the environment names even for calls to this machine.
+    if endpoint.is_loopback or (server_name is not None and _is_without_proxy(server_name)):
+        # gRPC uses the proxy that the environment names even for calls to this machine, and compares no_proxy with the
+        # address that stands for a name.
         options.append(("grpc.enable_http_proxy", 0))
     name = config.server_name or server_name
     if name is not None:
         options += [("grpc.default_authority", name), ("grpc.ssl_target_name_override", name)]
     return options
+
+
+def _is_without_proxy(name: str) -> bool:
+    """Whether ``no_proxy`` lists a host, by the rule of gRPC for names: they end with one of its entries."""
+    listed = os.environ.get("no_grpc_proxy", os.environ.get("no_proxy", "")).lower()
+    return name.lower().endswith(tuple(filter(None, map(str.strip, listed.split(",")))))
 
 
 def _request(model: str, tensor: str, items: Sequence[bytes], outputs: Sequence[str], request_id: str) -> bytes:

@@ -28,8 +28,8 @@ class ErrorRow:
     """Searched for in the server's text; None matches every text."""
     error: type[ClipError]
     sentence: str
-    """For people; ``{endpoint}`` is the server's address and ``{model}`` the model that it was asked for. The server's
-    own text is never repeated: Triton puts tracebacks and paths into it."""
+    """For people; ``{endpoint}`` is the server's address, ``{model}`` the model that it was asked for, and ``{status}``
+    the HTTP status of a proxy. The server's own text is never repeated: Triton puts tracebacks and paths into it."""
 
 
 def _row(code: str, pattern: str | None, error: type[ClipError], sentence: str) -> ErrorRow:
@@ -58,7 +58,10 @@ _NO_SHARED_MEMORY = (
 )
 _ALONE = "The server at {endpoint} cannot answer the outputs error or status alone; request embedding with them."
 _FAILED = "The server at {endpoint} failed on this request; its log has the reason."
-_TOO_LARGE = "The server at {endpoint} does not accept a request of this size; lower max_request_bytes of ClientConfig."
+_TOO_LARGE = (
+    "The server at {endpoint} does not accept a request of this size; lower max_request_bytes of ClientConfig, or "
+    "raise the limit there."
+)
 _UNTRUSTED = (
     "The TLS handshake with {endpoint} failed on a certificate; check ca_certificate and client_certificate of "
     "ClientConfig (--tls-ca and --tls-certificate of the commands)."
@@ -67,6 +70,10 @@ _BAD_PEM = (
     "The certificates for {endpoint} cannot be used: one of ca_certificate, client_certificate and client_key of "
     "ClientConfig (--tls-ca, --tls-certificate, --tls-key) is not in PEM form, or the key is another certificate's."
 )
+_PROXY_REFUSED = (
+    "A proxy in front of {endpoint} answers with HTTP status {status}; does that address take gRPC, and its path?"
+)
+_PROXY_FAILED = "A proxy in front of {endpoint} cannot reach its server (HTTP status {status}); see its log."
 _TOO_MANY_ROWS = (
     "The server at {endpoint} takes fewer images or texts in a request than it did at the handshake; call again."
 )
@@ -75,6 +82,28 @@ _ODD_REQUEST = (
 )
 
 ERROR_TABLE: Final[tuple[ErrorRow, ...]] = (
+    # gRPC core, chttp2: a proxy such as nginx answered with a plain HTTP status, here those that gRPC maps to UNKNOWN
+    # ("Received http2 header with status: 413"), and below each other code.
+    _row("UNKNOWN", r"http2 header with status: 413", ProtocolMismatch, _TOO_LARGE),
+    _row(
+        "UNKNOWN",
+        r"http2 header with status: 3",
+        ProtocolMismatch,
+        "A proxy in front of {endpoint} redirects (HTTP status {status}), which gRPC does not follow; name the address "
+        "that serves gRPC without a login page.",
+    ),
+    _row("UNKNOWN", r"http2 header with status: 5", Unavailable, _PROXY_FAILED),
+    _row("UNKNOWN", r"http2 header with status", ProtocolMismatch, _PROXY_REFUSED),
+    _row("INTERNAL", r"http2 header with status", ProtocolMismatch, _PROXY_REFUSED),
+    _row("UNAVAILABLE", r"http2 header with status: 429", Overloaded, _FULL),
+    _row("UNAVAILABLE", r"http2 header with status", Unavailable, _PROXY_FAILED),
+    _row(
+        "PERMISSION_DENIED",
+        r"http2 header with status",
+        Unauthorized,
+        "A proxy in front of {endpoint} forbids the request (HTTP status {status}); see its rules of access, and check "
+        "token if it reads one.",
+    ),
     # Triton, core/src/dynamic_batch_scheduler.cc and scheduler_utils.cc: a request that waited past its timeout.
     _row("UNAVAILABLE", r"request timeout expired", DeadlineExceeded, _EXPIRED),
     # Triton, server/src/grpc/grpc_utils.h: --grpc-restricted-protocol without its header, or with a wrong value.
@@ -86,8 +115,8 @@ ERROR_TABLE: Final[tuple[ErrorRow, ...]] = (
     # Triton, core: requests that come after SIGTERM ("Server is stopping, scheduler for model has stopped accepting").
     _row("UNAVAILABLE", r"server is stopping", Unavailable, "The server at {endpoint} is shutting down."),
     # Envoy, circuit breakers ("upstream connect error or disconnect/reset before headers. reset reason: overflow"), and
-    # its overload manager while Envoy is short of memory.
-    _row("UNAVAILABLE", r"reset reason: overflow|envoy overloaded", Overloaded, _FULL),
+    # its overload manager while Envoy is short of memory; its limits of rates ("local_rate_limited").
+    _row("UNAVAILABLE", r"reset reason: overflow|envoy overloaded|rate_limited", Overloaded, _FULL),
     # gRPC core, TLS handshake: the other side does not speak TLS.
     _row(
         "UNAVAILABLE",
@@ -161,7 +190,7 @@ ERROR_TABLE: Final[tuple[ErrorRow, ...]] = (
     # cancellation never gets here: it is a CancelledError.
     _row("CANCELLED", None, Unavailable, "The server at {endpoint} cancelled the request."),
     # gRPC core: a broken stream ("Stream removed"), before or after the answer.
-    _row("UNKNOWN", r"stream removed|http2|HTTP status", Unavailable, _LOST),
+    _row("UNKNOWN", r"stream removed|http2", Unavailable, _LOST),
     # Envoy, its limit of a request's size: HTTP 413 has no counterpart among gRPC's codes.
     _row("UNKNOWN", r"payload too large", ProtocolMismatch, _TOO_LARGE),
     # gRPC: an optimistic lock of the server lost; by definition safe to retry.
@@ -178,6 +207,12 @@ request, a wrong token and a lost connection, and INTERNAL is a dead process and
 
 OTHER: Final = _row("UNKNOWN", None, ClipError, _FAILED)
 """For all else: any exception in a model, whose traceback is the text, or in a Python servicer of gRPC."""
+
+
+def http_status(details: str) -> str:
+    """Return the digits of the HTTP status that gRPC names in ``details``; empty if there is none."""
+    found = re.search(r"status: (\d{3})", details)
+    return found[1] if found else ""
 
 
 def find_row(code: grpc.StatusCode, details: str) -> ErrorRow:

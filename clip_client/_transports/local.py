@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -20,7 +20,7 @@ from clip_client._model import ModelInfo, Tower
 from clip_client._transports.base import Answer, Transport
 from preprocess_ensemble import contract
 from preprocess_ensemble.errors import ReportedError
-from preprocess_ensemble.model_repository.location import MODEL_VARIABLE, default_repository, model_names
+from preprocess_ensemble.model_repository.location import REPOSITORY_VARIABLE, default_repository, model_names
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -157,12 +157,15 @@ class LocalTransport(Transport):
         if not names:
             return ModelNotReady(
                 f"There is no model in {self.repository}: run `clip-export --repository {self.repository}`, or name "
-                f"another repository by local:DIR or {MODEL_VARIABLE}."
+                f"another repository by local:DIR or {REPOSITORY_VARIABLE}."
             )
         return ModelNotReady(
             f"There is no model named {self._names.name!r} in {self.repository}; there is "
             f"{', '.join(map(repr, names))}. Name one of them with model= (--model of the commands)."
         )
+
+    def _refused(self, error: ReportedError) -> ClipError:
+        return ClipError(f"The model in {self.repository} cannot run as asked: {error}")
 
     def _select(self, file: Path, passport: Passport, tokenizer: Path | None = None) -> OpenModel:
         """Open a tower, choose what runs it, and log that. Raises ClipError if it cannot run as it should.
@@ -171,32 +174,38 @@ class LocalTransport(Transport):
         """
         import onnxruntime
 
-        from preprocess_ensemble.runtimes.model import LoadFailed
+        from preprocess_ensemble.runtimes.model import RuntimeUnusable
         from preprocess_ensemble.runtimes.onnx_session import (
             CPU,
             CUDA,
-            coreml,
+            load_gpu_libraries,
             open_model,
             open_session,
             session_options,
         )
-        from preprocess_ensemble.runtimes.openvino_model import openvino_candidates
+        from preprocess_ensemble.runtimes.openvino_model import open_openvino
         from preprocess_ensemble.runtimes.precision import precision_of_environment
         from preprocess_ensemble.runtimes.selection import select
 
-        options = session_options(self._threads)
+        options = session_options(self._threads, weights=passport.precision)
         # What the C++ backend of Triton would use. Not TensorRT, which takes minutes to build an engine.
-        providers = [provider for provider in (CUDA, CPU) if provider in onnxruntime.get_available_providers()]
-        try:
-            session = open_session(file, options, providers)
-        except LoadFailed as error:
-            raise ModelNotReady(f"{error}; export the model again.") from error
-        candidates = (*openvino_candidates(file, threads=options.intra_op_num_threads), coreml(file))
+        available = onnxruntime.get_available_providers()
+        load_gpu_libraries(available)
         try:
             precision = self._precision or precision_of_environment() or "auto"
-            selection = select(open_model(session, passport), passport, precision, candidates, tokenizer=tokenizer)
+            # ONNX Runtime's default on CUDA is TF32, which rounds the inputs of products to ten bits.
+            cuda = (CUDA, {"use_tf32": "0"} if precision == "fp32" else {})
+            providers = [provider for provider in (cuda, (CPU, {})) if provider[0] in available]
+            session = open_session(file, options, providers)
+        except RuntimeUnusable as error:
+            raise ModelNotReady(f"{error}; export the model again.") from error
         except ReportedError as error:
-            raise ClipError(f"The model in {self.repository} cannot run as asked: {error}") from None
+            raise self._refused(error) from None
+        openvino = partial(open_openvino, file, threads=options.intra_op_num_threads)
+        try:
+            selection = select(open_model(session, passport), passport, precision, openvino, tokenizer=tokenizer)
+        except ReportedError as error:
+            raise self._refused(error) from None
         level = logging.WARNING if selection.disagrees else logging.INFO
         tower = "model" if tokenizer is None else "text tower"
         _logger.log(level, "The %s in %s runs on %s.", tower, self.repository, selection)

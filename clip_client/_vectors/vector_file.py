@@ -17,9 +17,10 @@ import numpy as np
 from clip_client._errors import ItemError, VectorsError
 from clip_client._model import tower_of
 from clip_client._results import EmbeddingBatch
-from clip_client.dedup.store.parquet_store import ParquetStore, table_of, without_null_lists
+from clip_client.dedup.store.parquet_store import ParquetStore, table_of
 from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.text import printable
+from clip_client.dedup.types import stored_ns
 from preprocess_ensemble.errors import first_line
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class FileVersion(os.PathLike[str]):
             status = os.stat(path)
         except OSError:
             return cls(path=os.path.abspath(path))
-        return cls(path=os.path.abspath(path), size_bytes=status.st_size, mtime_ns=status.st_mtime_ns)
+        return cls(path=os.path.abspath(path), size_bytes=status.st_size, mtime_ns=stored_ns(status.st_mtime_ns))
 
     @property
     def key(self) -> bytes:
@@ -194,11 +195,8 @@ def read_parquet(path: Path) -> Iterator[EmbeddingBatch]:
     # Why a file of Python's, a buffer and no threads: dedup/store/parquet_store.py.
     with open(path, "rb") as file, pq.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False) as parquet:
         model = FileModel.of(path, parquet.schema_arrow.metadata or {})
-        schema = vector_schema(model)
-        schema = pa.schema([schema.field(name) for name in _RESULT_COLUMNS])
         for rows in parquet.iter_batches(_ROWS_PER_GROUP, columns=list(_RESULT_COLUMNS), use_threads=False):
-            table = pa.Table.from_batches([rows]).select(_RESULT_COLUMNS)
-            yield _batch_of(without_null_lists(table.cast(schema)), model)
+            yield _batch_of(pa.Table.from_batches([rows]), model)
 
 
 def read_npz(path: Path) -> EmbeddingBatch:
@@ -247,16 +245,15 @@ class VectorFolder(ParquetStore):
     writer_options = WRITER_OPTIONS
     # A cluster's workers, which write into folders of vectors, too, name them .part-00000-KEY.parquet.HEX.part.
     unfinished = ("part-*.part", ".part-*.parquet.*.part")
-    rows_per_file = 10_000  # 20 MB of vectors
+    rows_per_file = 10_000  # 20 MB of vectors: what a killed run may lose, and not too many files for a million photos
     seconds_per_file = 300.0
 
-    def __init__(self, folder: Path, model: FileModel | ModelInfo, *, rows_per_file: int | None = None) -> None:
+    def __init__(self, folder: Path, model: FileModel | ModelInfo) -> None:
         """Open ``folder``, which is made if it does not exist.
 
         Raises StoreError if a file cannot be read, and VectorsError if the folder holds vectors of another id.
         """
         super().__init__(folder, vector_schema(model))
-        self.rows_per_file = rows_per_file or self.rows_per_file
         self._model = model
         for path in self._paths():
             held = _model_of(path).vector_id

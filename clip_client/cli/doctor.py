@@ -20,13 +20,12 @@ from clip_client import ClientConfig, ClipError, ModelInfo
 from clip_client._endpoint import Endpoint, EndpointKind
 from clip_client._health import run_health_checks
 from clip_client._transports.factory import resolve_auto, transport_factory
-from clip_client.cli.parser import DISTRIBUTION
 from clip_client.dedup.text import counted
+from preprocess_ensemble.command_line import DISTRIBUTION
 from preprocess_ensemble.cores import usable_cores
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.model_repository.location import default_repository, has_model
-from preprocess_ensemble.runtimes.choices import Choices
-from preprocess_ensemble.runtimes.processor import has_bf16
+from preprocess_ensemble.runtimes.processor import OPENVINO, OPENVINO_BF16, Processor, row_of
 from preprocess_ensemble.tritonserver import find_triton, missing_libraries, open_holes
 
 if TYPE_CHECKING:
@@ -103,7 +102,7 @@ def table_lines(checks: Sequence[Check], *, width: int, colour: bool) -> Iterato
 
 _KINDS: Final = {"KIND_CPU": "CPU", "KIND_GPU": "GPU", "KIND_AUTO": "a GPU if the server has one, else the CPU"}
 _LOAD_S: Final = 120.0
-"""Least time for the model in this process: its first load times the runtimes, for 3 to 10 s with ViT-B-32."""
+"""Least time for the model in this process, which is loaded first."""
 
 
 async def check_server(config: ClientConfig, *, origin: str, timeout_s: float) -> tuple[list[Check], bool]:
@@ -254,15 +253,19 @@ def _install(extra: str) -> str:
 
 
 def _processor() -> Iterator[Check]:
-    with_bf16 = has_bf16()
-    yield _check("CPU", f"{usable_cores()} cores, {platform.machine()}, with{'' if with_bf16 else 'out'} bf16")
-    if with_bf16:
+    processor = Processor.here()
+    with_bf16 = "with" if processor.has_bf16 else "without"
+    yield _check("CPU", f"{usable_cores()} cores, {platform.machine()}, {with_bf16} bf16")
+    row = row_of(processor)
+    if row is None:
+        measure = "python -m benchmarks runtimes, in a clone of the source, measures it"
+        yield _check("precision auto", f"ONNX Runtime fp32: no processor like this one was measured; {measure}")
+        return
+    if {row.images, row.texts} & {OPENVINO, OPENVINO_BF16}:
         version = _version("openvino")
-        remedy = f"this processor may embed up to three times as fast with: pip install '{DISTRIBUTION}[local]'"
+        remedy = f"it is the fastest on this processor; {_install('local')}"
         yield _check("openvino", version or "not installed", "" if version else remedy)
-    choices = Choices()
-    for choice in choices.on_this_processor():
-        yield _check("precision auto", f"{choice}; to time again, delete {choices.folder}")
+    yield _check("precision auto", f"{row.images} for images, {row.texts} for texts, as measured on {row}")
 
 
 def _decoder() -> Check:

@@ -18,25 +18,24 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from clip_client.cli.commands import decide, dedup, embed, health, profile, quarantine, review, search
+from clip_client.cli.commands import decide, dedup, embed, health, quarantine, review, search
+from clip_client.cli.completion import add_completion_option
 from clip_client.cli.errors import CommandMisused
-from clip_client.cli.parser import SHELLS, CompletionAction, Parser, VersionAction
+from clip_client.cli.output import STDOUT, check_place
+from preprocess_ensemble.command_line import Parser
 from preprocess_ensemble.errors import ReportedError
 
 _COMMANDS = (
     (embed.add_to, embed.run),
     (search.add_to, search.run),
     (search.add_similar_to, search.run_similar),
-    (search.add_index_to, search.run_index),
     (dedup.add_to, dedup.run),
     (review.add_to, review.run),
     (quarantine.add_undo_to, quarantine.run_undo),
     (quarantine.add_purge_to, quarantine.run_purge),
     (decide.add_to, decide.run),
     (decide.add_rules_to, decide.run_rules),
-    (decide.add_tune_to, decide.run_tune),
     (health.add_to, health.run),
-    (profile.add_to, profile.run),
     (health.add_doctor_to, health.run_doctor),
 )
 """In the order of ``--help``."""
@@ -89,6 +88,8 @@ def _run(words: Sequence[str]) -> int:
             arguments = _parsed(words)
         finally:
             sys.stdout.flush()  # after --help, Python would fail at its exit if the reader has closed the output
+        if getattr(arguments, "json", None) not in (None, STDOUT):
+            check_place(arguments.json)
         exit_code: int = arguments.run(arguments)
         sys.stdout.flush()
     except CommandMisused as error:
@@ -121,13 +122,8 @@ def _parser() -> Parser:
         epilog="clip-client COMMAND --help explains a command and its options.",
         description="Embed photos with CLIP on a Triton server, search them by words, and find near-duplicate photos.",
     )
-    parser.add_argument("--version", nargs=0, action=VersionAction, help="show the version and exit")
-    parser.add_argument(
-        "--completion",
-        choices=SHELLS,
-        action=CompletionAction,
-        help="print a script that lets this shell complete commands, options and paths, and exit",
-    )
+    parser.add_version_option()
+    add_completion_option(parser)
     commands: Any = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, prog="clip-client")
     for add_to, _ in _COMMANDS:
         add_to(commands)

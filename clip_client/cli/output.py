@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -10,8 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
-from clip_client.cli.errors import CommandFailed
+from clip_client.cli.errors import CommandFailed, CommandMisused
 from clip_client.dedup.store.lock import AlreadyLocked, exclusive_lock
+from preprocess_ensemble.command_line import user_path
 from preprocess_ensemble.whole_file import whole_file
 
 if TYPE_CHECKING:
@@ -23,8 +26,31 @@ _LINE_EVERY_S: Final = 10.0
 """How often progress is printed where there is no terminal, which shows bars."""
 
 
+def add_json_option(parser: argparse.ArgumentParser | argparse._ActionsContainer, what: str) -> None:
+    """Add ``--json FILE``, which :func:`write_json` writes and the command's ``main`` checks before it runs."""
+    parser.add_argument(
+        "--json", type=user_path, metavar="FILE", help=f"write {what} as JSON; - is standard output, and all it has"
+    )
+
+
+def write_json(path: Path | None, value: object) -> bool:
+    """Write a value as ASCII to the file of ``--json``, if there is one; tell whether standard output belongs to it."""
+    if path is not None:
+        with output(path) as file:
+            file.write(json.dumps(value, indent=2).encode("ascii") + b"\n")
+    return path == STDOUT
+
+
 def check_place(path: Path) -> None:
-    """Raise CommandFailed if ``path`` cannot be written: before the long work rather than after it."""
+    """Check a file before the long work rather than after it.
+
+    Raises CommandFailed if it cannot be written, and CommandMisused if it would replace a photo, as after
+    ``--json *.jpg``.
+    """
+    from clip_client.dedup.files.file_types import COMPANION_KINDS, PHOTO_SUFFIXES, suffix_of
+
+    if suffix_of(path.name) in PHOTO_SUFFIXES | COMPANION_KINDS.keys() - {".json"}:
+        raise CommandMisused(f"{path} has the name of a photo or of its companion; name another file to write")
     if os.path.isdir(path):
         raise CommandFailed(f"cannot write {path}: it is a folder")
     if not os.path.isdir(path.parent):

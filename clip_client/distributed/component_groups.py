@@ -63,21 +63,12 @@ class DuplicateSummary:
     """Pairs that were written to connect what is alike."""
     recall: RecallEstimate
     """How vectors were compared, and which share of the alike pairs was found."""
-    largest_cell: int
-    """Vectors in the largest cell."""
-    mean_cell: float
-    """Vectors in a cell, on average."""
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Self:
         """Return the summary that ``dataclasses.asdict`` made these ``fields`` of, after a way through JSON."""
         recall = {**fields["recall"], "recall_95": tuple(fields["recall"]["recall_95"])}
         return cls(**{**fields, "thresholds": Thresholds(**fields["thresholds"]), "recall": RecallEstimate(**recall)})
-
-    @property
-    def skew(self) -> float:
-        """The largest cell over the mean: how unevenly the work is divided."""
-        return self.largest_cell / self.mean_cell if self.mean_cell else 1.0
 
     def __str__(self) -> str:
         recall, (low, high) = self.recall.recall, self.recall.recall_95

@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from clip_client._errors import require
-from clip_client.dedup.compare.candidate_pairs import with_inner_hashes
+from clip_client.dedup.compare.candidate_pairs import ALIGNED_FROM, with_inner_hashes
 from clip_client.dedup.compare.cells import ALL_COMPARED, EXACT_ROWS, RecallSample, fit_cells, sample_size
-from clip_client.dedup.compare.hamming import hash_parts
+from clip_client.dedup.compare.hamming import HASH_BITS, hash_parts
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES
 from clip_client.dedup.compare.similarity_join import UnionFind, fit_projection
 from clip_client.dedup.compare.thresholds import thresholds_for
 from clip_client.dedup.report import DuplicateReport
-from clip_client.dedup.search import CANDIDATES, DEFAULT_HASH_BITS, OFF, GroupRules, check_group_rules
+from clip_client.dedup.search import CANDIDATES, OFF, GroupRules, check_group_rules
 from clip_client.distributed import cell_join, component_groups
 from clip_client.distributed.cluster import EXTRA, DistributedError, cluster, in_tasks
 from clip_client.distributed.component_groups import DuplicateSummary
@@ -81,7 +81,6 @@ def find_duplicates(
     *,
     output: str | os.PathLike[str],
     threshold: float | None = None,
-    hash_bits: int = DEFAULT_HASH_BITS,
     references: Iterable[str] = (),
     keep: Sequence[str] = DEFAULT_RULES,
     store: Store | None = None,
@@ -93,11 +92,10 @@ def find_duplicates(
 ) -> DuplicateSummary:
     """Find duplicates among the photos that ``embed_partitions(..., output=vectors, features=True)`` has embedded.
 
-    ``threshold``, ``hash_bits``, ``references``, ``keep`` and ``verify`` are those of
-    :func:`clip_client.dedup.find_duplicates`. A ``store`` gives the decisions of a person and tuned thresholds. Up to
-    ``exact_rows`` vectors are compared each with each; more are divided into cells, and the summary says which share of
-    the alike pairs was found. Pixels are compared, and photos aligned, if a worker can read their files by path or URL;
-    if it cannot, the row of a photo says so.
+    ``threshold``, ``references``, ``keep`` and ``verify`` are those of :func:`clip_client.dedup.find_duplicates`. A
+    ``store`` gives the decisions of a person. Up to ``exact_rows`` vectors are compared each with each; more are
+    divided into cells, and the summary says which share of the alike pairs was found. Pixels are compared, and photos
+    aligned, if a worker can read their files by path or URL; if it cannot, the row of a photo says so.
 
     ``output`` is a folder that every worker can write, or a URL. When the search is complete, its ``groups`` has a row
     for each photo of a group (:func:`.component_groups.group_schema`), and ``_SUCCESS`` with the summary; ``edges`` has
@@ -114,12 +112,10 @@ def find_duplicates(
     """
     require("ray.data", EXTRA)
     require("faiss", EXTRA)
-    check_group_rules(keep, hash_bits, verify)
+    check_group_rules(keep, verify)
     rows = EmbeddedRows.of(Location.of(vectors), max(1, rows_at_once // 2))
-    tuned = None if store is None else store.settings.tuned(rows.model.vector_id)
     rules = GroupRules(
-        thresholds=thresholds_for(rows.model.id, threshold, tuned=tuned),
-        hash_bits=hash_bits,
+        thresholds=thresholds_for(rows.model.id, threshold),
         keep=tuple(keep),
         references=tuple(references),
         decisions=() if store is None else tuple(store.decisions.all()),
@@ -180,11 +176,11 @@ class FolderSearch:
         is_used = facts["is_picture"] & is_first
         division = self._divide(is_used, drawn(facts, shares), vectors)
         cells = division.cells
-        settings = (self.rows.model.vector_id, self.rules.thresholds, self.rules.verify, self.rules.hash_bits)
+        settings = (self.rows.model.vector_id, self.rules.thresholds, self.rules.verify, HASH_BITS)
         rows = (division.count, self.rows_at_once, *(chunk.rows for chunk in self.rows.chunks))
         arrays = (facts["content"], is_used, cells.centre, cells.directions, cells.numbers)
         key = _key_of(settings, rows, arrays=arrays)
-        in_cells = self._compare(key, division, is_used)
+        self._compare(key, division, is_used)
         self._compare_hashes(key, np.flatnonzero(is_used), facts)
         edges = cell_join.read_edges(self._prepare(_EDGES, key))
         alike = UnionFind(len(firsts))
@@ -206,8 +202,6 @@ class FolderSearch:
             note=grouped.note,
             edges=len(edges[0]),
             recall=division.estimate,
-            largest_cell=int(in_cells.max(initial=0)),
-            mean_cell=float(in_cells.sum() / max(1, np.count_nonzero(in_cells))),
         )
         self._finish(summary)
         return summary, grouped
@@ -226,8 +220,7 @@ class FolderSearch:
         self, is_used: NDArray[np.bool_], draws: Sequence[NDArray[np.bool_]], vectors: NDArray[np.float32]
     ) -> cell_join.Division:
         """Decide how the used rows are compared, from the ``vectors`` of those that are in one of the ``draws``."""
-        thresholds, count = self.rules.thresholds, int(is_used.sum())
-        threshold = thresholds.similar
+        threshold, count = self.rules.thresholds.similar, int(is_used.sum())
         seen, sampled = (vectors[(own & is_used)[np.any(draws, axis=0)]] for own in draws)
         projection = fit_projection(seen, np.arange(len(seen)), threshold)
         if count <= self.exact_rows or not len(seen):
@@ -241,18 +234,18 @@ class FolderSearch:
             measured = functools.reduce(lambda one, other: RecallSample.combine([one, other]), found)
             cells = fit_cells(seen, count, threshold)
             estimate, per_vector = replace(measured, vectors=sampled).choose_count(cells)
-        is_lower = self.rules.verify != OFF and thresholds.candidate < threshold
+        is_lower = self.rules.verify != OFF and threshold > ALIGNED_FROM
         return cell_join.Division(
             threshold=threshold,
             cells=cells,
             count=per_vector,
             projection=projection,
             estimate=estimate,
-            candidate=thresholds.candidate if is_lower else None,
+            candidate=ALIGNED_FROM if is_lower else None,
         )
 
-    def _compare(self, key: str, division: cell_join.Division, is_used: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Put the vectors into cells, and compare those in each; return how many are in each cell, (K,)."""
+    def _compare(self, key: str, division: cell_join.Division, is_used: NDArray[np.bool_]) -> None:
+        """Put the vectors into cells, and compare those in each."""
         chunks = self.rows.chunks
         self._prepare(_CELLS, key)
         self._prepare(_CANDIDATES, key)
@@ -260,18 +253,15 @@ class FolderSearch:
         calls = ((chunk, is_used[chunk.row_slice], place) for chunk, place in zip(chunks, places, strict=True))
         divided = self._results("dividing into cells", len(chunks), in_tasks(cell_join.put_into_cells, calls, division))
         sizes = np.stack([own for _, own in sorted(divided, key=lambda one: one[0])])
-        in_cells: NDArray[np.int64] = sizes.sum(axis=0)
         named = ((f"cells-{block.name}.parquet", block) for block in cell_join.cell_blocks(sizes, self.rows_at_once))
         self._fill("comparing", _EDGES, key, cell_join.join_block, named, places, self.output / _CANDIDATES, division)
-        return in_cells
 
     def _compare_hashes(self, key: str, used: Indices, facts: NDArray[Any]) -> None:
         """Compare the perceptual hashes of the rows ``used``, (N,)."""
-        hashes, most_bits = facts["hash"][used], self.rules.hash_bits
-        if most_bits >= 0:
-            parts = enumerate(hash_parts(hashes, most_bits, _HASHES_PER_TASK))
-            named = ((f"hashes-{number:06}.parquet", part) for number, part in parts)
-            self._fill("comparing hashes", _EDGES, key, cell_join.join_equal_hashes, named, used, hashes, most_bits)
+        hashes = facts["hash"][used]
+        parts = enumerate(hash_parts(hashes, HASH_BITS, _HASHES_PER_TASK))
+        named = ((f"hashes-{number:06}.parquet", part) for number, part in parts)
+        self._fill("comparing hashes", _EDGES, key, cell_join.join_equal_hashes, named, used, hashes, HASH_BITS)
         if self.rules.verify != OFF and len(used) <= _HASHES_PER_TASK:
             count = -(-len(used) // _PAIRED_PER_TASK)
             tasks = ((f"hashes-{number:06}.parquet", number) for number in range(count))
@@ -287,8 +277,7 @@ class FolderSearch:
         yield cell_join.read_edges(place for place in places if place.name.startswith(f"{key}-hashes-"))
         yield component_groups.equal_pairs(rows, facts["moment"])
         cells = [place for place in places if place.name.startswith(f"{key}-cells-")]
-        thresholds = self.rules.thresholds
-        steps = np.arange(thresholds.similar, thresholds.candidate, -_SIMILARITIES_AT_ONCE).tolist()
+        steps = np.arange(self.rules.thresholds.similar, ALIGNED_FROM, -_SIMILARITIES_AT_ONCE).tolist()
         for high, low in itertools.pairwise([np.inf, *steps[1:], -1.0]):
             yield cell_join.read_edges(cells, similar=(low, high))
 

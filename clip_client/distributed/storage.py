@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any, Final, Self
 
 from clip_client.dedup.files.reading import open_file, read_file
-from clip_client.dedup.types import FailedFile, PhotoFile
+from clip_client.dedup.types import FailedFile, PhotoFile, stored_ns
 from clip_client.distributed.cluster import DistributedError
 from preprocess_ensemble.errors import first_line
 from preprocess_ensemble.whole_file import whole_file
@@ -120,7 +120,7 @@ class Location:
         """Read a whole file; return its bytes and, on a disk, its time of change in ns. Raises OSError."""
         if not self.prefix:  # pyarrow opens only UTF-8 paths, and waits for a writer of a FIFO
             with open_file(self.path) as plain:
-                return plain.readall(), os.fstat(plain.fileno()).st_mtime_ns
+                return plain.readall(), stored_ns(os.fstat(plain.fileno()).st_mtime_ns)
         with self.filesystem.open_input_stream(self.path) as file:
             return file.read(), None
 

@@ -64,7 +64,7 @@ def fill_store(
     """
     config, model = served_model(None, config)
     folder = cluster_folder(store) / folder_name(model.vector_id)
-    _take_over(folder, store, model)
+    _take_over(folder, store, model, files)
     known = store.files.known(files)
     with_features = cached_features(store).keys()
     with_vector = store.vectors(model.vector_id, model.dimension).keys()
@@ -75,18 +75,23 @@ def fill_store(
 
     partitions = image_files([file.path for file in files if not is_done(file)])
     embed_partitions(partitions, output=folder, features=True, config=config, workers=workers, on_progress=on_progress)
-    _take_over(folder, store, model)
+    _take_over(folder, store, model, files)
     return model
 
 
-def _take_over(folder: Path, store: Store, model: FileModel) -> None:
-    """Copy the rows of a cluster's files into the caches of the store, and remove the files."""
+def _take_over(folder: Path, store: Store, model: FileModel, examined: Sequence[PhotoFile]) -> None:
+    """Copy the rows of a cluster's files into the caches of the store, and remove the files.
+
+    A row does not say when its file last changed in any way: one of ``examined`` that has not changed since the rows
+    were written is as it was read. The search hashes the others.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     features, vectors = cached_features(store), store.vectors(model.vector_id, model.dimension)
+    before = {os.path.abspath(file.path): file for file in examined}
     for path in sorted(folder.glob("part-*.parquet")):
-        files = []
+        files, written_ns = [], path.stat().st_mtime_ns
         with open(path, "rb") as file, pq.ParquetFile(file) as parquet:
             for batch in parquet.iter_batches(_ROWS_PER_GROUP, use_threads=False):
                 table = pa.Table.from_batches([batch])
@@ -101,7 +106,9 @@ def _take_over(folder: Path, store: Store, model: FileModel) -> None:
                         vectors.add({"sha256": row["sha256"], "vector": None, **failure})
                     if row["mtime_ns"] is not None:
                         version = PhotoFile(os.fsdecode(row["path_bytes"]), row["size_bytes"], row["mtime_ns"])
-                        files.append((version, row["sha256"].hex()))
+                        found = before.get(os.path.abspath(version.path), version)
+                        is_as_read = found.is_as(version) and (found.ctime_ns or 0) < written_ns
+                        files.append((found if is_as_read else version, row["sha256"].hex()))
         features.flush()
         vectors.flush()
         store.files.remember(files)

@@ -19,7 +19,7 @@ from clip_client import (
     Unavailable,
 )
 from clip_client.testing import FakeTriton, Reply
-from tests.fixtures.fakes import InMemoryClient, images, listening, now
+from tests.fixtures.fakes import InMemoryClient, Stalled, images, listening, now
 from tests.fixtures.simulated_time import simulated
 
 NAME = "clip.example.org"
@@ -71,13 +71,6 @@ async def test_a_server_that_is_down_from_the_start_does_not_count() -> None:
     async with ClipClient(["localhost:1", "localhost:2"]) as clip:
         with pytest.raises(Unavailable, match="No server answers at grpc://localhost:1"):
             await clip.embed(b"a")
-
-
-class Stalled(FakeTriton):
-    """Never ends a handshake."""
-
-    async def ModelConfig(self, request: Any, context: Any) -> Any:
-        await asyncio.Event().wait()
 
 
 @simulated

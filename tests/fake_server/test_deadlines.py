@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +14,11 @@ import pytest
 
 from clip_client import DeadlineExceeded, ItemErrors, Overloaded, ProtocolMismatch, Unavailable
 from clip_client.testing import FakeTriton, Reply
-from tests.fixtures.fakes import NEVER, InMemoryClient, asynchronous, images, now
+from tests.fixtures.fakes import NEVER, InMemoryClient, Stalled, asynchronous, images, now
 from tests.fixtures.simulated_time import connected, simulated
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import AsyncIterator, Coroutine, Sequence
 
 
 @pytest.mark.parametrize(("count", "seconds_per_image"), [(500, 0.2), (40, 4.0)], ids=["long", "slow"])
@@ -68,13 +69,6 @@ async def test_one_callers_deadline_is_not_anothers() -> None:
         assert [len(request.images) for request in server.requests] == [2]
 
 
-class Stalled(FakeTriton):
-    """Never ends a handshake."""
-
-    async def ModelConfig(self, request: Any, context: Any) -> Any:
-        await asyncio.Event().wait()
-
-
 @simulated
 async def test_a_handshake_has_the_time_of_the_call_that_waits_for_it() -> None:
     async with InMemoryClient({"localhost": Stalled()}) as clip:
@@ -85,6 +79,65 @@ async def test_a_handshake_has_the_time_of_the_call_that_waits_for_it() -> None:
         await asyncio.sleep(1)
     with pytest.raises(Unavailable, match="closed during the handshake"):
         await call
+
+
+class Slow(FakeTriton):
+    """Its handshakes take 80 seconds."""
+
+    async def ModelConfig(self, request: Any, context: Any) -> Any:
+        await asyncio.sleep(80)
+        return await super().ModelConfig(request, context)
+
+
+@simulated
+async def test_a_call_may_wait_longer_for_a_handshake_than_the_clients_time() -> None:
+    async with InMemoryClient({"localhost": Slow()}) as clip:
+        assert (await clip.embed(b"a", timeout_s=90)).errors == {}
+    async with InMemoryClient({"localhost": Slow()}) as clip:
+        hasty = asyncio.create_task(clip.embed(b"a"))
+        await asyncio.sleep(1)
+        assert (await clip.embed(b"a", timeout_s=300)).errors == {}
+        with pytest.raises(DeadlineExceeded):
+            await hasty
+
+
+@simulated
+async def test_a_handshake_that_fails_after_its_callers_have_left_is_not_reported() -> None:
+    reported: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    async with InMemoryClient({"localhost": Stalled()}) as clip:
+        with pytest.raises(DeadlineExceeded):
+            await clip.embed(b"a", timeout_s=5)
+        await asyncio.sleep(100)
+        gc.collect()
+    assert reported == []
+
+
+@simulated
+async def test_a_server_that_is_retired_during_a_handshake_is_replaced() -> None:
+    """The name of the servers leads elsewhere meanwhile, and connections to the old ones are closed."""
+    names = {"clip": ["10.0.0.1", "10.0.0.2"]}
+    asyncio.get_running_loop().names = names  # type: ignore[attr-defined]
+    servers = {f"10.0.0.{number}": Stalled(ended=1) if number < 3 else FakeTriton() for number in (1, 2, 3, 4)}
+    async with InMemoryClient(servers, "clip") as clip:
+        stream = clip.embed_stream(paced(images(90)))
+        assert (await anext(stream)).error is None
+        for number in (1, 2):
+            servers[f"10.0.0.{number}"].answer_always(Reply(fingerprint=(9, 9)))
+        with pytest.raises(ProtocolMismatch):
+            await clip.embed(b"the next call asks for the model again")
+        for number in (1, 2):
+            servers[f"10.0.0.{number}"].answer_always(Reply())
+        call = asyncio.create_task(clip.embed(b"a", timeout_s=100))
+        names["clip"] = ["10.0.0.3", "10.0.0.4"]
+        assert len([item async for item in stream if item.error is None]) == 89
+        assert (await call).errors == {}
+
+
+async def paced(items: Sequence[Any], seconds: float = 1.0) -> AsyncIterator[Any]:
+    for item in items:
+        yield item
+        await asyncio.sleep(seconds)
 
 
 @simulated
@@ -222,6 +275,28 @@ async def test_a_deadline_that_passes_is_a_sign_of_load(is_stream: bool) -> None
         await asyncio.sleep(0.1)
         assert clip.stats().servers[0].limit == 8
         assert clip.stats().servers[0].images_in_flight == 0
+
+
+@pytest.mark.parametrize("is_stream", [True, False], ids=["stream", "embed"])
+@simulated
+async def test_a_file_that_hangs_costs_one_row(is_stream: bool) -> None:
+    """Reading it never ends, as on a share whose server is gone."""
+
+    async def read(_encode: object, file: str, *_: Any, **__: Any) -> bytes:
+        await asyncio.sleep(1e6 if file == "hangs.jpg" else 0)
+        return b"content"
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(anyio.to_thread, "run_sync", read)
+        async with connected(FakeTriton()) as clip:
+            source = paced(["a.jpg", "hangs.jpg", "b.jpg", "c.jpg", "d.jpg"], seconds=20)
+            if is_stream:
+                errors = {item.index: item.error async for item in clip.embed_stream(source)}
+            else:
+                errors = {**dict.fromkeys(range(5)), **(await clip.embed(source)).errors}
+            late = errors.pop(1)
+            assert errors == {0: None, 2: None, 3: None, 4: None}
+            assert (late and late.code, late and late.source) == ("TIMEOUT", "hangs.jpg")
 
 
 @simulated

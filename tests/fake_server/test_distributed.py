@@ -257,7 +257,7 @@ def test_what_ray_prints_is_not_in_the_output(
 
     monkeypatch.setattr("clip_client.distributed.embed_partitions", embed)
     (tmp_path / "a.jpg").touch()
-    options = ("--engine", "ray", "--url", "127.0.0.1:1", "--output", str(tmp_path / "out"), "--json")
+    options = ("--engine", "ray", "--url", "127.0.0.1:1", "--output", str(tmp_path / "out"), "--json", "-")
     assert main(["embed", str(tmp_path), *options]) == 0
     assert json.loads(capsys.readouterr().out)["written"] == 2
 

@@ -54,6 +54,18 @@ async def test_certificates_are_bytes_or_paths(is_mutual: bool, tmp_path: Path) 
         assert server.requests[0].metadata["authorization"] == "Bearer s3cret"
 
 
+@pytest.mark.parametrize("variable", ["SSL_CERT_FILE", "SSL_CERT_DIR"])
+async def test_the_authorities_of_the_system_are_trusted(
+    variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "0a1b2c3d.0").write_bytes(CA)
+    monkeypatch.delenv("GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", raising=False)
+    monkeypatch.setenv(variable, str(tmp_path / "0a1b2c3d.0" if variable == "SSL_CERT_FILE" else tmp_path))
+    async with tls_server(is_mutual=False) as server:
+        await embed(server)
+        assert server.requests_received == 1
+
+
 NO_PEM = "is not in PEM form, or the key is another certificate's"
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from clip_client import ClientConfig, ClipClient, ClipError, ProtocolMismatch, Unavailable
 from clip_client.testing import FakeTriton, Reply
-from tests.fixtures.fakes import LOST, NEVER, InMemoryClient, images
+from tests.fixtures.fakes import LOST, NEVER, InMemoryClient, Stalled, images
 from tests.fixtures.waiting import until
 
 if TYPE_CHECKING:
@@ -38,15 +38,6 @@ async def reported() -> list[Any]:
     return errors
 
 
-class Stalled(FakeTriton):
-    """Never ends its second handshake."""
-
-    async def ModelConfig(self, request: Any, context: Any) -> Any:
-        if self.handshakes > 1:
-            await asyncio.Event().wait()
-        return await super().ModelConfig(request, context)
-
-
 async def test_a_scope_of_anyio_that_ends_leaves_nothing_behind() -> None:
     class Stuck(io.BytesIO):
         def read(self, size: int | None = -1) -> bytes:
@@ -55,7 +46,7 @@ async def test_a_scope_of_anyio_that_ends_leaves_nothing_behind() -> None:
             return b""
 
     reached, go_on = threading.Event(), threading.Event()
-    async with Stalled() as server:
+    async with Stalled(ended=1) as server:
         with anyio.CancelScope() as scope:
             async with ClipClient(server.url) as clip, anyio.create_task_group() as group:
                 group.start_soon(clip.embed, (Stuck() for _ in itertools.count()))

@@ -75,6 +75,19 @@ def test_open_and_close_without_a_with_block(server: FakeTriton) -> None:
         clip.open()
 
 
+def test_threads_may_open_one_client_at_once(server: FakeTriton) -> None:
+    clip, begin, before = SyncClipClient(server.url), threading.Barrier(8), threads()
+
+    def use(_: int) -> bool:
+        begin.wait()
+        return clip.open().embed(b"a").errors == {}
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(use, range(8)))
+    clip.close()
+    assert threads() == before
+
+
 def test_a_process_ends_although_a_client_is_open(server: FakeTriton) -> None:
     code = f"import clip_client; print(clip_client.SyncClipClient({server.url!r}).open().embed(b'a'))"
     ended = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=60)

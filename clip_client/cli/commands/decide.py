@@ -1,35 +1,23 @@
-"""What a person decides: ``decide`` about photos, ``rules`` under a name, and ``tune``, thresholds from decisions."""
+"""What a person decides: ``decide`` about photos, and ``rules`` under a name."""
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import json
 import os
 import time
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from clip_client.cli.errors import CommandFailed, CommandMisused
-from clip_client.cli.options.connection import add_model_options, client_config, connected
 from clip_client.cli.options.dedup import check_keep_rules, saved_or_plain
 from clip_client.cli.options.paths import add_store_option, opened_store
-from clip_client.dedup import Store, Thresholds, thresholds_for
-from clip_client.dedup.compare.thresholds import (
-    LEAST_DIFFERENT,
-    NEEDED_LABELS,
-    SIMILAR_PRECISION,
-    Tuning,
-    labels_for,
-    tune,
-)
+from clip_client.cli.output import add_json_option, write_json
 from clip_client.dedup.files.reading import hash_files
 from clip_client.dedup.store.choices import KEEP, UNDONE, Choice, ChosenPhoto
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL, Decision
-from clip_client.dedup.text import counted, printable
+from clip_client.dedup.text import counted, moment, printable
 
 if TYPE_CHECKING:
-    from clip_client import ClientConfig, ModelInfo
+    from clip_client.dedup import Store
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -52,14 +40,14 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument(
         "paths", nargs="*", default=[], metavar="PHOTO", help="two or more photos (forget: one or more)"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_json_option(parser, "the result")
     add_store_option(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Record, forget or list decisions."""
     if bool(arguments.paths) == (arguments.what == "list"):
-        arguments.parser.error("list takes no PHOTO, and everything else needs one")
+        arguments.parser.error("list takes no PHOTO; keep, different, keep-all and forget need one")
     try:
         hashes = hash_files(map(os.path.abspath, map(os.path.expanduser, arguments.paths)))
     except OSError as error:
@@ -69,7 +57,8 @@ def run(arguments: argparse.Namespace) -> int:
     with opened_store(arguments.store) as store:
         if arguments.what == "list":
             decided = _decided(store)
-            print(json.dumps(decided, indent=2) if arguments.json else _in_words(decided))
+            if not write_json(arguments.json, decided):
+                print(_in_words(decided))
             return 0
         if arguments.what == "forget":
             forgotten = store.decisions.forget(contents) + store.choices.forget(hashes)
@@ -89,7 +78,8 @@ def run(arguments: argparse.Namespace) -> int:
             except ValueError as error:
                 raise CommandMisused(str(error)) from None
             said, result = f"recorded: {counted(len(contents), 'photo')}, {decision.what}", {"id": decision.id}
-    print(json.dumps(result) if arguments.json else said)
+    if not write_json(arguments.json, result):
+        print(said)
     return 0
 
 
@@ -123,14 +113,14 @@ def _decided(store: Store) -> dict[str, list[dict[str, Any]]]:
 def _in_words(decided: dict[str, Any]) -> str:
     lines = []
     for decision in decided["decisions"]:
-        lines.append(f"{decision['at']}  {decision['what']}")
+        lines.append(f"{moment(decision['at'])}  {decision['what']}")
         for photo in decision["photos"]:
             seen = ", ".join(map(printable, photo["seen_at"])) or f"SHA-256 {photo['sha256']}, not seen by a search"
             lines.append(f"   {seen}")
     for choice in decided["choices"]:
         run = f", run {choice['run']}" if choice["run"] else ""
         undone = ", taken back" if choice["state"] == UNDONE else ""
-        lines.append(f"{choice['at']}  {choice['what']}{run}{undone}")
+        lines.append(f"{moment(choice['at'])}  {choice['what']}{run}{undone}")
         lines += [f"   {printable(photo['path'])}{'  moves' if photo['moves'] else ''}" for photo in choice["photos"]]
     return "\n".join(lines) or "nothing was decided"
 
@@ -148,7 +138,7 @@ def add_rules_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("name", nargs="?", metavar="NAME", help="letters, digits, spaces and . _ -")
     # With a default, argparse does not demand a RULE in the message about a missing action.
     parser.add_argument("rules", nargs="*", default=[], metavar="RULE", help="in the order in which they decide")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_json_option(parser, "the result")
     add_store_option(parser)
 
 
@@ -169,96 +159,12 @@ def run_rules(arguments: argparse.Namespace) -> int:
             said, result = f"saved; use them with: --keep '@{name}'", {"rules": {name: saved_rules}}
         elif what == "delete":
             if not store.settings.delete_keep_rules(name):
-                raise CommandFailed(f"no rules are saved as {name}: see clip-client rules list")
+                raise CommandFailed(f"no rules are saved as {name}; clip-client rules list shows what is saved")
             said, result = "deleted", {"deleted": name}
         else:
             saved = store.settings.keep_rules()
             said = "\n".join(f"@{name}: {', '.join(rules)}" for name, rules in saved.items()) or "no rules are saved"
             result = {"rules": saved}
-    print(json.dumps(result, indent=2) if arguments.json else said)
+    if not write_json(arguments.json, result):
+        print(said)
     return 0
-
-
-def add_tune_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command's options."""
-    parser = commands.add_parser(
-        "tune",
-        usage="%(prog)s [options]",
-        help="derive the thresholds of a model from your decisions",
-        description="Derive the thresholds of a model from your decisions: photos that you called different, and "
-        "copies that you chose and moved. Later searches with this store use them.",
-    )
-    parser.add_argument("--dry-run", action="store_true", help="show the thresholds, and store nothing")
-    parser.add_argument("--reset", action="store_true", help="use the model's own thresholds again")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    add_store_option(parser)
-    add_model_options(parser)
-
-
-def run_tune(arguments: argparse.Namespace) -> int:
-    """Tune, store and print."""
-    config = client_config(arguments)
-    with opened_store(arguments.store) as store:
-        model = asyncio.run(_model(config, quiet=arguments.json))
-        if model.is_random:
-            raise CommandFailed(
-                f"the weights of {model.id} are random, so no decision says anything about them; export a model with "
-                "trained weights"
-            )
-        tuning = None
-        if arguments.reset:
-            store.settings.set_tuned(model.vector_id, None)
-        present = thresholds = thresholds_for(model.id, tuned=store.settings.tuned(model.vector_id))
-        if not arguments.reset:
-            labels, unusable = labels_for(store, model.vector_id, model.dimension)
-            tuning = tune(labels, unusable=unusable)
-            thresholds = tuning.thresholds(present) or present
-            if thresholds is not present and not arguments.dry_run:
-                store.settings.set_tuned(model.vector_id, thresholds)
-    if arguments.json:
-        of_model = {"model": model.id, "vectors": model.vector_id}
-        print(json.dumps({**of_model, "thresholds": asdict(thresholds), "tuning": _tuning_as_json(tuning)}, indent=2))
-    else:
-        print(f"again: {present.source}" if tuning is None else _tuning_in_words(model, present, tuning))
-    if tuning is not None and thresholds is present:
-        raise CommandFailed(_too_few(tuning))
-    return 0
-
-
-async def _model(config: ClientConfig, *, quiet: bool) -> ModelInfo:
-    async with connected(config, quiet=quiet) as clip:
-        return await clip.model()
-
-
-def _tuning_in_words(model: ModelInfo, present: Thresholds, tuning: Tuning) -> str:
-    lines = [f"{model.id}: {counted(tuning.labels, 'label')}, {tuning.different} of them different"]
-    if tuning.unusable:
-        lines.append(
-            f"{counted(tuning.unusable, 'decision')} without vectors of this model, or without a search before: search "
-            "these photos with this model, then decide"
-        )
-    found = tuning.similar
-    none = f"no threshold is certain to reach a precision of {SIMILAR_PRECISION}"
-    lines.append(f"similar: was {present.similar:g}; {f'{found.threshold:g}: {found}' if found else none}")
-    return "\n".join(lines)
-
-
-def _too_few(tuning: Tuning) -> str:
-    if tuning.different < LEAST_DIFFERENT:
-        return (
-            f"too few labels: {tuning.different} of {LEAST_DIFFERENT} that say what is different; record more with "
-            "clip-client review or decide different"
-        )
-    return (
-        f"too few labels: at least {NEEDED_LABELS} pairs that are the same are needed, and more for "
-        "each different pair among them; the thresholds stay as they are"
-    )
-
-
-def _tuning_as_json(tuning: Tuning | None) -> dict[str, Any] | None:
-    if tuning is None:
-        return None
-    counts = {name: getattr(tuning, name) for name in ("labels", "different", "unusable")}
-    found = tuning.similar
-    similar = found and {**asdict(found), "precision": found.value, "interval_95": found.interval}
-    return {**counts, "similar": similar}

@@ -18,16 +18,15 @@ from clip_client.cli.options.dedup import (
     ActionOptions,
     SearchOptions,
     add_dedup_options,
-    check_action_tiers,
     read_action_options,
     read_outputs,
     read_search_options,
+    tell_tuned,
 )
 from clip_client.cli.options.paths import opened_store
 from clip_client.cli.output import STDOUT, ProgressBars, locked, output, progress_bars
 from clip_client.dedup.features.preview import can_read_raw, thumbnail
 from clip_client.dedup.search import GroupContents, group_contents
-from clip_client.dedup.types import NO_MODEL
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,6 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
     printer = _Printer(outputs, quiet=options.quiet, verbose=arguments.verbose)
     found = _scan(options, action, printer)
     with opened_store(arguments.store) as store:
+        if not options.quiet:
+            tell_tuned(store, printer.say)
         with progress_bars(quiet=options.quiet) as show:
             if engine is None:
                 report = asyncio.run(_search(found, options, action, store, show))
@@ -73,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
                 report = _search_on_ray(found, options, action, store, show, engine)
             _write(report, arguments, action.moving_tiers, show)
         printer.print_report(report)
-        return apply_report(report, options.walk.paths, store, action, say=printer.say)
+        return apply_report(report, options.walk.paths, store, action, say=printer.say, verbose=arguments.verbose)
 
 
 def _scan(options: SearchOptions, action: ActionOptions, printer: _Printer) -> Scan:
@@ -105,8 +106,7 @@ async def _search(
     show: ProgressBars,
     group: GroupContents = group_contents,
 ) -> DuplicateReport:
-    async with options.connected() as clip:
-        check_action_tiers(action, NO_MODEL if clip is None else (await clip.model()).id)
+    async with options.connected(show) as clip:
         return await options.find(clip, found, store, show, group, options=action)
 
 
@@ -143,12 +143,10 @@ def _write(
             file.writelines(lines.encode() for lines in csv_lines(report))
     if arguments.report is not None:
         from clip_client.dedup.reporting.html import PageCommands, write_page
-        from clip_client.dedup.reporting.previews import previews_folder
 
         commands = PageCommands.after(arguments.words, store=arguments.store, tiers=moving_tiers)
-        folder = previews_folder(arguments.report)
         with output(arguments.report) as file:
-            write_page(report, file, thumbnail=thumbnail, folder=folder, commands=commands, on_progress=show)
+            write_page(report, file, thumbnail=thumbnail, page=arguments.report, commands=commands, on_progress=show)
 
 
 class _Printer:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from clip_client.cli.commands.quarantine import print_failures
 from clip_client.cli.output import progress_bars
@@ -22,11 +22,15 @@ from clip_client.dedup.store.choices import Choice, moving_tiers
 from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.store.store import store_option
 from clip_client.dedup.text import counted, human_bytes, printable
-from clip_client.dedup.types import QUARANTINE_NAME
+from clip_client.dedup.types import QUARANTINE_NAME, SAFE_TIERS
 
 if TYPE_CHECKING:
     from clip_client.cli.options.dedup import ActionOptions
     from clip_client.dedup import DuplicateReport, Store
+
+
+_MOST_REASONS: Final = 5
+"""Lines in front of the two that matter."""
 
 
 def apply_report(
@@ -36,10 +40,12 @@ def apply_report(
     options: ActionOptions,
     *,
     say: Callable[[str], None] = print,
+    verbose: bool = False,
 ) -> int:
     """Carry out ``--apply`` or show what it would do; return the exit code.
 
-    ``paths`` is what was searched; ``say`` prints a line.
+    ``paths`` is what was searched; ``say`` prints a line. With ``verbose``, ``--apply`` also lists what stays, as
+    ``--dry-run`` and ``--act-on chosen`` do.
     """
     moving: Mapping[str, Choice] = {}
     staying: Mapping[str, str] = {}
@@ -55,12 +61,10 @@ def apply_report(
     plan = plan_moves(report, paths, tiers=options.moving_tiers, options=options, chosen=chosen)
     refused = [skip for skip in plan.skipped if not skip.tier]
     if options.apply or options.dry_run:
-        for skip in refused:
-            say(f"stays: {printable(skip.photo.label)}: {printable(skip.reason)}")
         searched = DirectorySet(paths)
-        for path, reason in staying.items():
-            if os.path.lexists(path) and searched.contains(path):
-                say(f"stays: {printable(path)}: {printable(reason)}")
+        stays = [(skip.photo.label, skip.reason) for skip in refused]
+        stays += [one for one in staying.items() if os.path.lexists(one[0]) and searched.contains(one[0])]
+        _print_what_stays(stays, say, listed=options.dry_run or options.is_chosen or verbose)
     elif refused:
         stay = "stays" if len(refused) == 1 else "stay"
         say(f"{counted(len(refused), 'other photo')} of the groups {stay}; --dry-run says why")
@@ -76,18 +80,38 @@ def apply_report(
     return 0
 
 
+def _print_what_stays(stays: Sequence[tuple[str, str]], say: Callable[[str], None], *, listed: bool) -> None:
+    """Print each photo and its reason, or how many photos have the most frequent reasons."""
+    if listed:
+        for path, reason in stays:
+            say(f"stays: {printable(path)}: {printable(reason)}")
+        return
+    by_reason = Counter(reason for _, reason in stays).most_common()
+    for reason, number in by_reason[:_MOST_REASONS]:
+        say(f"{counted(number, 'photo')} {'stays' if number == 1 else 'stay'}: {printable(reason)}")
+    if others := sum(number for _, number in by_reason[_MOST_REASONS:]):
+        say(f"{counted(others, 'more photo')} {'stays' if others == 1 else 'stay'} for other reasons")
+    if stays:
+        say("to list what stays: -v")
+
+
 def _print_skipped_tiers(plan: Plan, options: ActionOptions, say: Callable[[str], None]) -> None:
     """Count the copies that stay for their tier: the groups above show which, and there may be thousands."""
     by_tier = Counter(skip.tier for skip in plan.skipped if skip.tier)
     for tier, number in sorted(by_tier.items()):
         wait, them = ("waits", "it") if number == 1 else ("wait", "them")
-        how = f"--act-on {tier} moves {them}{', too' if options.tiers else ' instead'}"
+        how = f"look at {them} with clip-client review"
+        if tier in SAFE_TIERS:
+            how = f"--act-on {tier} moves {them}{', too' if options.tiers else ' instead'}"
         say(f"{counted(number, f'{tier} copy', f'{tier} copies')} {wait} for you; {how}")
 
 
 def _print_plan(plan: Plan, say: Callable[[str], None]) -> None:
+    gone = set[str]()
     for move in plan.moves:
-        along = "".join(f", with {printable(companion.path)}" for companion in move.companions)
+        gone.add(move.duplicate.path)
+        moving = (one.path for one in move.companions if gone.issuperset(one.others))
+        along = "".join(f", with {printable(path)}" for path in moving)
         say(f"would move: {printable(move.duplicate.path)}{along}; kept: {printable(move.kept.label)}")
     written = {sidecar.path for move in plan.moves for sidecar in move.sidecars if sidecar.is_ours}
     for path in sorted(written):
@@ -104,7 +128,7 @@ def _apply_plan(
         if chosen:
             # First the name of the run: if this process is killed, the next one knows which choices it had begun.
             store.choices.begin({chosen[move.duplicate.path].id for move in plan.moves}, run)
-        outcomes = apply(plan, store.journal, run=run, on_progress=show)
+        outcomes = apply(plan, store.journal, run=run, files=store.files, on_progress=show)
         if chosen:
             settle(store)
     moved = {outcome.path for outcome in outcomes if outcome.done}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import io
-import json
 import os
 import sys
 import time
@@ -13,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing, nullcontext, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from clip_client._vectors.files import VECTOR_SUFFIXES
 from clip_client._vectors.vector_file import FileVersion, VectorFolder, npz_file, parquet_file, vector_row
@@ -28,10 +27,20 @@ from clip_client.cli.options.connection import (
     read_engine_options,
 )
 from clip_client.cli.options.paths import add_walk_options, read_walk_options
-from clip_client.cli.output import ProgressBars, check_place, locked, progress_bars, replacing
-from clip_client.cli.parser import number_type, user_path
+from clip_client.cli.output import (
+    STDOUT,
+    ProgressBars,
+    add_json_option,
+    check_place,
+    locked,
+    progress_bars,
+    replacing,
+    write_json,
+)
 from clip_client.dedup import FailedFile, Scan
+from clip_client.dedup.files.file_types import RAW_SUFFIXES
 from clip_client.dedup.text import counted, printable, skipped_files
+from preprocess_ensemble.command_line import user_path
 
 if TYPE_CHECKING:
     from clip_client import ClipClient
@@ -40,7 +49,6 @@ if TYPE_CHECKING:
 _OUTAGE_S: Final = 300.0
 """A server that restarts, with a model that takes minutes to build, must not end a run of hours."""
 
-_MOST_ROWS_PER_FILE: Final = 1_000_000
 
 _NOTHING: Final = "there is no photo to embed in the given paths"
 _NONE_EMBEDDED: Final = "none of the photos could be embedded"
@@ -72,20 +80,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument(
         "--retry-failed", action="store_true", help="with a folder: also retry the photos that failed before"
     )
-    parser.add_argument(
-        "--shard-rows",
-        type=number_type(
-            int,
-            range(1, _MOST_ROWS_PER_FILE + 1).__contains__,
-            expected=f"a whole number from 1 to {_MOST_ROWS_PER_FILE:,}",
-        ),
-        metavar="N",
-        help="with a folder: photos per file (default: 10,000); a run that is killed loses the file that it was "
-        "filling",
-    )
-    report = parser.add_mutually_exclusive_group()
-    report.add_argument("--json", action="store_true", help="print the counts as JSON")
-    report.add_argument("--quiet", "-q", action="store_true", help="print nothing except errors")
+    add_json_option(parser, "the counts")
+    parser.add_argument("--quiet", "-q", action="store_true", help="print nothing except errors")
 
 
 def _add_source_options(parser: argparse.ArgumentParser) -> None:
@@ -115,14 +111,14 @@ def run(arguments: argparse.Namespace) -> int:
     if engine is not None:
         return _run_on_ray(arguments, engine)
     if isinstance(arguments.output, str) or arguments.source != "photos":
-        raise CommandMisused("URLs, Parquet files and WebDataset tars need --engine ray")
+        raise CommandMisused("--source parquet, --source webdataset and a URL as --output need --engine ray")
     return _run_here(arguments)
 
 
 def _run_here(arguments: argparse.Namespace) -> int:
     into_file = arguments.output.suffix in VECTOR_SUFFIXES and not os.path.isdir(arguments.output)
-    if into_file and (arguments.retry_failed or arguments.shard_rows is not None):
-        raise CommandMisused(f"--retry-failed and --shard-rows are for a folder, and {arguments.output} is a file")
+    if into_file and arguments.retry_failed:
+        raise CommandMisused(f"--retry-failed needs a folder as --output, and {arguments.output} is a file")
     need("rich", *(["pyarrow.parquet"] if arguments.output.suffix != ".npz" or not into_file else []))
 
     if into_file:
@@ -145,20 +141,30 @@ def _run_here(arguments: argparse.Namespace) -> int:
         else:
             for failure in found.failed:
                 counts.add(failure)
-    if found.skipped and not arguments.quiet:
-        print(skipped_files(found.skipped), file=sys.stderr if arguments.json else sys.stdout)
+    if not arguments.quiet:
+        _tell_skipped(found.skipped, sys.stderr if arguments.json == STDOUT else sys.stdout)
     if counts.written == 0 and counts.there_before == 0:
         raise CommandFailed(_NONE_EMBEDDED if found.photos else _NOTHING)
-    if arguments.json:
-        of_run = {"written": counts.written, "failed": counts.failed, "done_before": counts.there_before}
-        print(json.dumps({"output": str(arguments.output), **of_run, "skipped": dict(found.skipped)}, indent=2))
-    elif not arguments.quiet:
+    of_run = {"written": counts.written, "failed": counts.failed, "done_before": counts.there_before}
+    result = {"output": str(arguments.output), **of_run, "skipped": dict(found.skipped)}
+    if not write_json(arguments.json, result) and not arguments.quiet:
         print(counts.summary(arguments.output))
     return 0
 
 
+def _tell_skipped(skipped: Mapping[str, int], notes: TextIO) -> None:
+    raws = sum(number for kind, number in skipped.items() if kind in RAW_SUFFIXES)
+    others = {kind: number for kind, number in skipped.items() if kind not in RAW_SUFFIXES}
+    if raws:
+        instead = "clip-client search and clip-client dedup embed the previews in them"
+        print(f"{counted(raws, 'RAW file')} skipped, which this command cannot read; {instead}", file=notes)
+    if others:
+        print(skipped_files(others), file=notes)
+
+
 async def _embed_found(found: Scan, arguments: argparse.Namespace, counts: _Counts, *, into_file: bool) -> None:
-    async with connected(client_config(arguments, timeout_s=arguments.timeout_s), quiet=arguments.quiet) as clip:
+    config = client_config(arguments, timeout_s=arguments.timeout_s)
+    async with connected(config, quiet=arguments.quiet, show=counts.show) as clip:
         await (_write_file if into_file else _add_to_folder)(found, arguments, counts, clip)
 
 
@@ -185,7 +191,7 @@ async def _write_file(found: Scan, arguments: argparse.Namespace, counts: _Count
 async def _add_to_folder(found: Scan, arguments: argparse.Namespace, counts: _Counts, clip: ClipClient) -> None:
     """Add the photos that are not in the folder yet; finished rows are kept even if this fails."""
     with locked(arguments.output):
-        vectors = VectorFolder(arguments.output, await clip.model(), rows_per_file=arguments.shard_rows)
+        vectors = VectorFolder(arguments.output, await clip.model())
         counts.show("checking what is done", 0, None)
         finished = vectors.finished_keys(with_failed=not arguments.retry_failed)
         photos = [path for path in found.photos if FileVersion.of(path).key not in finished]
@@ -275,9 +281,9 @@ def _run_on_ray(arguments: argparse.Namespace, engine: EngineOptions) -> int:
     need("rich", "pyarrow.parquet")
     output: Path | str = arguments.output
     if isinstance(output, Path) and output.suffix in VECTOR_SUFFIXES:
-        raise CommandMisused(f"--engine ray writes into a folder, and {output} is the name of a file")
-    if arguments.retry_failed or arguments.shard_rows is not None:
-        raise CommandMisused("--retry-failed and --shard-rows need --engine local, which can continue the same folder")
+        raise CommandMisused(f"--engine ray needs a folder as --output, and {output} is the name of a file")
+    if arguments.retry_failed:
+        raise CommandMisused("--retry-failed needs --engine local, which continues the same folder")
     config = engine.servers(client_config(arguments, timeout_s=arguments.timeout_s), quiet=arguments.quiet)
     started = time.monotonic()
     # A thread of Ray prints what its daemons say, such as that a worker has died; standard output is for the counts.
@@ -296,11 +302,9 @@ def _run_on_ray(arguments: argparse.Namespace, engine: EngineOptions) -> int:
     if summary.images == summary.failed and not summary.partitions_before:
         raise CommandFailed(_NONE_EMBEDDED)
     written = summary.images - summary.failed
-    if arguments.json:
-        counts = {"written": written, "failed": summary.failed, "partitions": summary.partitions}
-        counts["partitions_done_before"] = summary.partitions_before
-        print(json.dumps({"output": summary.output, **counts}, indent=2))
-    elif not arguments.quiet:
+    counts = {"written": written, "failed": summary.failed, "partitions": summary.partitions}
+    counts["partitions_done_before"] = summary.partitions_before
+    if not write_json(arguments.json, {"output": summary.output, **counts}) and not arguments.quiet:
         done = f"{counted(written, 'vector')} written to {summary.output} ({counted(summary.partitions, 'partition')})"
         before = f", {counted(summary.partitions_before, 'partition')} done before" if summary.partitions_before else ""
         rate = f"{summary.images / (time.monotonic() - started):,.1f} photos/s, including the start of Ray"
@@ -339,5 +343,6 @@ def _output_path(text: str) -> Path | str:
     if os.path.isdir(path) or text.endswith(os.sep) or path.suffix in ("", *VECTOR_SUFFIXES):
         return path
     raise argparse.ArgumentTypeError(
-        f"the name of a file must end in .parquet or .npz, and that of a new folder with a dot in /; got {text!r}"
+        f"{text!r} is neither a folder nor a file of vectors: end the name of a folder with /, or of a file with "
+        ".parquet or .npz"
     )

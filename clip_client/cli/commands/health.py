@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import shutil
 import sys
@@ -15,6 +14,7 @@ from clip_client import ClipClient, HealthReport
 from clip_client._client import URL_VARIABLE
 from clip_client.cli.errors import CommandFailed
 from clip_client.cli.options.connection import add_server_options, add_timeout_option, client_config
+from clip_client.cli.output import add_json_option, write_json
 
 _TIMEOUT_S: Final = 10.0
 """A probe needs a quick answer; a healthy server responds in a fraction of a second."""
@@ -32,22 +32,21 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     )
     add_server_options(parser)
     add_timeout_option(parser, default_s=_TIMEOUT_S, meaning="time limit for all steps together")
-    output = parser.add_mutually_exclusive_group()
-    output.add_argument("--json", action="store_true", help="print the steps as JSON")
-    output.add_argument("--quiet", "-q", action="store_true", help="print only the step that failed, on standard error")
+    add_json_option(parser, "the steps")
+    parser.add_argument("--quiet", "-q", action="store_true", help="print only the step that failed, on standard error")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print each step; 1 if one of them failed."""
     report = asyncio.run(_check(arguments))
     failed = report.failed
+    steps = [{**asdict(step), "error": step.error and step.error.__name__} for step in report.steps]
+    has_json = write_json(arguments.json, {"ok": report.ok, "model": report.model_id, "steps": steps})
     if arguments.quiet:
         if failed is not None:
             raise CommandFailed(f"not healthy: {failed.name}: {failed.message}")
         return 0
-    if arguments.json:
-        steps = [{**asdict(step), "error": step.error and step.error.__name__} for step in report.steps]
-        print(json.dumps({"ok": report.ok, "model": report.model_id, "steps": steps}, indent=2))
+    if has_json:
         return 0 if failed is None else 1
     several = len({step.server for step in report.steps}) > 1
     server = ""
@@ -77,7 +76,7 @@ def add_doctor_to(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     )
     add_server_options(parser, may_be_local=True)
     add_timeout_option(parser, default_s=10.0, meaning="time limit for each request to the server")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    add_json_option(parser, "the findings")
 
 
 def run_doctor(arguments: argparse.Namespace) -> int:
@@ -89,9 +88,7 @@ def run_doctor(arguments: argparse.Namespace) -> int:
     checks, answers = asyncio.run(check_server(config, origin=origin, timeout_s=arguments.timeout_s))
     checks += check_machine(server_answers=answers)
     is_well = all(check.level is not Level.PROBLEM for check in checks)
-    if arguments.json:
-        print(json.dumps({"ok": is_well, "findings": [asdict(check) for check in checks]}, indent=2))
-    else:
+    if not write_json(arguments.json, {"ok": is_well, "findings": [asdict(check) for check in checks]}):
         # No rich and no other optional package: this command has to work without them.
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 120
         colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ

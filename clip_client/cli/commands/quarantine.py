@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
 from clip_client.cli.options.paths import add_store_option, opened_store
-from clip_client.cli.output import progress_bars
+from clip_client.cli.output import STDOUT, add_json_option, progress_bars, write_json
 from clip_client.dedup.store.journal import IN_QUARANTINE, Journal, JournalEntry
 from clip_client.dedup.text import counted, human_bytes, printable
+from clip_client.dedup.types import QUARANTINE_NAME
 
 if TYPE_CHECKING:
     from clip_client.dedup.actions.apply import Outcome
@@ -48,9 +48,12 @@ def add_undo_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "earlier version moved",
     )
     parser.add_argument(
-        "--list", action="store_true", help="list what is in the quarantine and what runs decided, and restore nothing"
+        "--list",
+        "--dry-run",
+        action="store_true",
+        help="list what would be restored and what runs decided, and restore nothing",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_json_option(parser, "the result")
     add_store_option(parser)
 
 
@@ -81,9 +84,7 @@ def run_undo(arguments: argparse.Namespace) -> int:
             if paths:
                 entries = [one for one in entries if not set(paths).isdisjoint(file.original for file in one.files)]
                 declared = [one for one in declared if not set(paths).isdisjoint(photo.path for photo in one.photos)]
-            if arguments.json:
-                _print_json(entries, declared)
-            else:
+            if not write_json(arguments.json, _as_json(entries, declared)):
                 _print_list(entries, declared, store_option(store.journal.directory))
             return 0
         # Before undo: a companion is restored with its photo, and the outcome names only the photo.
@@ -94,9 +95,7 @@ def run_undo(arguments: argparse.Namespace) -> int:
         )
         taken_back = take_back(store, run=of_run, paths=paths or None, only=only)
     outcomes = taken_back.outcomes + unknown
-    if arguments.json:
-        print(_outcomes_json(outcomes))
-    else:
+    if not write_json(arguments.json, _outcomes_json(outcomes)):
         if outcomes:
             print(f"{counted(sum(outcome.done for outcome in outcomes), 'photo')} restored")
         if taken_back.decisions:
@@ -124,7 +123,7 @@ def add_purge_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="purge only what one run moved; clip-client undo --list shows the runs",
     )
     parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    add_json_option(parser, "the result")
     add_store_option(parser)
 
 
@@ -136,13 +135,12 @@ def run_purge(arguments: argparse.Namespace) -> int:
 
     with opened_store(arguments.store) as store:
         entries = _quarantined(store.journal, arguments.of_run)
-        # With --json, what people are told before they agree is no part of the result.
-        notes = sys.stderr if arguments.json else sys.stdout
+        # With --json -, what people are told before they agree is no part of the result.
+        notes = sys.stderr if arguments.json == STDOUT else sys.stdout
         size = human_bytes(_size_of(entries))
         print(f"{counted(len(entries), 'photo')} of {size} in the quarantine", file=notes)
         if not entries:
-            if arguments.json:
-                print(_outcomes_json(()))
+            write_json(arguments.json, _outcomes_json(()))
             return 0
         _print_folders(entries, notes)
         if not arguments.yes and not _agreed():
@@ -151,9 +149,7 @@ def run_purge(arguments: argparse.Namespace) -> int:
         # Only these: another process may have moved more while the question was open.
         with progress_bars() as show:
             outcomes = purge(store.journal, prove=prove_again, only={entry.id for entry in entries}, on_progress=show)
-    if arguments.json:
-        print(_outcomes_json(outcomes))
-    else:
+    if not write_json(arguments.json, _outcomes_json(outcomes)):
         print(f"{counted(sum(outcome.done for outcome in outcomes), 'photo')} in the system's trash")
     return 0 if print_failures(outcomes) == 0 else 1
 
@@ -177,7 +173,9 @@ def _print_folders(entries: Sequence[JournalEntry], notes: TextIO) -> None:
 def _agreed() -> bool:
     if not sys.stdin.isatty():
         raise CommandFailed("standard input is not a terminal; use --yes to purge without confirmation")
-    answer = input("Send them to the system's trash? Undo cannot restore them from there. [y/N] ")
+    # The trash knows where a file lay last, and not where it came from.
+    then = f"The trash restores them only into hidden {QUARANTINE_NAME} folders, and clip-client undo cannot"
+    answer = input(f"Send them to the system's trash? {then}. [y/N] ")
     return answer.strip().lower() in ("y", "yes")
 
 
@@ -185,18 +183,16 @@ def _quarantined(journal: Journal, run: str | None) -> list[JournalEntry]:
     """Return what is in the quarantine, or what ``run`` moved there. Raises CommandFailed if that is nothing."""
     entries = journal.entries(IN_QUARANTINE, run=run)
     if not entries and run is not None:
-        raise CommandFailed(
-            f"nothing in the quarantine was moved by a run {run!r}; clip-client undo --list shows the runs"
-        )
+        raise CommandFailed(f"no run {run!r} has photos in the quarantine; clip-client undo --list shows the runs")
     return entries
 
 
 def _size_of(entries: Iterable[JournalEntry]) -> int:
-    """Return the size of photos and their companions."""
-    return sum(file.size_bytes for entry in entries for file in entry.files)
+    """Return the size of photos and their companions, which two photos may share."""
+    return sum({file.quarantined: file.size_bytes for entry in entries for file in entry.files}.values())
 
 
-def _print_json(entries: Sequence[JournalEntry], declared: Sequence[Choice]) -> None:
+def _as_json(entries: Sequence[JournalEntry], declared: Sequence[Choice]) -> dict[str, Any]:
     from clip_client.dedup.actions.quarantine import why_out_of_reach
 
     listed = [
@@ -210,7 +206,7 @@ def _print_json(entries: Sequence[JournalEntry], declared: Sequence[Choice]) -> 
         for entry in entries
     ]
     decisions = [{"run": one.run, "what": one.what, "paths": [photo.path for photo in one.photos]} for one in declared]
-    print(json.dumps({"entries": listed, "decisions": decisions}, indent=2))
+    return {"entries": listed, "decisions": decisions}
 
 
 def _print_list(entries: Sequence[JournalEntry], declared: Sequence[Choice], where: str) -> None:
@@ -242,10 +238,10 @@ def _print_what_stays(outcomes: Sequence[Outcome]) -> None:
             print(f"{printable(outcome.path)}: {printable(outcome.message)}", file=sys.stderr)
 
 
-def _outcomes_json(outcomes: Sequence[Outcome]) -> str:
-    """Return what was and what could not be done, as ``--json`` prints it."""
+def _outcomes_json(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """Return what was and what could not be done, as ``--json`` writes it."""
     failed = [{"path": outcome.path, "message": outcome.message} for outcome in outcomes if not outcome.done]
-    return json.dumps({"done": len(outcomes) - len(failed), "failed": failed}, indent=2)
+    return {"done": len(outcomes) - len(failed), "failed": failed}
 
 
 def print_failures(outcomes: tuple[Outcome, ...]) -> int:

@@ -12,9 +12,16 @@ from typing import TYPE_CHECKING
 
 from clip_client.cli.errors import CommandFailed, need
 from clip_client.cli.options.connection import add_model_options
-from clip_client.cli.options.dedup import NO_PHOTO, SearchOptions, add_search_options, read_search_options
+from clip_client.cli.options.dedup import (
+    NO_PHOTO,
+    SearchOptions,
+    add_search_options,
+    read_search_options,
+    tell_tuned,
+)
 from clip_client.cli.options.paths import add_store_option, opened_store
-from clip_client.cli.parser import number_type
+from clip_client.cli.output import progress_bars
+from preprocess_ensemble.command_line import number_type
 
 if TYPE_CHECKING:
     from clip_client.dedup import DuplicateReport, Store
@@ -54,6 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     options.walk.check_named()
     # The search and the pages work at the same time, and one thread at a time may use a store.
     with opened_store(arguments.store) as for_search, opened_store(arguments.store) as for_pages:
+        tell_tuned(for_pages, partial(print, file=sys.stderr))
         asyncio.run(_serve(options, for_search, for_pages, arguments))
     return 0
 
@@ -62,12 +70,18 @@ async def _serve(options: SearchOptions, for_search: Store, for_pages: Store, ar
     from clip_client.review.server import serve
     from clip_client.review.state.session import Session
 
-    async with options.connected() as clip:
+    with progress_bars() as show:
+        found = options.scan(show)  # before a model is loaded, which may be a download
+    if not found.files:
+        raise CommandFailed(NO_PHOTO)
+
+    def tell(what: str, done: int, _: int | None) -> None:
+        if not done:
+            print(f"clip-client: {what}", file=sys.stderr)
+
+    async with options.connected(tell) as clip:
 
         async def search(on_progress: OnProgress) -> DuplicateReport:
-            found = await asyncio.to_thread(options.scan, on_progress)
-            if not found.files:
-                raise CommandFailed(NO_PHOTO)
             return await options.find(clip, found, for_search, on_progress)
 
         session = Session(for_pages, options.walk.paths)

@@ -1,4 +1,4 @@
-"""Searches: ``clip-client search``, ``similar``, which takes one photo, and ``index``, which fills a collection."""
+"""Searches: ``clip-client search``, and ``similar``, which takes one photo."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import csv
 import io
-import json
 import os
 import re
 import sys
@@ -20,21 +19,28 @@ from anyio import to_thread
 from clip_client._vectors.files import VECTOR_SUFFIXES
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
 from clip_client.cli.options.connection import add_model_options, client_config, connected
-from clip_client.cli.options.paths import refuse_url
-from clip_client.cli.options.place import QDRANT, Where, add_place_options
-from clip_client.cli.output import ProgressBars, check_place, output, progress_bars
-from clip_client.cli.parser import count, user_path
-from clip_client.dedup.text import counted, escaped, printable
+from clip_client.cli.options.paths import meant, refuse_url
+from clip_client.cli.options.place import Where, add_place_options
+from clip_client.cli.output import (
+    STDOUT,
+    ProgressBars,
+    add_json_option,
+    check_place,
+    output,
+    progress_bars,
+    write_json,
+)
+from clip_client.dedup.text import counted, escaped, moment, printable
 from clip_client.dedup.types import is_random
+from preprocess_ensemble.command_line import count, user_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from clip_client.dedup import Store
+    from clip_client.dedup import Scan, Store
     from clip_client.dedup.files.directories import DirectorySet
     from clip_client.search.filters import Filter
     from clip_client.search.pictures import FoundPicture, FoundPictures, Place
-    from clip_client.search.qdrant import QdrantCollection
     from clip_client.search.query import Term
 
 TOP: Final = 20
@@ -100,41 +106,15 @@ def add_similar_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     _add_search_options(parser)
 
 
-def add_index_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command's options."""
-    parser = commands.add_parser(
-        "index",
-        usage="%(prog)s [options] --to qdrant://HOST/COLLECTION",
-        help="copy vectors into Qdrant, for photos that are too many for one machine",
-        description="Copy the vectors of photos, with what is known of the photos, into a collection of Qdrant; photos "
-        "in folders that you name are embedded first. clip-client search --in qdrant://HOST/COLLECTION searches it.",
-        epilog="The environment variable QDRANT_API_KEY holds the key of the server, if it needs one.",
-    )
-    parser.add_argument(
-        "--to",
-        required=True,
-        metavar="ADDRESS",
-        help="qdrant://HOST:PORT/COLLECTION, or qdrants:// with TLS (default port: 6333)",
-    )
-    add_place_options(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    add_model_options(parser)
-
-
 def _add_search_options(parser: argparse.ArgumentParser) -> None:
     add_place_options(parser)
     parser.add_argument("--top", type=count, default=TOP, metavar="N", help=f"list N pictures (default: {TOP})")
-    parser.add_argument(
-        "--strict",
-        action="store_true",
-        help="end the list where the scores drop sharply; if they do so nowhere, leave none out",
-    )
     parser.add_argument("--copies", action="store_true", help="also list the proven copies of each picture")
     group = parser.add_argument_group("only photos that were")
     for name, (metavar, meaning) in FILTERS.items():
         group.add_argument(f"--{name.replace('_', '-')}", default="", metavar=metavar, help=meaning)
     group = parser.add_argument_group("output").add_mutually_exclusive_group()
-    group.add_argument("--json", action="store_true", help="print JSON")
+    add_json_option(group, "the photos and what is known of them")
     group.add_argument("--csv", action="store_true", help="print CSV")
     group.add_argument("--null", action="store_true", help="print paths that end with a NUL byte, for xargs -0")
     parser.add_argument("--preview", action="store_true", help="in a terminal, show small pictures in the list")
@@ -152,36 +132,13 @@ def run_similar(arguments: argparse.Namespace) -> int:
     from clip_client.search.query import Term
 
     (photo,) = map(os.path.expanduser, arguments.parts)
+    refuse_url(photo)
     if os.path.isdir(photo):
-        raise CommandFailed(f"{photo} is a folder; name the photo to find similar ones for")
+        raise CommandFailed(f"{printable(photo)} is a folder, and clip-client similar needs a photo")
+    if not os.path.lexists(photo):
+        raise CommandFailed(f"there is no file {printable(photo)}{meant(photo)}")
     places = Where.of(arguments.places, arguments.store)
     return _search_and_print(arguments, [Term(photo=photo)], places, without=[photo])
-
-
-def run_index(arguments: argparse.Namespace) -> int:
-    """Copy, and say how many photos there are."""
-    need("rich", "pyarrow", "faiss", "defusedxml", "qdrant_client", extras="cli,dedup,qdrant")
-    from clip_client.search.qdrant import QdrantCollection
-
-    places = Where.of(arguments.places, arguments.store)
-    if places.qdrant:
-        raise CommandMisused(
-            "--in names what to copy from: a folder of photos, a store, or what clip-client embed wrote"
-        )
-    with QdrantCollection(arguments.to) as collection, places.opened_store() as store, progress_bars() as show:
-        photos = asyncio.run(_fill(arguments, collection, places, store, show))
-    print(
-        json.dumps({"to": arguments.to, "photos": photos}) if arguments.json else f"{counted(photos, 'photo')} copied"
-    )
-    return 0
-
-
-async def _fill(
-    arguments: argparse.Namespace, collection: QdrantCollection, places: Where, store: Store | None, show: ProgressBars
-) -> int:
-    async with connected(client_config(arguments)) as clip:
-        place = await places.opened(clip, store, show)
-    return await to_thread.run_sync(collection.fill, place, show)
 
 
 def _search_and_print(
@@ -191,26 +148,29 @@ def _search_and_print(
     need("rich", "pyarrow", "faiss", "defusedxml", extras="cli,dedup")
     from clip_client.dedup.files.directories import DirectorySet
     from clip_client.search.filters import Filter
+    from clip_client.search.query import QueryError
 
-    wanted = Filter.of(**{name: getattr(arguments, name) for name in FILTERS})
+    try:
+        wanted = Filter.of(**{name: getattr(arguments, name) for name in FILTERS})
+    except QueryError as error:  # it begins with the name of the filter
+        raise CommandMisused(f"--{error}") from None
     if arguments.preview:
         need("textual_image")
     if arguments.report is not None:
         need("jinja2")
         check_place(arguments.report)
-    if places.qdrant and arguments.strict:
-        raise CommandMisused("--strict needs all scores, and a collection of Qdrant returns the best: leave it out")
     with places.opened_store() as store:
         with progress_bars() as show:
-            search = _search(arguments, terms, places, wanted, DirectorySet(without), store, show)
+            photos = places.photos_in(store, show)
+            search = _search(arguments, terms, places, wanted, DirectorySet(without), store, photos, show)
             found, place, about = asyncio.run(search)
-        _print(arguments, found.pictures, place, about)
+        _print(arguments, found, place, about)
         if arguments.report is not None:
             from clip_client.dedup.features.preview import thumbnail
             from clip_client.search.pictures import write_page
 
             with output(arguments.report) as file:
-                write_page(about, found.pictures, file, thumbnail=thumbnail)
+                write_page(about, found, file, thumbnail=thumbnail)
             print(f"clip-client: written: {arguments.report}", file=sys.stderr)
     return 0 if found.pictures else 1
 
@@ -227,12 +187,14 @@ def _read_words(arguments: argparse.Namespace) -> tuple[list[Term], Where]:
     for word in arguments.parts:
         path = os.path.expanduser(word.partition(":")[2] if re.match(r"[\d.]+:", word) else word)
         is_path = _PATH.match(path) or os.sep in path
-        if path.startswith(QDRANT) or path.endswith(VECTOR_SUFFIXES) or (is_path and os.path.isdir(path)):
+        if path.endswith(VECTOR_SUFFIXES) or (is_path and os.path.isdir(path)):
             places.append(path)
             continue
         refuse_url(path)
-        if (_PATH.match(path) or suffix_of(path) in PHOTO_SUFFIXES | RAW_SUFFIXES) and not os.path.exists(path):
-            raise CommandFailed(f"there is no file or folder {printable(path)}")
+        if not os.path.exists(path):
+            instead = meant(path) if os.sep in path else ""
+            if instead or _PATH.match(path) or suffix_of(path) in PHOTO_SUFFIXES | RAW_SUFFIXES:
+                raise CommandFailed(f"there is no file or folder {printable(path)}{instead}")
         if os.path.exists(path) and not is_photo(path):
             kind = "folder" if os.path.isdir(path) else "file"
             note = f"clip-client: {word} is searched for as a word; write ./{word} for the {kind} of that name"
@@ -248,53 +210,36 @@ async def _search(
     wanted: Filter,
     without: DirectorySet,
     store: Store | None,
+    photos: Scan | None,
     show: ProgressBars,
-) -> tuple[FoundPictures, Place | None, dict[str, Any]]:
-    """Return what was found, where, None for a collection, and what ``--json`` prints about it."""
-    from clip_client.search.qdrant import QdrantCollection
+) -> tuple[FoundPictures, Place, dict[str, Any]]:
+    """Return what was found, where, and what ``--json`` prints about it."""
     from clip_client.search.query import query_vector
-    from clip_client.search.scores import NeutralTexts
 
-    place, is_unclear = None, False
-    async with connected(client_config(arguments)) as clip:
+    async with connected(client_config(arguments), show=show) as clip:
+        show("embedding the query", 0, None)  # the first text opens a tower of the model, which takes seconds
         query = await query_vector(clip, terms)  # first: new photos may take hours
+        show("embedding the query", len(terms), len(terms))
         model = await clip.model()
-        vector_id = model.vector_id
-        if places.qdrant:
-            query.check(vector_id)
-            with QdrantCollection(places.qdrant) as collection:
-                found = await to_thread.run_sync(
-                    lambda: collection.find(query.vector, vector_id, wanted, top=arguments.top, without=without)
-                )
-        else:
-            place = replace(await places.opened(clip, store, show), without=without)
-            vector_id = place.index.vector_id
-            query.check(vector_id)
-            find = partial(place.find, query.vector, wanted, top=arguments.top, strict=arguments.strict)
-            found = await to_thread.run_sync(find)
-            if query.is_text and found.pictures:
-                neutral = await NeutralTexts.of(clip, place.index)
-                is_unclear = await to_thread.run_sync(neutral.is_unclear, query.vector, place.index, found.rows)
+        place = replace(await places.opened(clip, store, photos, show), without=without)
+        query.check(place.index.vector_id)
+        found = await to_thread.run_sync(partial(place.find, query.vector, wanted, top=arguments.top))
     about = {
         "query": " ".join(arguments.parts),
         "model": model.id,
-        "vector_id": vector_id,
+        "vector_id": place.index.vector_id,
         "compared": found.compared,
         "is_random": is_random(model.id),
-        "nothing_clearly_matches": is_unclear,
-        "scores_fall_after": found.fall,
         "gone": found.gone,
         "truncated": list(query.truncated),
         "photos": [picture.to_mapping() for picture in found.pictures],
-        "failed": [] if place is None else list(map(vars, place.failed)),
-        "skipped": {} if place is None else dict(place.skipped),
+        "failed": list(map(vars, place.failed)),
+        "skipped": dict(place.skipped),
     }
     return found, place, about
 
 
-def _print(
-    arguments: argparse.Namespace, pictures: Sequence[FoundPicture], place: Place | None, about: Mapping[str, Any]
-) -> None:
+def _print(arguments: argparse.Namespace, found: FoundPictures, place: Place, about: Mapping[str, Any]) -> None:
     """Print the pictures on standard output, and the notes on standard error; in a terminal all on the same screen."""
     from rich.console import Console
 
@@ -302,15 +247,15 @@ def _print(
 
     listed = [
         (picture, path)
-        for picture in pictures
+        for picture in found.pictures
         for path in (picture.path, *(picture.copies if arguments.copies else ()))
     ]
-    is_table = sys.stdout.isatty() and not (arguments.json or arguments.csv or arguments.null)
+    is_table = sys.stdout.isatty() and not (arguments.json == STDOUT or arguments.csv or arguments.null)
     notes = Console(stderr=not is_table, highlight=False, soft_wrap=True)
     for sentence in _warnings(about):
         notes.print(sentence, style="yellow", markup=False)
-    if arguments.json:
-        print(json.dumps(about, indent=2))
+    if write_json(arguments.json, about):
+        pass
     elif arguments.csv:
         _print_csv(listed)
     elif arguments.null:
@@ -318,21 +263,18 @@ def _print(
     elif is_table:
         # A serial line may say that it has no rows.
         preview = arguments.preview and os.get_terminal_size(sys.stdout.fileno()).lines > 0
-        _print_table(pictures, notes, copies=arguments.copies, preview=preview)
+        _print_table(found.pictures, notes, copies=arguments.copies, preview=preview)
     else:
         for picture, path in listed:
             score, taken, copies = f"{picture.score:.4f}", picture.taken, str(len(picture.copies))
             columns = (score, taken, copies) if path == picture.path else ("copy", "", "")
             print("\t".join((columns[0], escaped(path), *columns[1:])))
     sys.stdout.flush()
-    if place is not None:
-        print_failed(place.failed, place.skipped, notes)
+    print_failed(place.failed, place.skipped, notes)
     if about["gone"]:
         are_gone = counted(about["gone"], "nearer picture")
         notes.print(f"{are_gone} not listed, because the files are gone or have changed", markup=False)
-    if arguments.strict and about["scores_fall_after"] is None and pictures:
-        notes.print("the scores fall off nowhere, so --strict leaves nothing out", markup=False)
-    notes.print(f"{counted(about['compared'], 'photo')} compared, model {about['model']}", markup=False)
+    notes.print(f"{found.compared_in_words} compared, model {about['model']}", markup=False)
 
 
 def _warnings(about: Mapping[str, Any]) -> Iterator[str]:
@@ -341,8 +283,6 @@ def _warnings(about: Mapping[str, Any]) -> Iterator[str]:
         yield f"The model has read only the beginning of: {printable(text)}"
     if about["is_random"]:
         yield "The weights of this model are random: no ranking means anything, but copies of a photo are near it."
-    elif about["nothing_clearly_matches"]:
-        yield "Nothing clearly matches. These photos are the nearest, as they would be to meaningless words."
     if not about["compared"]:
         yield "There is no photo that fits."
 
@@ -351,8 +291,9 @@ def _print_csv(listed: Sequence[tuple[FoundPicture, str]]) -> None:
     writer = csv.writer(sys.stdout)
     writer.writerow(("score", "path", "taken", "camera", "width", "height", "format", "copies", "copy_of"))
     for picture, path in listed:
-        facts = [picture.facts.get(name) for name in ("camera", "width", "height", "format")]
-        about = [picture.taken, *facts, len(picture.copies), ""]
+        camera = str(picture.facts.get("camera") or "")
+        facts = [picture.facts.get(name) for name in ("width", "height", "format")]
+        about = [picture.taken, printable(camera), *facts, len(picture.copies), ""]
         if path != picture.path:
             about = [*[""] * 6, printable(picture.path)]
         writer.writerow([f"{picture.score:.6f}", printable(path), *about])
@@ -375,7 +316,7 @@ def _print_table(pictures: Sequence[FoundPicture], console: Any, *, copies: bool
         missing = "" if os.path.exists(picture.path) else " (missing)"
         lines = [Text.assemble(name, (more, "cyan"), (missing, "yellow"))]
         lines += [Text(f"  {printable(path)}", style="dim") for path in picture.copies if copies]
-        cells: list[Any] = [f"{picture.score:.4f}", picture.taken[:10], Text("\n").join(lines)]
+        cells: list[Any] = [f"{picture.score:.4f}", moment(picture.taken), Text("\n").join(lines)]
         table.add_row(*cells, *([_preview(picture.path)] if preview else []))
     console.print(table, soft_wrap=False)
 

@@ -4,38 +4,36 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import math
 import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from clip_client import ClientConfig, ClipClient, ClipError, ModelNotReady
 from clip_client._client import URL_VARIABLE, make_config
+from clip_client._credentials import add_credential_options, read_credentials, with_options
 from clip_client._encoding import IMAGE_ENCODINGS
 from clip_client._endpoint import EndpointKind
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
-from clip_client.cli.parser import number_type, user_path
+from preprocess_ensemble.command_line import count, seconds
 from preprocess_ensemble.contract import DEFAULT_NAME
 from preprocess_ensemble.model_repository.location import (
-    MODEL_VARIABLE,
+    REPOSITORY_VARIABLE,
     default_repository,
     has_model,
     user_repository,
 )
 
-TOKEN_VARIABLE: Final = "CLIP_TOKEN"
-"""Environment variable that holds the token. No option does: other users could read it in ``ps``."""
+if TYPE_CHECKING:
+    from clip_client.dedup.types import OnProgress
 
 _ELSE_LOCAL: Final = " if a server responds there, else the model on this machine"
 """What ``auto:`` adds, for ``--help``."""
 
-_MOST_TOKEN_BYTES: Final = 65_536
-"""A larger file was named by mistake; proxies refuse headers of a quarter of this size."""
+_OPENING: Final = "opening the model"
 
 _EXPORT: Final = (sys.executable, "-m", "preprocess_ensemble.export.command")
 _NOTICE: Final = """\
@@ -56,54 +54,26 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_server_options(
-    parser: argparse.ArgumentParser, *, may_be_local: bool = False, takes_local: bool = True
-) -> None:
+def add_server_options(parser: argparse.ArgumentParser, *, may_be_local: bool = False) -> None:
     """Add ``--url`` and the TLS and token options.
 
     If neither an option nor the environment names a server, ``may_be_local`` allows the model on this machine.
-    ``takes_local`` is whether the command works with ``--url local:DIR``.
     """
     parser.set_defaults(otherwise="auto:" if may_be_local else None, transfer=None)
     otherwise = f"localhost:8001{_ELSE_LOCAL if may_be_local else ''}"
-    local = "; or local:DIR to run the model repository DIR in this process" if takes_local else ""
     group = parser.add_argument_group("server")
     group.add_argument(
         "--url",
         metavar="U",
-        help=f"gRPC address of the server: host:port, grpc://host:port or grpcs://host:port{local} (default: the "
-        f"environment variable CLIP_URL, else {otherwise})",
+        help="gRPC address of the server: host:port, grpc://host:port or grpcs://host:port; or local:DIR to run the "
+        f"model repository DIR in this process (default: the environment variable CLIP_URL, else {otherwise})",
     )
     group.add_argument(
         "--model",
         metavar="NAME",
         help="which of several models there, as clip-export --name gave it (default: clip)",
     )
-    security = parser.add_argument_group("TLS and token")
-    security.add_argument(
-        "--tls-ca",
-        type=user_path,
-        metavar="FILE",
-        help="PEM file of certificate authorities to trust instead of the system's; needs a grpcs:// URL",
-    )
-    security.add_argument(
-        "--tls-certificate",
-        type=user_path,
-        metavar="FILE",
-        help="PEM file of this client's certificate or chain, if the server requires one",
-    )
-    security.add_argument("--tls-key", type=user_path, metavar="FILE", help="PEM file of its private key")
-    security.add_argument(
-        "--tls-name",
-        metavar="HOST",
-        help="host name to expect in the server's certificate, if it differs from the URL",
-    )
-    security.add_argument(
-        "--token-file",
-        type=user_path,
-        metavar="FILE",
-        help=f"file with the token, in one line (default: the environment variable {TOKEN_VARIABLE}, else none)",
-    )
+    add_credential_options(parser)
 
 
 def add_timeout_option(parser: argparse.ArgumentParser, *, default_s: float, meaning: str) -> None:
@@ -111,7 +81,7 @@ def add_timeout_option(parser: argparse.ArgumentParser, *, default_s: float, mea
     parser.add_argument(
         "--timeout",
         dest="timeout_s",
-        type=number_type(float, lambda seconds: 0 < seconds < math.inf, expected="a number of seconds above 0"),
+        type=seconds,
         default=default_s,
         metavar="S",
         help=f"{meaning}, in seconds (default: {default_s:g})",
@@ -125,72 +95,54 @@ def client_config(arguments: argparse.Namespace, *, timeout_s: float | None = No
     cannot be read.
     """
     try:
+        credentials = read_credentials(arguments)
         config = make_config(
             arguments.url or os.environ.get(URL_VARIABLE) or arguments.otherwise,
             timeout_s=timeout_s,
             transfer=arguments.transfer,
-            token=_token(arguments),
             model=arguments.model,
         )
-        if (arguments.tls_certificate is None) != (arguments.tls_key is None):
-            raise CommandMisused("--tls-certificate and --tls-key belong together")
-        return replace(
-            config,
-            ca_certificate=arguments.tls_ca and _read(arguments.tls_ca, "--tls-ca"),
-            client_certificate=arguments.tls_certificate and _read(arguments.tls_certificate, "--tls-certificate"),
-            client_key=arguments.tls_key and _read(arguments.tls_key, "--tls-key"),
-            server_name=arguments.tls_name,
-        )
+        return replace(config, **credentials)
     except ValueError as error:
-        raise CommandMisused(str(error)) from None
-
-
-def _token(arguments: argparse.Namespace) -> str | None:
-    if arguments.token_file is None:
-        return os.environ.get(TOKEN_VARIABLE) or None
-    token = _read(arguments.token_file, "--token-file", limit=_MOST_TOKEN_BYTES).decode("ascii", "replace").strip()
-    if not token or "\n" in token:
-        raise CommandMisused(f"{arguments.token_file} must hold the token in one line: see --token-file")
-    return token
-
-
-def _read(path: Path, option: str, *, limit: int = 2**20) -> bytes:
-    try:
-        with path.open("rb") as file:
-            content = file.read(limit + 1)
-    except OSError as error:
-        raise CommandMisused(f"{path} cannot be read ({error.strerror}): see {option}") from None
-    if len(content) > limit:
-        raise CommandMisused(f"{path} has more than {limit} bytes: see {option}")
-    return content
+        raise CommandMisused(with_options(str(error))) from None
 
 
 @asynccontextmanager
-async def connected(config: ClientConfig, *, quiet: bool = False, hint: str = "") -> AsyncIterator[ClipClient]:
+async def connected(
+    config: ClientConfig, *, quiet: bool = False, hint: str = "", show: OnProgress | None = None
+) -> AsyncIterator[ClipClient]:
     """Give a client whose model is known. With ``auto:``, the model may run in this process.
 
-    ``hint`` is one more remedy for a machine without a model. Which of the two it is, is printed on standard error,
-    unless ``quiet``. If it is this process and there is no model yet, it gets one. Raises the ClipError of the server,
-    and CommandFailed with the remedies if, with ``auto:``, no server responds and this machine has no model either.
+    ``hint`` is one more remedy for a machine without a model. ``show`` tells that a model is opened, which takes
+    seconds in this process. Which of the two it is, is printed on standard error, unless ``quiet``. If it is this
+    process and there is no model yet, it gets one. Raises the ClipError of the server, and CommandFailed with the
+    remedies if, with ``auto:``, no server responds and this machine has no model either.
     """
     first = config.endpoints[0]
     is_auto = first.kind is EndpointKind.AUTO
     async with AsyncExitStack() as stack:
         clip = await stack.enter_async_context(ClipClient(config=config))
+        # Nothing is shown before the question whether to get a model.
+        shows = show is not None and first.kind is not EndpointKind.GRPC and has_model(default_repository())
         try:
+            if show is not None and shows:
+                show(_OPENING, 0, None)
             await clip.model()
+            if show is not None and shows:
+                show(_OPENING, 1, 1)
         except ClipError as error:
             if not clip.is_local:
                 raise
             is_missing = isinstance(error, ModelNotReady) and not has_model(default_repository())
             # A repository that the user has named is not filled: a wrong path would look like a missing model.
-            is_default = first.model == DEFAULT_NAME and not first.repository and MODEL_VARIABLE not in os.environ
+            is_default = first.model == DEFAULT_NAME and not first.repository and REPOSITORY_VARIABLE not in os.environ
             if not (is_missing and is_default and export_default_model()):
                 if not is_auto:
                     raise
+                why = "no model is on this machine" if is_missing else f"this machine's model cannot be used ({error})"
                 raise CommandFailed(
-                    f"no model can be used: none is on this machine, and no server responds at {first.address} "
-                    f"({error}) Start a server with: clip-serve, or name one with --url.{hint}"
+                    f"{why}, and no server responds at {first.address}: {hint}get a model with clip-export, start a "
+                    "server with clip-serve, or name one with --url"
                 ) from error
             # Another client: this one has chosen the repository that has no model.
             clip = await stack.enter_async_context(ClipClient(config=config))
@@ -233,7 +185,7 @@ class EngineOptions:
         if config.endpoints[0].kind is not EndpointKind.AUTO:
             return config
         if self.address is not None:
-            raise CommandMisused("name the servers with --url: every machine of the cluster must reach them")
+            raise CommandMisused("--address needs --url, with servers that every machine of the cluster reaches")
         return replace(config, urls=(asyncio.run(_found(config, quiet=quiet)),))
 
 
@@ -260,7 +212,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--workers",
-        type=number_type(int, lambda count: count >= 1, expected="a whole number of 1 or more"),
+        type=count,
         metavar="N",
         help="with --engine ray: the most worker processes (default: one for every four CPUs of each machine)",
     )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,14 +20,13 @@ from clip_client.cli.options.paths import (
     opened_store,
     read_walk_options,
 )
-from clip_client.cli.output import STDOUT, check_place
-from clip_client.cli.parser import number_type, user_path
+from clip_client.cli.output import STDOUT, add_json_option, check_place
 from clip_client.dedup import DuplicateReport, Scan, Store, find_duplicates
 from clip_client.dedup.actions.verdicts import MoveOptions, check_tiers
-from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, KeepRules
-from clip_client.dedup.files.file_types import COMPANION_KINDS, PHOTO_SUFFIXES, suffix_of
-from clip_client.dedup.search import CANDIDATES, VERIFY_MODES, GroupContents, group_contents
-from clip_client.dedup.types import EXACT, SAFE_TIERS
+from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, RETIRED_RULES, KeepRules
+from clip_client.dedup.search import GroupContents, group_contents
+from clip_client.dedup.types import SAFE_TIERS, TIERS
+from preprocess_ensemble.command_line import number_type, user_path
 
 if TYPE_CHECKING:
     from clip_client import ClientConfig, ClipClient
@@ -35,9 +35,6 @@ if TYPE_CHECKING:
 CHOSEN: Final = "chosen"
 """For ``--act-on``: what a person chose, instead of tiers."""
 _SIMILARITY: Final = number_type(float, lambda value: 0 <= value <= 1, expected="a cosine similarity between 0 and 1")
-
-_COMPARE_BY: Final = ("threshold", "hash_bits", "verify")
-"""Options that :func:`find_duplicates` takes as they are."""
 
 NO_PHOTO: Final = "there is no photo to compare in the given paths"
 
@@ -56,13 +53,13 @@ class SearchOptions:
     quiet: bool
 
     @asynccontextmanager
-    async def connected(self) -> AsyncIterator[ClipClient | None]:
+    async def connected(self, show: OnProgress) -> AsyncIterator[ClipClient | None]:
         """Give a client whose model is known, or None for a search without a model; see :func:`connected`."""
         if self.without_model:
             yield None
             return
-        hint = " To search by bytes, pixels and alignment alone, without any model: --without-model"
-        async with connected(self.config, quiet=self.quiet, hint=hint) as clip:
+        hint = "search without any model, by bytes, pixels and alignment, with --without-model; "
+        async with connected(self.config, quiet=self.quiet, hint=hint, show=show) as clip:
             yield clip
 
     def scan(self, show: OnProgress) -> Scan:
@@ -95,18 +92,18 @@ def read_search_options(arguments: argparse.Namespace) -> SearchOptions:
         walk=read_walk_options(arguments),
         config=client_config(arguments),
         references=tuple(map(os.path.expanduser, arguments.reference)),
-        compare_by={"keep": _keep_rules(arguments), **{name: getattr(arguments, name) for name in _COMPARE_BY}},
+        compare_by={"keep": _keep_rules(arguments), "threshold": arguments.threshold},
         without_model=arguments.without_model,
         quiet=vars(arguments).get("quiet", False),
     )
     if options.without_model and arguments.url:
-        raise CommandMisused("--without-model asks no server: leave out --url, or --without-model")
+        raise CommandMisused("--url names a server, and --without-model asks none: leave out one of them")
     if options.without_model and arguments.threshold is not None:
         raise CommandMisused("--threshold is about vectors, and --without-model compares none: leave out one of them")
     for folder in options.references:
         # A misspelt reference folder would let photos move that should stay.
         if not os.path.exists(folder):
-            raise CommandFailed(f"there is no folder {folder}: see --reference")
+            raise CommandFailed(f"there is no folder {folder}, which --reference names")
     return options
 
 
@@ -127,22 +124,6 @@ def add_search_options(parser: argparse.ArgumentParser) -> None:
         "strong crops and edits",
     )
     group.add_argument(
-        "--hash-bits",
-        type=int,
-        choices=range(-1, 17),
-        default=3,
-        metavar="N",
-        help="also match photos whose 64-bit perceptual hashes differ in at most N bits, 0 to 16; -1 turns this off "
-        "(default: 3)",
-    )
-    group.add_argument(
-        "--verify",
-        choices=VERIFY_MODES,
-        default=CANDIDATES,
-        help="candidates: align the photos that may show the same, which proves copies and says what was done to them; "
-        "off: compare by bytes, pixels, hashes and vectors only (default: candidates)",
-    )
-    group.add_argument(
         "--reference",
         action="append",
         default=[],
@@ -154,9 +135,9 @@ def add_search_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         metavar="RULE",
         help="how to choose the photo to keep; can be given several times, and the first rule that prefers one photo "
-        "decides. RULE is reference, original (as a camera wrote it), companions, undoubted (not made from another of "
-        "the photos), pixels, lossy (no lossless conversion), siblings (most files with its bytes), metadata, oldest, "
-        "name (no copy mark), newest, bytes, smallest, folder=DIR, format=A,B, path=PATTERN or not-path=PATTERN "
+        "decides. RULE is reference, companions, undoubted (not made from another of the photos), original (with the "
+        "metadata of a camera), pixels, lossy (no lossless conversion), siblings (most files with its bytes), "
+        "metadata, oldest, name (no copy mark), newest, folder=DIR, format=A,B, path=PATTERN or not-path=PATTERN "
         "(default: the first ten, in this order; oldest and name always break ties), "
         "or @NAME for rules that clip-client rules has saved",
     )
@@ -170,19 +151,31 @@ def _keep_rules(arguments: argparse.Namespace) -> tuple[str, ...]:
     names = list(arguments.keep or DEFAULT_RULES)
     if any(name.startswith("@") for name in names):
         with opened_store(arguments.store) as store:
-            names = [rule for name in names for rule in saved_or_plain(name, store)]
+            names = [rule for name in names for rule in saved_or_plain(name, store)] or list(DEFAULT_RULES)
     check_keep_rules(names)
     return tuple(names)
 
 
 def saved_or_plain(rule: str, store: Store) -> tuple[str, ...]:
-    """Return the rules that are saved under ``@NAME``, or the rule itself. Raises CommandFailed for an unknown name."""
+    """Return the rules that are saved under ``@NAME``, or the rule itself.
+
+    Those that left are not returned, and it is said. Raises CommandFailed for an unknown name.
+    """
     if not rule.startswith("@"):
         return (rule,)
     saved = store.settings.keep_rules()
     if rule[1:] not in saved:
-        raise CommandFailed(f"no rules are saved as {rule}: see clip-client rules list")
-    return saved[rule[1:]]
+        raise CommandFailed(f"no rules are saved as {rule}; clip-client rules list shows what is saved")
+    if gone := [one for one in saved[rule[1:]] if one in RETIRED_RULES]:
+        print(f"clip-client: {rule} goes on without {' and '.join(gone)}, which is no rule any more", file=sys.stderr)
+    return tuple(one for one in saved[rule[1:]] if one not in RETIRED_RULES)
+
+
+def tell_tuned(store: Store, say: Callable[[str], object]) -> None:
+    """Say once that thresholds which the removed command ``tune`` stored no longer count."""
+    for vector_id, threshold in store.settings.take_tuned():
+        model = vector_id.partition("|")[0]
+        say(f"the tuned threshold of {model} no longer counts; --threshold {threshold:g} sets it")
 
 
 def check_keep_rules(rules: Sequence[str]) -> None:
@@ -194,7 +187,7 @@ def check_keep_rules(rules: Sequence[str]) -> None:
     for name, _, folder in (rule.partition("=") for rule in rules):
         # A misspelt folder would silently prefer nothing.
         if name == "folder" and not os.path.isdir(os.path.expanduser(folder)):
-            raise CommandFailed(f"there is no folder {folder}: see --keep")
+            raise CommandFailed(f"there is no folder {folder}, which --keep names")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,7 +204,7 @@ class ActionOptions(MoveOptions):
     @property
     def moving_tiers(self) -> tuple[str, ...]:
         """What ``--apply`` moves."""
-        return (EXACT,) if self.hard_link else self.tiers or SAFE_TIERS
+        return self.tiers or SAFE_TIERS
 
 
 def add_dedup_options(parser: argparse.ArgumentParser) -> None:
@@ -230,18 +223,19 @@ def read_action_options(arguments: argparse.Namespace) -> ActionOptions:
     options = ActionOptions(
         tiers=tuple(tier for tier in named if tier != CHOSEN),
         is_chosen=CHOSEN in named,
-        apply=arguments.apply,
+        apply=arguments.apply and not arguments.dry_run,
         dry_run=arguments.dry_run,
-        hard_link=arguments.hard_link,
         merge_metadata=arguments.merge_metadata,
     )
-    check_action_tiers(options)
+    if unknown := [tier for tier in options.tiers if tier not in TIERS]:
+        raise CommandMisused(f"--act-on takes {', '.join(SAFE_TIERS)} or {CHOSEN}, not {unknown[0]!r}")
+    try:
+        check_tiers(options.tiers)
+    except ValueError as error:
+        raise CommandMisused(str(error)) from None
     if options.is_chosen and options.tiers:
-        raise CommandMisused(f"--act-on {CHOSEN} moves what you chose and nothing else; leave the tiers out")
-    if options.hard_link and set(options.tiers) - {EXACT}:
-        raise CommandMisused(
-            f"--hard-link only replaces copies of the same bytes: the only tier for it is --act-on {EXACT}"
-        )
+        tier = options.tiers[0]
+        raise CommandMisused(f"--act-on {CHOSEN} moves what you chose and nothing else: leave out --act-on {tier}")
     return options
 
 
@@ -255,12 +249,8 @@ def read_outputs(arguments: argparse.Namespace) -> tuple[Path, ...]:
     for path in outputs:
         if path != STDOUT:
             check_place(path)
-            if suffix_of(path.name) in PHOTO_SUFFIXES | COMPANION_KINDS.keys():
-                raise CommandMisused(
-                    f"{path} has the name of a photo or of its companion; name another file for the report"
-                )
     if len(set(map(os.path.abspath, outputs))) < len(outputs):
-        raise CommandMisused("--json, --csv and --report must not write to the same file")
+        raise CommandMisused("--json, --csv and --report need a file each: name different files")
     return outputs
 
 
@@ -268,7 +258,7 @@ def _add_output_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--report", type=_page_path, metavar="FILE.html", help="write an HTML page that shows each group"
     )
-    group.add_argument("--json", type=user_path, metavar="FILE", help="write the groups as JSON; - is standard output")
+    add_json_option(group, "the groups")
     group.add_argument(
         "--csv",
         type=user_path,
@@ -281,28 +271,24 @@ def _add_output_options(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_action_options(group: argparse._ArgumentGroup) -> None:
-    doing = group.add_mutually_exclusive_group()
-    doing.add_argument("--apply", action="store_true", help="move the certain duplicates to the quarantine")
-    doing.add_argument("--dry-run", action="store_true", help="show what --apply would move, and move nothing")
+    group.add_argument("--apply", action="store_true", help="move the certain duplicates to the quarantine")
+    group.add_argument(
+        "--dry-run", action="store_true", help="show what --apply would move, and move nothing, also with --apply"
+    )
     group.add_argument(
         "--act-on",
         action="append",
         metavar="TIER",
-        help="what --apply moves instead of exact, same-pixels and re-encoded copies: one of these tiers, edited or "
-        "similar; can be given several times. No tier moves altered pictures, frames of a burst or other moments of a "
-        "scene. chosen moves only what you chose in clip-client review or with clip-client decide keep, which may "
-        "include these",
-    )
-    group.add_argument(
-        "--hard-link",
-        action="store_true",
-        help="with --apply: replace each exact duplicate by a hard link to the kept file",
+        help="move fewer than exact, same-pixels and re-encoded copies: only this one of the three tiers; can be given "
+        "several times. chosen moves only what you chose in clip-client review or with clip-client decide keep, of any "
+        "tier",
     )
     group.add_argument(
         "--merge-metadata",
         action="store_true",
-        help="with --apply: if a duplicate has a date, GPS position, rating, keywords, title or caption that the kept "
-        "photo lacks, write them into an XMP sidecar beside the kept photo; without this option such a duplicate stays",
+        help="with --apply: if a duplicate has a date, GPS position, rating, keywords, title, caption, creator or the "
+        "like that the kept photo lacks, write them into an XMP sidecar beside the kept photo; without this option "
+        "such a duplicate stays",
     )
 
 
@@ -310,11 +296,3 @@ def _page_path(text: str) -> Path:
     if text.lower().endswith((".html", ".htm")):
         return user_path(text)
     raise argparse.ArgumentTypeError(f"the report is an HTML page: give it a name that ends in .html, not {text!r}")
-
-
-def check_action_tiers(options: ActionOptions, model: str | None = None) -> None:
-    """Raise CommandMisused for an unknown tier, and for one that the model of this id cannot tell."""
-    try:
-        check_tiers(options.tiers, model)
-    except ValueError as error:
-        raise CommandMisused(str(error)) from None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import codecs
+import difflib
 import glob
 import os
 import re
@@ -14,14 +16,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
-from clip_client.cli.parser import user_path
 from clip_client.dedup import Scan, Store, scan
 from clip_client.dedup.store.store import default_directory
 from clip_client.dedup.text import printable
+from preprocess_ensemble.command_line import user_path
 
 if TYPE_CHECKING:
     from clip_client.dedup.types import OnProgress
 
+_NEAR: Final = 0.75
+"""Least ratio of :mod:`difflib` for a name that is misspelt: one wrong letter of four, two swapped ones of eight."""
 _URL: Final = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
@@ -70,7 +74,7 @@ class WalkOptions:
     def check_named(self) -> None:
         """Raise CommandFailed if a path on the command line names nothing: it is probably misspelt."""
         if self.missing:
-            raise CommandFailed(f"there is no file or folder {printable(self.missing[0])}")
+            raise CommandFailed(f"there is no file or folder {printable(self.missing[0])}{meant(self.missing[0])}")
 
     def scan(self, more: Iterable[str] = (), *, raw: bool = False, show: OnProgress | None = None) -> Scan:
         """Walk the paths and ``more``; ``raw`` includes RAW files, ``show`` is called with the progress."""
@@ -121,11 +125,33 @@ def refuse_url(path: str) -> None:
         raise CommandMisused(f"{path} is a URL, and only files are read; download it first: curl -O {path}")
 
 
+def meant(path: str) -> str:
+    """Return "; did you mean ...?" for a path that names nothing but nearly matches one that exists, else ""."""
+    found = os.sep if os.path.isabs(path) else ""
+    for name in filter(None, path.split(os.sep)):
+        try:
+            names = os.listdir(found or ".")
+        except OSError:
+            return ""
+        near = [name] if name in (*names, ".", "..") else difflib.get_close_matches(name, names, n=1, cutoff=_NEAR)
+        if not near:
+            return ""
+        found = os.path.join(found, near[0])
+    return f"; did you mean {printable(found)}?"
+
+
 def _listed(source: str, *, null: bool) -> list[str]:
     try:
         data = sys.stdin.buffer.read() if source == "-" else user_path(source).read_bytes()
     except OSError as error:
         raise CommandFailed(f"the list {source} cannot be read: {error.strerror}") from None
+    # Windows' editors and PowerShell begin a list with a mark.
+    data = data.removeprefix(codecs.BOM_UTF8)
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        try:
+            data = os.fsencode(data.decode("utf-16"))
+        except UnicodeError:
+            raise CommandFailed(f"the list {source} begins as UTF-16 and is not; save it as UTF-8") from None
     # Not splitlines: a name may contain a carriage return; only at the end of a line it belongs to the line break.
     lines = data.split(b"\0") if null else [line.removesuffix(b"\r") for line in data.split(b"\n")]
     return [os.fsdecode(line) for line in lines if line]

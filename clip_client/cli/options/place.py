@@ -1,4 +1,4 @@
-"""Where ``search`` and ``index`` look: a store, photos that are embedded first, or vectors that ``embed`` wrote."""
+"""Where ``search`` looks: a store, photos that are embedded first, or vectors that ``embed`` wrote."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from clip_client._vectors.files import VECTOR_SUFFIXES
 from clip_client._vectors.vector_file import is_vector_folder
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
 from clip_client.cli.options.paths import add_store_option, opened_store
-from clip_client.dedup import Store, scan
+from clip_client.dedup import Scan, Store, scan
 from clip_client.dedup.text import printable
 
 if TYPE_CHECKING:
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from clip_client.cli.output import ProgressBars
     from clip_client.search.pictures import Place
 
-QDRANT: Final = ("qdrant://", "qdrants://")
-"""How the address of a collection begins."""
 _STORE_FILE: Final = "files.sqlite"
 """Every store that was filled has it."""
 
@@ -55,12 +53,10 @@ class Where:
     """What ``clip-client embed`` wrote."""
     store: Path | None = None
     """A store that is searched as it is, or that keeps what is embedded; None for the default one."""
-    qdrant: str = ""
-    """The address of a collection."""
 
     @classmethod
     def of(cls, named: Sequence[str], store: Path | None) -> Where:
-        """Tell what the paths are: a store, vectors, a collection, or any number of photos and their folders.
+        """Tell what the paths are: a store, vectors, or any number of photos and their folders.
 
         Raises CommandFailed for one that does not exist, and CommandMisused for several of which one is no photo.
         """
@@ -75,8 +71,6 @@ class Where:
     def _place(cls, name: str) -> Where | None:
         """Return the place ``name``; None if it is a photo or a folder of photos."""
         path = Path(name)
-        if name.startswith(QDRANT):
-            return cls(qdrant=name)
         if not os.path.exists(name):  # Path.exists raises for a name that is too long
             raise CommandFailed(f"there is no file or folder {printable(name)}")
         if (path / _STORE_FILE).is_file():
@@ -87,32 +81,45 @@ class Where:
 
     def opened_store(self) -> AbstractContextManager[Store | None]:
         """Open the store, if one takes part."""
-        return nullcontext() if self.vectors is not None or self.qdrant else opened_store(self.store)
+        return nullcontext() if self.vectors is not None else opened_store(self.store)
 
-    async def opened(self, clip: ClipClient, store: Store | None, show: ProgressBars) -> Place:
-        """Open what can be searched; new photos are embedded first, and kept in ``store``.
+    def photos_in(self, store: Store | None, show: ProgressBars) -> Scan | None:
+        """Find the photos that were named; None if others are searched. It needs no model, which may be a download.
 
-        Raises CommandFailed if there is nothing to search, VectorsError for vectors of another model, StoreError, and
-        what the client raises.
+        Raises CommandFailed if there is nothing to search, and StoreError.
         """
-        from clip_client.search import PhotoIndex
-        from clip_client.search.pictures import Place
-        from clip_client.search.store_index import embed_files, store_index, stored_ids
+        from clip_client.search.store_index import stored_ids
 
-        if store is None:
-            assert self.vectors is not None, "a collection is searched by its server"
-            if self.vectors.suffix != ".npz":
-                need("pyarrow.parquet")
-            return Place(index=await to_thread.run_sync(PhotoIndex.from_vectors, self.vectors))
         if self.photos:
             show("looking for photos", 0, None)
-            found = await to_thread.run_sync(lambda: scan(self.photos, raw=True))
-            place = await embed_files(clip, found.files, store, show)
-            failed = sorted([*found.failed, *place.failed], key=lambda failure: os.fsencode(failure.path))
-            return replace(place, failed=failed, skipped=found.skipped)
-        if not stored_ids(store):
+            found = scan(self.photos, raw=True)
+            show("looking for photos", len(found.files), len(found.files))
+            if not found.files:
+                raise CommandFailed(f"there is no photo in {', '.join(map(printable, self.photos))}")
+            return found
+        if store is not None and not stored_ids(store):
             raise CommandFailed(
                 f"the store {store.directory} holds no photos yet: name a folder to search, such as --in ~/Pictures"
             )
+        return None
+
+    async def opened(self, clip: ClipClient, store: Store | None, found: Scan | None, show: ProgressBars) -> Place:
+        """Open what can be searched; new photos of those ``found`` are embedded first, and kept in ``store``.
+
+        Raises VectorsError for vectors of another model, StoreError, and what the client raises.
+        """
+        from clip_client.search import PhotoIndex
+        from clip_client.search.pictures import Place
+        from clip_client.search.store_index import embed_files, store_index
+
+        if store is None:
+            assert self.vectors is not None, "without a store there are vectors"
+            if self.vectors.suffix != ".npz":
+                need("pyarrow.parquet")
+            return Place(index=await to_thread.run_sync(PhotoIndex.from_vectors, self.vectors))
+        if found is not None:
+            place = await embed_files(clip, found.files, store, show)
+            failed = sorted([*found.failed, *place.failed], key=lambda failure: os.fsencode(failure.path))
+            return replace(place, failed=failed, skipped=found.skipped)
         vector_id = (await clip.model()).vector_id
         return Place(index=await to_thread.run_sync(store_index, store, vector_id, show), store=store)

@@ -89,15 +89,13 @@ def test_the_pages_search_by_words_with_the_model_of_the_command(
 
 
 def test_a_search_that_fails_is_explained_on_the_page(
-    review: Callable[..., Process], serve: Callable[[FakeTriton], FakeTriton], album: Path, tmp_path: Path
+    review: Callable[..., Process], serve: Callable[[FakeTriton], FakeTriton], album: Path
 ) -> None:
     (server := serve(FakeTriton())).answer_always(Reply(status=grpc.StatusCode.INTERNAL, details="it is broken"))
-    (empty := tmp_path / "empty").mkdir()
-    for folder, said in ((album, server.url.rpartition("/")[2]), (empty, "no photo to compare in the given paths")):
-        process = review(folder, "--url", server.url)
-        state = process.state()
-        assert (state["phase"], said in state["error"], said in process.get("/")) == ("failed", True, True), state
-        assert process.end(signal.SIGTERM)[0] == 143
+    process, said = review(album, "--url", server.url), server.url.rpartition("/")[2]
+    state = process.state()
+    assert (state["phase"], said in state["error"], said in process.get("/")) == ("failed", True, True), state
+    assert process.end(signal.SIGTERM)[0] == 143
 
 
 def test_a_port_that_is_taken_is_named(album: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from clip_client.cli import doctor
 from clip_client.cli.doctor import CLIENT, SERVER, Check, Level, check_machine, table_lines
 from clip_client.cli.main import main
-from preprocess_ensemble.runtimes.choices import Choice, Choices
+from preprocess_ensemble.runtimes import processor
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,6 +32,13 @@ def unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+def cpu_info(folder: Path, vendor: str, flags: str) -> Path:
+    """Linux's description of a processor."""
+    file = folder / "cpuinfo"
+    file.write_text(f"processor\t: 0\nvendor_id\t: {vendor}\nflags\t\t: {flags}\n")
+    return file
+
+
 def test_without_a_server_it_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -39,7 +46,7 @@ def test_without_a_server_it_says_what_to_do(
     with socket.socket() as closed:  # holds the port, so that no other program takes it, and refuses every connection
         closed.bind(("127.0.0.1", 0))
         url = f"127.0.0.1:{closed.getsockname()[1]}"
-        assert main(["doctor", "--url", url, "--json"]) == 1
+        assert main(["doctor", "--url", url, "--json", "-"]) == 1
     report: dict[str, Any] = json.loads(capsys.readouterr().out)
     found = {check["name"]: check for check in report["findings"]}
     assert report["ok"] is False
@@ -60,7 +67,7 @@ def test_without_a_server_it_says_what_to_do(
     ],
 )
 def test_missing_packages_are_named_with_the_remedy(
-    absent: str, level: Level, remedy: str, monkeypatch: pytest.MonkeyPatch
+    absent: str, level: Level, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     version = metadata.version
 
@@ -70,15 +77,31 @@ def test_missing_packages_are_named_with_the_remedy(
         return version(name)
 
     monkeypatch.setattr(metadata, "version", find)
-    monkeypatch.setattr(doctor, "has_bf16", lambda: True)
+    monkeypatch.setattr(processor, "_CPU_INFO", cpu_info(tmp_path, "AuthenticAMD", "avx512_bf16"))
     found = machine()[absent.split()[0]]
     assert (found.level, remedy in found.remedy) == (level, True)
 
 
-def test_openvino_is_missed_only_by_a_processor_that_gains_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    for with_bf16 in (False, True):
-        monkeypatch.setattr(doctor, "has_bf16", lambda has=with_bf16: has)
-        assert ("openvino" in machine(), machine()["CPU"].value.endswith(", with bf16")) == (with_bf16, with_bf16)
+@pytest.mark.parametrize(
+    ("vendor", "flags", "says", "names_openvino"),
+    [
+        ("AuthenticAMD", "avx2", "ONNX Runtime fp32 for images, ", False),
+        (
+            "GenuineIntel",
+            "avx512_bf16",
+            "OpenVINO fp32 for images, OpenVINO fp32 for texts, as measured on Intel",
+            True,
+        ),
+        ("GenuineIntel", "avx2", "; python -m benchmarks runtimes, in a clone of the source, measures it", False),
+    ],
+)
+def test_the_row_that_counts_for_this_processor_is_named(
+    vendor: str, flags: str, says: str, names_openvino: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processor, "_CPU_INFO", cpu_info(tmp_path, vendor, flags))
+    found = machine()
+    assert says in found["precision auto"].value
+    assert ("openvino" in found, found["CPU"].value.endswith(", with bf16")) == (names_openvino, "bf16" in flags)
 
 
 def test_the_tritonserver_of_this_machine_is_named(unpacked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,19 +125,6 @@ def test_a_gpu_needs_its_libraries(unpacked: Path, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(doctor, "_NVIDIA_DEVICE", tmp_path)
     remedy = f"the GPU needs libcublas.so.13: copy them from the image into {unpacked}/lib"
     assert machine()["tritonserver"].remedy == remedy
-
-
-def test_what_auto_chose_on_this_processor_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert "precision auto" not in machine()
-    about = {"model": "ViT-B-32/random:0@f3526bbd", "reference": "ONNX Runtime 1, fp32"}
-    slower = Choice(name="", speeds={"OpenVINO bf16": 0.62}, day="2026-11-23")
-    Choices().keep(about, slower)
-    Choices(processor="another").keep({**about, "model": "M"}, slower)
-    (tmp_path / "clip-triton" / "runtimes" / "damaged.json").write_text("{")
-    said = machine()["precision auto"].value
-    assert said.startswith("ViT-B-32/random:0@f3526bbd runs on ONNX Runtime 1, fp32 (")
-    assert said.endswith(f"OpenVINO bf16 0.62); to time again, delete {tmp_path}/clip-triton/runtimes")
 
 
 def test_a_model_that_waits_for_its_server_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from clip_client.cli.errors import CommandFailed
 from clip_client.cli.main import main
 from clip_client.cli.options.connection import add_server_options, client_config
 from clip_client.cli.options.paths import WalkOptions, add_walk_options, read_walk_options
-from clip_client.cli.parser import user_path
+from preprocess_ensemble.command_line import user_path
 from tests.fixtures.albums import write
 
 if TYPE_CHECKING:
@@ -36,13 +37,13 @@ def read(*words: str) -> WalkOptions:
     return read_walk_options(parser.parse_args(words))
 
 
-@pytest.mark.parametrize("command", ["embed", "similar", "dedup", "health", "profile", "doctor"])
+@pytest.mark.parametrize("command", ["embed", "similar", "dedup", "health", "doctor"])
 def test_every_command_of_a_server_has_the_same_options(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main([command, "--help"])
     said = capsys.readouterr().out
     assert said.index("--url") < said.index("TLS and token:") < said.index("--tls-ca") < said.index("--token-file")
-    assert ("local:DIR" in said) == (command != "profile"), "profile reads the counters of a server"
+    assert "local:DIR" in said
 
 
 def test_options_become_the_clients_settings(tmp_path: Path) -> None:
@@ -70,6 +71,10 @@ def test_an_option_comes_before_the_environment(tmp_path: Path, monkeypatch: pyt
         (b"/a b.jpg\r\n\n/caf\xe9.jpg\n", [], ["/a b.jpg", os.fsdecode(b"/caf\xe9.jpg")]),
         (b"/Icon\r.jpg\n/b.jpg\r\n", [], ["/Icon\r.jpg", "/b.jpg"]),
         (b"/line\nbreak.jpg\0/b.jpg\0", ["--null"], ["/line\nbreak.jpg", "/b.jpg"]),
+        ("\ufeff/caf\xe9.jpg\r\n/b.jpg\r\n".encode(), [], ["/caf\xe9.jpg", "/b.jpg"]),
+        ("\ufeff/caf\xe9.jpg\r\n/\u010a.jpg\r\n".encode("utf-16-le"), [], ["/caf\xe9.jpg", "/\u010a.jpg"]),
+        ("\ufeff/caf\xe9.jpg\n/b.jpg".encode("utf-16-be"), [], ["/caf\xe9.jpg", "/b.jpg"]),
+        ("\ufeff/line\nbreak.jpg\0/b.jpg\0".encode("utf-16-le"), ["--null"], ["/line\nbreak.jpg", "/b.jpg"]),
     ],
 )
 def test_a_list_holds_a_path_in_a_line_or_before_a_null(
@@ -79,6 +84,12 @@ def test_a_list_holds_a_path_in_a_line_or_before_a_null(
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
     for source in (str(file), "-"):
         assert list(read("/first.jpg", "--files-from", source, *options).paths) == ["/first.jpg", *paths]
+
+
+def test_a_list_that_is_half_utf_16_is_refused(tmp_path: Path) -> None:
+    file = write(tmp_path / "list", "\ufeff/a.jpg".encode("utf-16-le") + b"\n")
+    with pytest.raises(CommandFailed, match="begins as UTF-16 and is not; save it as UTF-8"):
+        read("--files-from", str(file))
 
 
 def test_patterns_and_a_tilde_are_resolved_where_no_shell_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +113,8 @@ def test_one_file_system_stays_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyP
     def mounted(path: str | os.PathLike[str]) -> os.stat_result:
         status = look(path)
         device = status.st_dev + 1 if "mounted" in os.fspath(path) else status.st_dev
-        return os.stat_result((status.st_mode, status.st_ino, device, *status[3:]), {"st_mtime_ns": status.st_mtime_ns})
+        times = {name: getattr(status, name) for name in ("st_mtime_ns", "st_ctime_ns")}
+        return os.stat_result((status.st_mode, status.st_ino, device, *status[3:]), times)
 
     monkeypatch.setattr(os, "stat", mounted)
     assert read(str(tmp_path)).scan().photos == (str(here), str(there))

@@ -54,6 +54,9 @@ def test_copies_are_found_and_moved_and_the_output_names_no_model(
     assert "1.0000" not in page
     assert "without a model" in page
     assert "<code>none</code>" not in page
+    before = sorted(photos.iterdir())
+    assert main([*words, "--apply", "--dry-run"]) == 0
+    assert sorted(photos.iterdir()) == before
     assert main([*words, "--apply"]) == 0
     assert len(list(photos.glob("*.jpg"))) == 2
 
@@ -61,10 +64,13 @@ def test_copies_are_found_and_moved_and_the_output_names_no_model(
 def test_a_machine_without_a_model_is_told_of_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CLIP_MODEL", str(tmp_path / "none"))
+    monkeypatch.setenv("CLIP_REPOSITORY", str(tmp_path / "none"))
     photo = write(tmp_path / "a.jpg", b"x")
     assert main(["dedup", str(photo), "--url", "auto:127.0.0.1:1", "--store", str(tmp_path / "store")]) == 1
-    assert "without any model: --without-model" in capsys.readouterr().err
+    assert (
+        "no model is on this machine, and no server responds at 127.0.0.1:1: search without any model"
+        in capsys.readouterr().err
+    )
 
 
 class OneVector(NoPictures):
@@ -85,14 +91,6 @@ def test_what_cannot_be_decoded_is_never_sent(tmp_path: Path) -> None:
     clip: Any = OneVector()
     report = asyncio.run(find_duplicates(clip, [tmp_path]))
     assert (clip.sent, len(report.failed)) == (1, 5)
-
-
-@pytest.fixture
-def search(tmp_path: Path) -> list[str]:
-    """A search that finds two files of the same bytes."""
-    for name in ("1.dng", "2.dng"):
-        write(tmp_path / "photos" / name, b"a RAW file")
-    return ["dedup", str(tmp_path / "photos"), "--without-model", "--store", str(tmp_path / "store")]
 
 
 @pytest.mark.parametrize(("option", "first", "rows"), [("--json", "{", None), ("--csv", "group,kept,tier,path,", 3)])

@@ -44,11 +44,9 @@ def new_server(**options: Any) -> Server:
     return Server(endpoint, InMemoryTransports({"localhost": FakeTriton()})(endpoint, None), config)
 
 
-def fail(
-    server: Server, error: ClipError, *, started_at: float, now: float, images: int = 4, has_other: bool = False
-) -> None:
-    server.limit.started(images)
-    server.failed(images, error, started_at=started_at, now=now, has_other=has_other)
+def fail(server: Server, error: ClipError, *, started_at: float, now: float, has_other: bool = False) -> None:
+    server.limit.started(4)
+    server.failed(4, error, started_at=started_at, now=now, has_other=has_other)
 
 
 @pytest.mark.parametrize(
@@ -210,13 +208,12 @@ async def test_the_next_attempt_is_at_the_end_of_the_first_back_off() -> None:
         (NAME, [FIRST, FIRST], [f"grpc://{NAME}:8001"]),
         ("localhost", ["127.0.0.1", "127.0.0.2"], ["grpc://localhost:8001"]),
         ("local:", [FIRST, SECOND], ["local:"]),
-        (f"http://{NAME}", [FIRST, SECOND], [f"http://{NAME}:8002"]),
         (f"{NAME}:8005", socket.gaierror("no name server answers"), [f"grpc://{NAME}:8005"]),
         ("a..b", UnicodeError("an impossible name"), ["grpc://a..b:8001"]),
     ],
     ids=[
         "both kinds", "IPv6 only", "one of each kind", "one address twice", "this machine", "this process",
-        "no gRPC", "not found", "impossible",
+        "not found", "impossible",
     ],
 )  # fmt: skip
 @simulated

@@ -245,7 +245,7 @@ def test_of_a_content_that_failed_once_the_row_with_the_vector_counts() -> None:
     others = [embedded_row(f"/{name}.jpg", VECTORS[0], name.encode()) for name in ("same", "alike")]
     rows = [failed("/failed.jpg", b"same", "INTERNAL"), *others]
     thresholds = thresholds_for("m/trained@1", 0.9)
-    rules = GroupRules(thresholds=thresholds, hash_bits=-1, keep=DEFAULT_RULES, references=(), decisions=(), verify=OFF)
+    rules = GroupRules(thresholds=thresholds, keep=DEFAULT_RULES, references=(), decisions=(), verify=OFF)
     table = table_of(rows, embedded_schema(MODEL, features=True))
     assert group_photos(table.slice(0, 0), rules).groups == ()
     (group,) = group_photos(table, rules).groups

@@ -109,7 +109,7 @@ def test_exhaustive_cells_give_the_groups_of_one_machine(
     # One cell, in parts of 200 rows.
     summary = find(embedded, output=tmp_path, threshold=THRESHOLD, rows_at_once=400)
     assert groups_in(tmp_path) == groups
-    assert (summary.recall.method, summary.groups, summary.largest_cell) == ("exact", len(groups), 1500)
+    assert (summary.recall.method, summary.groups) == ("exact", len(groups))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["candidates", "edges", "groups"]
     # The photos of these vectors do not exist.
     reasons = pq.read_table(tmp_path / "groups")["cannot_verify"].to_pylist()
@@ -139,7 +139,6 @@ def test_cells_find_the_pairs_and_a_stopped_search_continues_at_the_finished_cel
     assert summary.recall.method == "cells"
     assert summary.recall.recall >= 0.995
     assert summary.recall.pairs > 500
-    assert (summary.largest_cell >= 250, summary.skew > 1) == (True, True)
     assert f"recall {summary.recall.recall:.4f} (95 % interval" in str(summary)
 
 

@@ -100,25 +100,6 @@ def test_one_process_at_a_time_writes_into_a_folder(tmp_path: Path) -> None:
         save_vectors(tmp_path, batch(*PHOTOS))
 
 
-@pytest.mark.parametrize("name", ["old.parquet", "part-00000.parquet"])
-def test_files_of_earlier_versions_are_loaded(tmp_path: Path, name: str) -> None:
-    """They have lists of any length, and null for a failed photo."""
-    columns = {
-        "path": ["/a", "/b"],
-        "path_bytes": [b"/a", b"/b"],
-        "vector": pa.array([[1.0, 2.0], None], pa.list_(pa.float32())),
-        "size_bytes": [1, 2],
-        "mtime_ns": [1, 2],
-        "error_code": [None, "EMPTY"],
-        "error": [None, "There are no bytes."],
-    }
-    about = {"model": "m", "vector_id": "m|p|original", "dimension": "2"}
-    pq.write_table(pa.table(columns).replace_schema_metadata(about), tmp_path / name)
-    loaded = load_vectors(tmp_path if name.startswith("part") else tmp_path / name)
-    np.testing.assert_array_equal(loaded.vectors, np.array([[1, 2], [np.nan, np.nan]]))
-    assert [error.code for error in loaded.errors.values()] == ["EMPTY"]
-
-
 def archive(**arrays: Any) -> bytes:
     file = io.BytesIO()
     np.savez(file, **arrays)
@@ -177,7 +158,9 @@ DIMENSION = 4
 
 
 def opened(folder: Path, *, rows_per_file: int = 3) -> VectorFolder:
-    return VectorFolder(folder, model_info(id="m", dimension=DIMENSION), rows_per_file=rows_per_file)
+    made = VectorFolder(folder, model_info(id="m", dimension=DIMENSION))
+    made.rows_per_file = rows_per_file
+    return made
 
 
 def version(path: str, *, mtime_ns: int = 1) -> FileVersion:

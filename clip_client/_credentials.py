@@ -1,0 +1,103 @@
+"""The options for TLS and the token towards a Triton: the same in every command that is a client of one."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any, Final
+
+from preprocess_ensemble.command_line import user_path
+
+TOKEN_VARIABLE: Final = "CLIP_TOKEN"
+"""Environment variable that holds the token. No option does: other users could read it in ``ps``."""
+
+_MOST_TOKEN_BYTES: Final = 65_536
+"""A larger file was named by mistake; proxies refuse headers of a quarter of this size."""
+_MOST_PEM_BYTES: Final = 2**20
+"""Five times the roots of a whole system."""
+_OPTIONS: Final = {
+    "ca_certificate": "--tls-ca",
+    "client_certificate": "--tls-certificate",
+    "client_key": "--tls-key",
+    "server_name": "--tls-name",
+    "token=": "--token-file",
+}
+"""Argument of a client, as its errors name it -> the option for it."""
+
+
+def add_credential_options(parser: argparse.ArgumentParser, title: str = "TLS and token") -> None:
+    """Add ``--tls-ca``, ``--tls-certificate``, ``--tls-key``, ``--tls-name`` and ``--token-file``."""
+    group = parser.add_argument_group(title)
+    group.add_argument(
+        "--tls-ca",
+        type=user_path,
+        metavar="FILE",
+        help="PEM file of certificate authorities to trust instead of the system's; needs a grpcs:// URL",
+    )
+    group.add_argument(
+        "--tls-certificate",
+        type=user_path,
+        metavar="FILE",
+        help="PEM file of this client's certificate or chain, if the server requires one",
+    )
+    group.add_argument("--tls-key", type=user_path, metavar="FILE", help="PEM file of its private key")
+    group.add_argument(
+        "--tls-name",
+        metavar="HOST",
+        help="host name to expect in the server's certificate, if it differs from the URL",
+    )
+    group.add_argument(
+        "--token-file",
+        type=user_path,
+        metavar="FILE",
+        help=f"file with the token for the server, in one line (default: the environment variable {TOKEN_VARIABLE}, "
+        "else none)",
+    )
+
+
+def read_credentials(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return what the options say, as fields of a ClientConfig.
+
+    Raises ValueError with one sentence if options contradict each other or a file cannot be read.
+    """
+    if (arguments.tls_certificate is None) != (arguments.tls_key is None):
+        raise ValueError("--tls-certificate and --tls-key belong together: give both or neither")
+    return {
+        "token": read_token(arguments.token_file, "--token-file", TOKEN_VARIABLE),
+        "ca_certificate": _read(arguments.tls_ca, "--tls-ca"),
+        "client_certificate": _read(arguments.tls_certificate, "--tls-certificate"),
+        "client_key": _read(arguments.tls_key, "--tls-key"),
+        "server_name": arguments.tls_name,
+    }
+
+
+def with_options(sentence: str) -> str:
+    """Return a sentence about a ClientConfig with the names of the options in place of those of its fields."""
+    for field, option in _OPTIONS.items():
+        sentence = sentence.replace(field, option)
+    return sentence
+
+
+def read_token(file: Path | None, option: str, variable: str) -> str | None:
+    """Return the token of a file, or without a file that of the environment. Raises ValueError with one sentence."""
+    content = _read(file, option, limit=_MOST_TOKEN_BYTES)
+    if content is None:
+        return os.environ.get(variable) or None
+    token = content.decode("ascii", "replace").strip()
+    if not token or "\n" in token:
+        raise ValueError(f"{file} must hold the token in one line: see {option}")
+    return token
+
+
+def _read(path: Path | None, option: str, *, limit: int = _MOST_PEM_BYTES) -> bytes | None:
+    if path is None:
+        return None
+    try:
+        with path.open("rb") as file:
+            content = file.read(limit + 1)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror}): see {option}") from None
+    if len(content) > limit:
+        raise ValueError(f"{path} has more than {limit} bytes: see {option}")
+    return content

@@ -1,0 +1,44 @@
+"""A store may hold settings that count no longer: the commands say so, and go on."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from clip_client.cli.main import main
+from clip_client.dedup import Store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+
+def test_a_tuned_threshold_is_named_once_to_a_person_who_reads_it(
+    search: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Store(tmp_path / "store") as store:
+        store.settings.save_keep_rules("mine", ["newest"])
+    with closing(sqlite3.connect(tmp_path / "store" / "settings.sqlite")) as connection, connection:
+        connection.execute("CREATE TABLE tuned (vector_id TEXT, near_identical REAL, similar REAL, source TEXT)")
+        connection.execute("INSERT INTO tuned VALUES ('m/openai@1|p|original', 0.95, 0.95, 'tuned')")
+    said = "the tuned threshold of m/openai@1 no longer counts; --threshold 0.95 sets it"
+    for options, is_said in ((["--quiet"], False), ([], True), ([], False)):
+        assert main([*search, *options]) == 0
+        assert (said in capsys.readouterr().err) is is_said
+
+
+def test_saved_rules_go_on_without_one_that_is_gone(
+    search: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Store(tmp_path / "store") as store:
+        store.settings.save_keep_rules("mine", ["bytes", "path=*/2.dng"])
+        store.settings.save_keep_rules("small", ["smallest"])
+    for name, gone, kept in (("mine", "bytes", "2.dng"), ("small", "smallest", "1.dng")):
+        assert main([*search, "--keep", f"@{name}", "--json", "-"]) == 0
+        printed = capsys.readouterr()
+        assert f"@{name} goes on without {gone}, which is no rule any more" in printed.err
+        (group,) = json.loads(printed.out)["groups"]
+        assert group["keep"].endswith(kept)
