@@ -13,6 +13,11 @@ MODULES: Final = {
     "three_way": "experiments.serving.three_way",
     "ensemble": "experiments.serving.ensemble",
     "transfer": "experiments.serving.transfer",
+    "serialisation": "experiments.serving.serialisation",
+    "operators": "experiments.serving.operators",
+    "perf_analyzer": "experiments.serving.perf_analyzer",
+    "scaling": "experiments.serving.scaling",
+    "runtimes": "experiments.serving.runtimes",
     "towers": "experiments.serving.towers",
     "trained": "experiments.serving.trained",
     "faults": "experiments.serving.faults",
@@ -23,15 +28,13 @@ MODULES: Final = {
     "accuracy": "experiments.dedup.accuracy",
     "first_scan": "experiments.dedup.first_scan",
     "scale": "experiments.dedup.scale",
-    "review": "experiments.dedup.review",
     "search": "experiments.search",
-    "search_scores": "experiments.search_scores",
     "gpu": "gpu.command",
-    "gpu_kit": "gpu.offline_bundle",
+    "gpu_kit": "gpu.kit",
+    "in_process": "gpu.in_process",
     "report": "report.command",
     "demo": "demo",
     "install_size": "scripts.install_size",
-    "screenshots": "scripts.screenshots",
 }
 """Name on the command line -> module in ``benchmarks`` that runs it."""
 ALL: Final = ("three_way", "ensemble", "transfer", "preprocess", "fidelity")
@@ -41,7 +44,7 @@ WITH_TABLES: Final = ("three_way", "transfer", "accuracy", "first_scan", "search
 
 
 def print_tables(result: Path) -> None:
-    from benchmarks.report.command import tables_of  # its experiments need what an offline bundle lacks
+    from benchmarks.report.command import tables_of  # its experiments need what a kit lacks
 
     print(tables_of(result))
 

@@ -18,7 +18,6 @@ import numpy as np
 from benchmarks.fixtures.planted import DIMENSION, planted
 from benchmarks.harness.experiment import Run, experiment, option, rounds
 from clip_client.search import PhotoIndex
-from clip_client.search.scores import NEUTRAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -34,7 +33,6 @@ _FITTING: Final = 0.1
 SYSTEMS: Final = {
     "index": "this, memory-mapped, 16 bits, the best again in 32",
     "filtered": "this, of the tenth that fits a filter",
-    "neutral": "this, 32 meaningless texts, once after the photos change",
     "numpy": "NumPy, 32 bits, `argpartition`",
     "faiss": "faiss `IndexFlatIP`, 32 bits",
     "faiss-fp16": "faiss `IndexScalarQuantizer`, 16 bits",
@@ -68,7 +66,7 @@ def _measure(size: int, run: Run) -> dict[str, Any]:
     is_right = {
         name: all(set(answer(query)) == set(rows) for query, rows in zip(queries, expected, strict=True))
         for name, answer in systems.items()
-        if name not in ("filtered", "neutral")
+        if name != "filtered"
     }
     times: dict[str, list[float]] = {name: [] for name in systems}
     for _ in run.rounds:
@@ -97,7 +95,6 @@ def _systems(index: PhotoIndex, vectors: NDArray[np.float32]) -> dict[str, Answe
     halves.train(vectors[:1])
     halves.add(vectors)
     fits = np.random.default_rng(0).random(len(vectors)) < _FITTING
-    texts = np.random.default_rng(1).normal(size=(len(NEUTRAL), DIMENSION))
 
     def of_index(query: NDArray[np.float32], among: NDArray[np.bool_] | None = None) -> NDArray[np.intp]:
         return np.array([hit.row for hit in index.nearest(query, TOP, among=among)])
@@ -110,7 +107,6 @@ def _systems(index: PhotoIndex, vectors: NDArray[np.float32]) -> dict[str, Answe
     return {
         "index": of_index,
         "filtered": lambda query: of_index(query, fits),
-        "neutral": lambda query: index.best_scores(texts).astype(np.intp),
         "numpy": of_numpy,
         "faiss": lambda query: flat.search(query[None], TOP)[1][0],
         "faiss-fp16": lambda query: halves.search(query[None], TOP)[1][0],

@@ -1,8 +1,9 @@
 """How fast is one NVIDIA card, measured within 25 minutes and without a network?
 
-It runs the experiment ``ensemble`` with options that fit a card, in order of value. Each run has a time limit and a
-process group; if it fails or is cut, the next one starts, and the same command continues what was cut. ``docs/gpu.md``
-says what to take to a machine that has nothing. ``--device cpu --quick`` tries everything except the card.
+It runs the experiments ``in_process`` and ``ensemble`` with options that fit a card, in order of value. Each run has a
+time limit and a process group; if it fails or is cut, the next one starts, and the same command continues what was cut.
+``docs/gpu.md`` says what to take to a machine that has nothing. ``--device cpu --quick`` tries everything except the
+card.
 """
 
 from __future__ import annotations
@@ -34,30 +35,41 @@ _PR_SET_CHILD_SUBREAPER: Final = 36
 
 
 class Run(NamedTuple):
-    """One run of ``ensemble``, whose result is ``gpu_NAME``."""
+    """One run of an experiment, whose result is ``gpu_NAME``."""
 
     export: str
     limit_s: float
-    options: str
+    command: str
 
 
 _224, _256, _SINGLE = "--photos {photos}/224", "--photos {photos}/256", "--max-batch-size 32 --concurrency 1"
-_SERVED: Final = "--rows 32 --load-processes {loads} --concurrency 2 8 32 64 --max-batch-size 64"
-_TENSORRT: Final = "--tensorrt-cache {output}/engines --start-timeout-s 200 --rounds 2 --concurrency 1 64"
+_HERE: Final = f"in_process {_224}"
+# One round, because a card has no other work; no parts, which ``in_process`` measures.
+_SERVED: Final = "ensemble --parts --rounds 1"
+_LOAD: Final = f"{_SERVED} --rows 32 --load-processes {{loads}} --concurrency 2 8 32 64 --max-batch-size 64"
 RUNS: Final = {
-    "throughput_224": Run("fp16", 240, f"{_SERVED} --graphs --encoders 1 2 --decoders {{many}} {_224}"),
-    "single": Run("fp16", 120, f"--graphs {_SINGLE} {_224}"),
-    "throughput_256": Run("fp16", 180, f"{_SERVED} --graphs --encoders 2 --decoders {{many}} {_256}"),
-    "throughput_224_without_graphs": Run("fp16", 240, f"{_SERVED} --encoders 2 --decoders 1 {{many}} {_224}"),
-    "parts": Run("fp16", 150, f"--parts session --concurrency 1 8 32 128 --max-batch-size 128 {_224}"),
-    "queue_delay": Run("fp16", 180, f"--delay-us 0 500 2000 --concurrency 1 16 64 256 --max-batch-size 64 {_224}"),
-    "single_fp32": Run("fp32", 60, f"{_SINGLE} {_224}"),
-    "single_tf32": Run("fp32", 60, f"--tf32 {_SINGLE} {_224}"),
-    "tensorrt": Run("fp32", 270, f"{_TENSORRT} {_224}"),
+    "vectors": Run("fp16", 60, f"{_HERE} --towers image text --rows --callers"),
+    "load": Run("fp16", 90, f"{_HERE} --max-batch-size 128 --rows 8 32 64 128 --callers 8 32 128"),
+    "one_caller": Run("fp16", 45, f"{_HERE} --rows 1 --callers 1 --seconds 4"),
+    "graphs": Run("fp16", 75, f"{_HERE} --graphs --towers image text --max-batch-size 64 --rows 1 8 32 64 --callers"),
+    "tensorrt": Run("fp16", 150, f"{_HERE} --tensorrt 10 --tensorrt-cache {{exports}}/engines --rows 1 8 32 --callers"),
+    "throughput_224": Run("fp16", 240, f"{_LOAD} --graphs --encoders 1 2 --decoders {{many}} {_224}"),
+    "single": Run("fp16", 120, f"{_SERVED} --graphs {_SINGLE} {_224}"),
+    "throughput_256": Run("fp16", 180, f"{_LOAD} --graphs --encoders 2 --decoders {{many}} {_256}"),
+    "throughput_224_without_graphs": Run("fp16", 240, f"{_LOAD} --encoders 2 --decoders 1 {{many}} {_224}"),
+    "queue_delay": Run(
+        "fp16", 180, f"{_SERVED} --delay-us 0 500 2000 --concurrency 1 16 64 256 --max-batch-size 64 {_224}"
+    ),
+    "single_fp32": Run("fp32", 60, f"{_SERVED} {_SINGLE} {_224}"),
+    "single_tf32": Run("fp32", 60, f"{_SERVED} --tf32 {_SINGLE} {_224}"),
 }
-"""In order of value; the limits add up to 25 minutes. The first round of ``tensorrt`` builds the engine, the second one
-finds it."""
-_QUICK: Final = "--concurrency 2 --max-batch-size 32 --seconds 0.2 --load-processes 1"
+"""In order of value; the limits add up to 25 minutes, and those of ``in_process`` to seven. ``tensorrt`` builds the
+engine while it compares vectors, and its session finds it."""
+_QUICK: Final = {
+    "ensemble": "--concurrency 2 --max-batch-size 32 --seconds 0.2 --load-processes 1",
+    "in_process": "--rows 2 --callers 2 --max-batch-size 32 --seconds 0.2",
+}
+_EXPORT_LIMIT_S: Final = 150.0
 
 
 def unusable(name: str, device: str) -> str | None:
@@ -66,7 +78,7 @@ def unusable(name: str, device: str) -> str | None:
         return "the driver shows no NVIDIA GPU (does nvidia-smi?)"
     if name == "tensorrt":
         try:
-            check_tensorrt()
+            check_tensorrt(server=False)
         except TensorrtMissing as missing:
             return str(missing)
     return None
@@ -106,6 +118,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks gpu", description=__doc__)
     for name, what in (("exports", "with the repositories fp32 and fp16"), ("photos", "with 224/ and 256/")):
         parser.add_argument(f"--{name}", type=Path, default=Path(name), help=f"folder {what} (default: %(default)s)")
+    parser.add_argument("--model", default="ViT-B-32", help="exported with random weights if an export is missing")
     parser.add_argument("--output", type=Path, default=Path("build/gpu"), help="for the JSON (default: %(default)s)")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--runs", nargs="+", choices=RUNS, default=list(RUNS), help="only these, in this order")
@@ -113,33 +126,43 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="check that the runs work; the figures mean nothing")
     arguments = parser.parse_args()
     exports, photos, output = (getattr(arguments, name).resolve() for name in ("exports", "photos", "output"))
-    if installed_passport(exports / "fp32") is None:
-        parser.error(f"there is no exported model in {exports / 'fp32'}: see docs/gpu.md")
-    if arguments.device == "cuda" and (reason := unusable("", "cuda")):
+    if arguments.device == "cuda" and (reason := unusable("vectors", "cuda")):
         print(f"benchmarks gpu: {reason}", file=sys.stderr)
         return 1
     output.mkdir(parents=True, exist_ok=True)
     if not photos.is_dir():
-        from benchmarks.gpu.offline_bundle import write_photos  # needs scikit-image, which an offline bundle lacks
+        from benchmarks.gpu.kit import write_photos  # needs scikit-image, which a kit lacks
 
         write_photos(photos)
     # Processes whose own parent ends become children of this one, and are found.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    end, failed = time.monotonic() + 60 * arguments.minutes, False
+    end = time.monotonic() + 60 * float(arguments.minutes) - TERMINATE_S
+    failed, log = False, output / LOG
+
+    def left_s(limit_s: float) -> float:
+        return min(limit_s, end - time.monotonic())
+
+    for precision in ("fp32", "fp16"):
+        if installed_passport(exports / precision) is None:
+            made = f"--model {arguments.model} --pretrained random:0 --precision {precision}".split()
+            line = ["preprocess_ensemble.export.command", *made, "--repository", str(exports / precision)]
+            why = execute([sys.executable, "-m", *line], left_s(_EXPORT_LIMIT_S), log)
+            print(f"export of {arguments.model}, random weights, {precision}: {why or 'complete'}", flush=True)
+            if why:
+                return 1
     cores = len(os.sched_getaffinity(0))
-    words = {"photos": photos, "output": output, "many": max(2, cores // 2), "loads": max(1, cores // 4)}
-    # One round, because a card has no other work; no parts, unless the run names them.
-    usual = f"--parts --rounds 1 --device {arguments.device} --reference {exports}/fp32 --results {output}"
+    words = {"photos": photos, "exports": exports, "many": max(2, cores // 2), "loads": max(1, cores // 4)}
+    usual = f"--device {arguments.device} --reference {exports}/fp32 --results {output}"
     for name in arguments.runs:
         run = RUNS[name]
         state = "complete already" if is_done(name, output) else unusable(name, arguments.device)
-        left_s = min(run.limit_s, end - TERMINATE_S - time.monotonic())
-        if state is None and left_s < TERMINATE_S:
+        if state is None and left_s(run.limit_s) < TERMINATE_S:
             state, failed = "no time left", True
         if state is None:
             own = f"--name gpu_{name} --checkpoints {output}/unfinished/{name} --repository {exports}/{run.export}"
-            options = f"{usual} {own} {run.options.format(**words)} {_QUICK if arguments.quick else ''}"
-            why = execute([sys.executable, "-m", "benchmarks", "ensemble", *options.split()], left_s, output / LOG)
+            experiment, *options = run.command.format(**words).split()
+            options += f"{usual} {own} {_QUICK[experiment] if arguments.quick else ''}".split()
+            why = execute([sys.executable, "-m", "benchmarks", experiment, *options], left_s(run.limit_s), log)
             state, failed = why or "complete", failed or why is not None
         print(f"{name}: {state}", flush=True)
     return int(failed)

@@ -191,9 +191,9 @@ class Run:
         finally:
             self.stack = outer
 
-    def serve(self, repository: Path | None = None, *options: str) -> Server:
+    def serve(self, repository: Path | None = None, *options: str, http: bool = False) -> Server:
         """Start ``clip-serve`` for ``repository`` (default: that of the options)."""
-        return self.stack.enter_context(serving(repository or self.options.repository, *QUIET, *options))
+        return self.stack.enter_context(serving(repository or self.options.repository, *QUIET, *options, http=http))
 
 
 Measure = Callable[[Run], Mapping[str, Any]]

@@ -136,6 +136,18 @@ def tree_s(process: int) -> float:
     return float(sum(sum(one.cpu_times()[:2]) for one in (parent, *parent.children(recursive=True))))
 
 
+def memory_mb(process: int) -> dict[str, float]:
+    """Memory of a process and its children: of their own, and on the first NVIDIA card, if there is one."""
+    parent = psutil.Process(process)
+    every = {one.pid: one.memory_full_info().uss for one in (parent, *parent.children(recursive=True))}
+    found = {"own": sum(every.values()) / 1e6}
+    with nvml_card() as (nvml, card):
+        if nvml is not None:
+            running = nvml.nvmlDeviceGetComputeRunningProcesses(card)
+            found["card"] = sum(one.usedGpuMemory or 0 for one in running if one.pid in every) / 1e6
+    return found
+
+
 def in_new_process(measure: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
     """Call ``measure`` in a new Python process, whose peak of memory holds no earlier measurement."""
     with ProcessPoolExecutor(1, mp_context=SPAWN) as pool:

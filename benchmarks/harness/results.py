@@ -38,7 +38,7 @@ FLAGS: Final = frozenset({"avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_
 LOAD_BEFORE: Final = round(os.getloadavg()[0], 2)
 """Other load on the machine when this program started; at its end most of the load is its own."""
 CARRIED_COMMIT: Final = Path(__file__).parents[2] / "COMMIT"
-"""Written by ``gpu_kit``, because the tree of an offline bundle has no git."""
+"""Written by ``gpu_kit``, because the tree of a kit has no git."""
 
 
 def environment() -> dict[str, Any]:
@@ -62,7 +62,7 @@ def environment() -> dict[str, Any]:
 
 
 def commit() -> str | None:
-    """The short name of this tree's commit; None if it has neither git nor the file of an offline bundle."""
+    """The short name of this tree's commit; None if it has neither git nor the file of a kit."""
     carried = CARRIED_COMMIT.read_text().strip() if CARRIED_COMMIT.exists() else None
     return carried or output("git", "rev-parse", "--short", "HEAD")
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 import os
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from benchmarks.peers.baseline.network import Network
-    from clip_client._transports.grpc import TritonTransport
+    from clip_client._encoding import TransferName
 
 Vectors = npt.NDArray[np.float32]
 Embed = Callable[[list[int]], Awaitable[Vectors]]
@@ -64,9 +63,11 @@ Adapter = Callable[[Target], AbstractAsyncContextManager[Embed]]
 
 
 @asynccontextmanager
-async def clip_client(target: Target, *, text: bool = False) -> AsyncIterator[Embed]:
+async def clip_client(
+    target: Target, *, text: bool = False, transfer: TransferName = "original"
+) -> AsyncIterator[Embed]:
     """The library as programs use it: it packs waiting images into requests, and adapts the number in flight."""
-    async with ClipClient(target.url, timeout_s=TIMEOUT_S, transfer="original") as clip:
+    async with ClipClient(target.url.split(","), timeout_s=TIMEOUT_S, transfer=transfer) as clip:
 
         async def embed(rows: list[int]) -> Vectors:
             batch = await (clip.embed_text(target.texts(rows)) if text else clip.embed(target.images(rows)))
@@ -76,18 +77,11 @@ async def clip_client(target: Target, *, text: bool = False) -> AsyncIterator[Em
         yield embed
 
 
-def grpc_connection(url: str) -> TritonTransport:
-    """One connection of the library to the Triton at this gRPC address."""
-    config = ClientConfig(urls=(url,))
-    return transport_factory(config)(config.endpoints[0], None)
-
-
 @asynccontextmanager
 async def transport(target: Target) -> AsyncIterator[Embed]:
-    """One connection of the library, gRPC or the plain service's HTTP: each call is one request."""
-    from clip_client._transports.http import HttpTransport
-
-    connection = HttpTransport(target.url) if target.url.startswith("http") else grpc_connection(target.url)
+    """One gRPC connection of the library: each call is one request."""
+    config = ClientConfig(urls=(target.url,))
+    connection = transport_factory(config)(config.endpoints[0], None)
 
     async def embed(rows: list[int]) -> Vectors:
         answer = await connection.infer(target.images(rows), request_id=uuid.uuid4().hex, timeout_s=TIMEOUT_S)
@@ -119,6 +113,25 @@ async def posts(url: str) -> AsyncIterator[Callable[..., Awaitable[Any]]]:
 
 
 @asynccontextmanager
+async def form(target: Target) -> AsyncIterator[Embed]:
+    """The plain service, and clip-gateway's ``/embed``, which is like it: images in a form, vectors as numbers."""
+    import aiohttp
+
+    async with posts(f"{target.url}/embed") as post:
+
+        async def embed(rows: list[int]) -> Vectors:
+            data = aiohttp.FormData(default_to_multipart=True)
+            for image in target.images(rows):
+                data.add_field("images", image, filename="image")
+            results = (await post(data=data))["results"]
+            if errors := [result["error"] for result in results if result["status"]]:
+                raise RuntimeError(f"an image failed: {errors}")
+            return np.array([result["embedding"] for result in results], np.float32)
+
+        yield embed
+
+
+@asynccontextmanager
 async def embeddings(target: Target, *, path: str, text: bool = False, **options: str) -> AsyncIterator[Embed]:
     """OpenAI's endpoint, and infinity's, which is like it; images travel as data URIs, vectors as numbers or base64."""
     rows_of = target.texts if text else partial(_data_uris, target)
@@ -140,23 +153,6 @@ def _data_uris(target: Target, rows: list[int]) -> list[str]:
 
 infinity_images: Final = partial(embeddings, path="/embeddings", modality="image")
 infinity_texts: Final = partial(embeddings, path="/embeddings", modality="text", text=True)
-
-
-@asynccontextmanager
-async def immich(target: Target) -> AsyncIterator[Embed]:
-    import aiohttp
-
-    passport = exported_passport(target.repository)
-    name = f"{passport.model}__{passport.pretrained}"
-    async with posts(f"{target.url}/predict") as post:
-
-        async def embed(rows: list[int]) -> Vectors:
-            (image,) = target.images(rows)
-            form = aiohttp.FormData({"entries": json.dumps({"clip": {"visual": {"modelName": name}}})})
-            form.add_field("image", image, filename="blob")
-            return np.array([json.loads((await post(data=form))["clip"])], np.float32)
-
-        yield embed
 
 
 @asynccontextmanager

@@ -13,14 +13,15 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from benchmarks.harness.meters import SPAWN, gpu_meter
-from benchmarks.load.adapters import Target, grpc_connection
+from benchmarks.load.adapters import Target
 from benchmarks.load.loops import closed_loop, open_loop, poisson
+from benchmarks.load.triton_statistics import growth, statistics
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
     from benchmarks.harness.experiment import Run
     from benchmarks.load.adapters import Adapter
-    from clip_client._transports.triton_statistics import ModelStatistics
 
 
 class WorkerFailed(RuntimeError):
@@ -122,30 +122,18 @@ async def load(
         yield np.concatenate([await embed([number]) for number in range(count)]), carry_out
 
 
-def statistics(url: str) -> Mapping[str, ModelStatistics]:
-    """Model name -> counters of the Triton at this gRPC address."""
-
-    async def ask() -> Mapping[str, ModelStatistics]:
-        connection = grpc_connection(url)
-        try:
-            return await connection.statistics(timeout_s=30)
-        finally:
-            await connection.close()
-
-    return asyncio.run(ask())
-
-
 def measured(workers: Sequence[Worker], url: str, order: Mapping[str, Any]) -> dict[str, Any]:
     """Let the workers carry out ``order`` together; return their answer and what every model of the server counted.
 
-    Several workers share the ``concurrency`` of a closed loop. With an NVIDIA card the answer also has its power,
-    utilisation and memory (``gpu``).
+    Without a server ``url`` is empty. Several workers share the ``concurrency`` of a closed loop. With an NVIDIA card
+    the answer also has its power, utilisation and memory (``gpu``).
     """
-    before = statistics(url)
+    counters = partial(statistics, url) if url else dict
+    before = counters()
     with gpu_meter() as gpu:
         answer = workers[0].ask(order) if len(workers) == 1 else _together(workers, order)
-    grown = {name: after.since(before.get(name)) for name, after in statistics(url).items()}
-    models = {name: one.to_mapping() for name, one in grown.items() if one.requests}
+    grown = {name: growth(before[name], after) for name, after in counters().items()}
+    models = {name: one for name, one in grown.items() if one["requests"]}
     if joules := gpu.pop("joules", None):
         gpu["images_per_joule"] = answer["images"] / joules
     return {**answer, "models": models, "gpu": gpu}

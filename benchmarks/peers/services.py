@@ -61,6 +61,12 @@ def plain_service(model: str, pretrained: str, *, max_batch: int = 32) -> Abstra
     return _running((sys.executable, "-m", "benchmarks.peers.baseline"), "/healthz", environment)
 
 
+def onnx_service(repository: Path) -> AbstractContextManager[Service]:
+    """ONNX Runtime behind FastAPI, one photo at a time, as Immich's service works (``peers.onnx_service``)."""
+    command = (sys.executable, "-m", "benchmarks.peers.onnx_service", "--repository", str(repository))
+    return _running(command, "/healthz")
+
+
 def gateway(url: str, *, workers: int) -> AbstractContextManager[Service]:
     """clip-gateway in front of the Triton at this gRPC address."""
     options = ("--url", url, "--workers", str(workers))

@@ -1,9 +1,9 @@
 """What do the kept results show? Writes the tables in the documents, and the README's picture.
 
-The newest JSON of each experiment counts. No number is typed by hand: the text in the README and in
-docs/performance.md between ``<!-- NAME -->`` and ``<!-- /NAME -->`` is written here. A test compares the files with the
-results that they name, so a new result breaks no test before you run the report. The text of the tables is in
-``templates/tables.md``; the rows of single figures are in ``templates/readme_figures.md`` and ``templates/figures.md``.
+The newest JSON of each experiment counts. No number is typed by hand: the text in the documents between
+``<!-- NAME -->`` and ``<!-- /NAME -->`` is written here. A test compares the files with the results that they name, so
+a new result breaks no test before you run the report. The text of the tables is in ``templates/tables.md``; the rows of
+single figures are in ``templates/readme_figures.md`` and ``templates/figures.md``.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -22,24 +23,32 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, UndefinedErro
 
 from benchmarks.experiments import search
 from benchmarks.experiments.dedup import first_scan
-from benchmarks.experiments.serving.three_way import SYSTEMS
+from benchmarks.experiments.serving import serialisation
+from benchmarks.experiments.serving.three_way import SYSTEMS as COMPARED
+from benchmarks.experiments.serving.transfer import CHOSEN
 from benchmarks.harness.results import RESULTS, median_of
-from benchmarks.scripts.install_size import EXTRAS
+from benchmarks.scripts.install_size import EXTRAS, LICENCES
 from clip_client._encoding import IMAGE_ENCODINGS
 
 Result = Mapping[str, Any]
 Results = Mapping[str, Result]
 """Experiment -> its result."""
 
-DOCUMENTS: Final = (Path("README.md"), Path("docs/performance.md"))
+SYSTEMS: Final = {**COMPARED, "openvino-bf16": replace(COMPARED["auto"], words="ensemble, OpenVINO bf16")}
+"""The last is in the results of 2026-11-21: it was what auto takes on their processor."""
+
+DOCUMENTS: Final = (Path("README.md"), Path("docs/performance.md"), Path("docs/client.md"))
 """Files with generated tables between markers."""
 MARKED: Final = re.compile(r"(<!-- (?P<name>[a-z_]+) -->\n).*?(<!-- /(?P=name) -->)", re.DOTALL)
 TABLES: Final = (
-    "three_way", "ratios", "ensemble", "queue_delay", "transfer", "first_scan", "search", "accuracy", "install_size",
+    "three_way", "ratios", "ensemble", "queue_delay", "serialisation", "operators", "scaling",
+    "perf_analyzer", "transfer", "thumbnails", "first_scan", "search", "accuracy",
+    "install_size",
 )  # fmt: skip
 """Markers of tables, each with a macro of its name."""
 COMMANDS: Final = {
     "ratios": "three_way",
+    "thumbnails": "transfer",
     "queue_delay": (
         "ensemble --name queue_delay --parts --delay-us 0 1000 10000 100000 --encoders 1 2 --concurrency 1 64"
     ),
@@ -118,7 +127,7 @@ def tables_of(path: Path) -> str:
 
 
 def _experiment_of(table: str) -> str:
-    return "three_way" if table == "ratios" else table
+    return {"ratios": "three_way", "thumbnails": "transfer"}.get(table, table)
 
 
 def _figures(template: str, folder: str, results: Results) -> str:
@@ -147,9 +156,12 @@ def _memory_growth(series: Mapping[str, Mapping[str, float]]) -> float:
 ENVIRONMENT.globals.update(
     SYSTEMS=SYSTEMS,
     EXTRAS=EXTRAS,
+    LICENCES=LICENCES,
     FIRST_SCAN_SYSTEMS=first_scan.SYSTEMS,
     SEARCH_SYSTEMS=search.SYSTEMS,
     IMAGE_ENCODINGS=IMAGE_ENCODINGS,
+    CHOSEN=CHOSEN,
+    SERIALISATION_SYSTEMS=serialisation.SYSTEMS,
     median_of=median_of,
     memory_growth=_memory_growth,
 )
@@ -186,7 +198,14 @@ def three_way(summary: Mapping[str, Any]) -> bytes:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks report", description=__doc__)
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of JSON files (default: %(default)s)")
-    results = newest(parser.parse_args().results.glob("*.json"))
+    price = "price of the machine: print what a million images cost, by the rates of the newest three_way"
+    parser.add_argument("--price-per-hour", type=float, help=price)
+    options = parser.parse_args()
+    results = newest(options.results.glob("*.json"))
+    if options.price_per_hour is not None:
+        for name, row in results["three_way"]["summary"]["systems"].items():
+            rate = max(at["images_per_second"]["median"] for at in row["at"].values())
+            print(f"{options.price_per_hour / 3600 / rate * 1e6:10.2f}  {SYSTEMS[name].words}")
     if "three_way" in results:
         (RESULTS / "three_way.png").write_bytes(three_way(results["three_way"]["summary"]))
     for document in DOCUMENTS:

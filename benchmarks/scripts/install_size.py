@@ -19,19 +19,31 @@ from benchmarks.harness.experiment import Run, experiment, option
 ROOT: Final = Path(__file__).parents[2]
 EXTRAS: Final[Mapping[str, str]] = {
     "": "the Python client",
-    "cli": "`clip-client embed`, `health`, `profile`, `doctor`",
-    "cli,dedup": "and `clip-client dedup`, `undo`, `purge`, `decide`, `rules`, `tune`, `search`, `similar`",
+    "cli": "`clip-client embed`, `health`, `doctor`",
+    "cli,dedup": "and `clip-client dedup`, `undo`, `purge`, `decide`, `rules`, `search`, `similar`",
     "cli,dedup,review": "and `clip-client review`",
     "cli,local": "the model in your own process",
     "laptop": "`cli`, `dedup`, `local`, `phone`, `raw` and `review`: all that a photographer needs",
     "laptop,photos": "and libraries of Apple Photos",
     "server,local": "`clip-serve` and `tritonserver` on a CPU (Linux x86-64, Python 3.11 or 3.12)",
-    "cli,dedup,qdrant": "and `clip-client index` and `search` with Qdrant",
     "gateway": "`clip-gateway`",
     "ray": "`cli` and `dedup` with `--engine ray`",
     "export,local": "PyTorch and open_clip, for models that `clip-export` cannot write without them",
 }
 """Extras as in ``pip install 'clip-triton[EXTRAS]'`` -> what they bring."""
+
+_LGPL: Final = "LGPL: textual-image, FFmpeg in OpenCV"
+LICENCES: Final[Mapping[str, str]] = {
+    "cli": "LGPL: textual-image",
+    "cli,dedup": _LGPL,
+    "cli,dedup,review": _LGPL,
+    "cli,local": "LGPL: textual-image",
+    "laptop": f"GPL: x265 in pillow-heif, pillow-jxl-plugin; {_LGPL}, LibRaw in rawpy",
+    "laptop,photos": "those of `laptop`",
+    "ray": _LGPL,
+    "export,local": "NVIDIA's own: CUDA",
+}
+"""Extras -> what is not under a permissive licence (Apache, BSD, MIT, MPL and the like), read from the packages."""
 
 
 def pip(*arguments: str | Path) -> None:

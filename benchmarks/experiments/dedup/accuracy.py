@@ -1,12 +1,12 @@
 """Which photos does ``dedup --apply`` move, and what would be lost with them?
 
-Every case is a few files of which it is known which of them show all that another one shows
-(``fixtures.copies.case`` says what counts as a loss). The cases of a class lie in one folder, which is searched as the
-command does. The plan of ``--apply`` is then judged by the truth, with and without ``--act-on edited``. Beside it is
-what a perceptual hash would delete. The cases are drawn from seeds, so another seed is another set. ``--holdout`` adds
-cases that other tools make of other photos, with other fonts. A count of harm is stated with the share of cases that it
-does not exclude, with 95 % confidence (Clopper and Pearson's bound). The data are not those of DISC21 or AnyPattern,
-whose edits they imitate, so no figure here compares with theirs.
+Every case is a few files of which it is known which of them show all that another one shows (``fixtures.copies.case``
+says what counts as a loss). The cases of a class lie in one folder, which is searched as the command does. The plan of
+``--apply`` is then judged by the truth. Beside it is what a perceptual hash would delete. The cases are drawn from
+seeds, so another seed is another set. ``--holdout`` adds cases that other tools make of other photos, with other fonts.
+A count of harm is stated with the share of cases that it does not exclude, with 95 % confidence (Clopper and Pearson's
+bound). The data are not those of DISC21 or AnyPattern, whose edits they imitate, so no figure here compares with
+theirs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from benchmarks.harness.experiment import CHECKPOINTS, REPOSITORY, Run, experime
 from clip_client import ClientConfig, ClipClient
 from clip_client.dedup import Store, find_duplicates
 from clip_client.dedup.actions.plan import plan_moves
-from clip_client.dedup.types import EDITED, SAFE_TIERS, is_random
+from clip_client.dedup.types import is_random
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -53,10 +53,8 @@ CONFIDENCE: Final = 0.95
 class Applied:
     """What was found in a folder, and what moves."""
 
-    by_default: frozenset[Path]
-    """Files that a plain ``--apply`` moves."""
-    on_request: frozenset[Path]
-    """Those, and the files that ``--act-on edited`` moves."""
+    moved: frozenset[Path]
+    """Files that ``--apply`` moves."""
     groups: tuple[frozenset[Path], ...]
     """Files that the report shows together."""
 
@@ -64,12 +62,9 @@ class Applied:
 async def applied(clip: ClipClient, folder: Path, store: Store) -> Applied:
     """Search ``folder`` as the command does, and plan the moves."""
     report = await find_duplicates(clip, [folder], store=store)
-    by_default, on_request = (
-        frozenset(Path(move.duplicate.path) for move in plan_moves(report, [folder], tiers=tiers).moves)
-        for tiers in (SAFE_TIERS, (*SAFE_TIERS, EDITED))
-    )
+    moved = frozenset(Path(move.duplicate.path) for move in plan_moves(report, [folder]).moves)
     groups = tuple(frozenset(Path(member.path) for member in group.members) for group in report.groups)
-    return Applied(by_default=by_default, on_request=by_default | on_request, groups=groups)
+    return Applied(moved=moved, groups=groups)
 
 
 def harm_of(case: Case, moved: Collection[Path]) -> tuple[list[Path], list[Path]]:
@@ -113,25 +108,22 @@ def counted(case: Case, applied: Applied, removed: Collection[Path]) -> Counter[
     truths = zip(case.shown_by, case.nearly_shown_by, strict=True)
     counts: Counter[str] = Counter(cases=1, can_harm=int(not all(shown or nearly for shown, nearly in truths)))
     own = set(case.files)
-    for name, moved in (("default", applied.by_default), ("request", applied.on_request), ("hash", removed)):
+    for name, moved in (("default", applied.moved), ("hash", removed)):
         harmful, below = harm_of(case, moved)
         counts[f"moved_{name}"] = int(not own.isdisjoint(moved))
         counts[f"harmful_{name}"] = int(bool(harmful))
         counts[f"below_{name}"] = int(bool(below))
     is_found = any(len(own & group) > 1 for group in applied.groups)
-    counts["only_found"] = int(is_found and own.isdisjoint(applied.on_request))
+    counts["only_found"] = int(is_found and own.isdisjoint(applied.moved))
     return counts
 
 
 def summed(rows: Iterable[Counter[str]]) -> dict[str, Any]:
-    """Return the sum of counts, with the upper bounds of the share of cases that lost something."""
+    """Return the sum of counts, with the upper bound of the share of cases that lost something."""
     total: Counter[str] = Counter()
     for row in rows:
         total.update(row)
-    bounds = {
-        f"bound_{name}": upper_bound(total[f"harmful_{name}"], total["can_harm"]) for name in ("default", "request")
-    }
-    return {**total, **bounds}
+    return {**total, "bound_default": upper_bound(total["harmful_default"], total["can_harm"])}
 
 
 async def judged(url: str, store: Store, cases: list[Case]) -> dict[str, Any]:
@@ -147,12 +139,10 @@ async def judged(url: str, store: Store, cases: list[Case]) -> dict[str, Any]:
             rows[kind] = Counter()
             for case in some:
                 rows[kind].update(counted(case, found, removed))
-                by_default, _ = harm_of(case, found.by_default)
                 harmful += [
-                    {"kind": kind, "file": f"{path.parent.name}/{path.name}", "by_default": path in by_default}
-                    for path in harm_of(case, found.on_request)[0]
+                    {"kind": kind, "file": f"{path.parent.name}/{path.name}"} for path in harm_of(case, found.moved)[0]
                 ]
-            say(f"{kind}: {rows[kind]['cases']} cases, {rows[kind]['harmful_request']} with harm")
+            say(f"{kind}: {rows[kind]['cases']} cases, {rows[kind]['harmful_default']} with harm")
     return {"classes": rows, "harmful": harmful}
 
 

@@ -33,7 +33,7 @@ SIZES: Final[Mapping[str, tuple[int, int]]] = {"12 MP": (4000, 3000), "2 MP": (1
 """Name -> width and height of the originals in pixels."""
 SYSTEMS: Final[Mapping[str, str]] = {
     "local:": "in process",
-    "unaligned": "in process, `--verify off`",
+    "unaligned": 'in process, `verify="off"`',
     "clip-serve": "through `clip-serve`",
 }
 _COPY_EVERY: Final = 10

@@ -29,8 +29,8 @@ from benchmarks.fixtures.sample_photos import write_originals
 from benchmarks.harness.experiment import Run, experiment, option, seconds
 from benchmarks.harness.results import show
 from preprocess_ensemble.imaging import turbojpeg_decoder
-from preprocess_ensemble.imaging.decode import quiet_libraries
 from preprocess_ensemble.imaging.preprocessor import Preprocessor
+from preprocess_ensemble.imaging.quiet import quiet_libraries
 from preprocess_ensemble.imaging.transform import PreprocessConfig
 
 Pixels = npt.NDArray[np.uint8]

@@ -31,10 +31,13 @@ PARTS: Final = {
 }
 SATURATED: Final = 0.95
 """The server is full at the least number of callers that reaches this share of the best rate."""
-SETTINGS: Final = (
+CARD: Final = (
     option("--device", choices=("cpu", "cuda"), help="of the encoder; never fall back to the other"),
     option("--tf32", action="store_true", help="let CUDA round the inputs of fp32 products"),
-    option("--graphs", action="store_true", help="CUDA graphs; on a CPU fixed batch sizes"),
+    option("--graphs", action="store_true", help="CUDA graphs"),
+)
+SETTINGS: Final = (
+    *CARD,
     *(
         option(name, type=int, nargs="+", metavar="N", help=f"{what}; with several values, all combinations are served")
         for name, what in (
@@ -60,8 +63,6 @@ SETTINGS: Final = (
     rounds(3),
     seconds(4.0, "per system, number of callers and round"),
     option("--reference", type=Path, metavar="REPOSITORY", help="fp32 export to compare vectors with (default: this)"),
-    option("--tensorrt-cache", type=Path, metavar="DIR", help="serve with TensorRT; keeps engines here"),
-    option("--start-timeout-s", type=float, help="of the server"),
     option("--name", default="ensemble", help="of the result file"),
 )
 def measure(run: Run) -> dict[str, Any]:
@@ -96,7 +97,9 @@ def measure_round(
     with run.block():
         repository = run.stack.enter_context(setting.applied_to(options.repository))
         start = time.perf_counter()
-        url = run.serve(repository, *server_options(options)).grpc_url
+        # fp32 on a CPU, as the parts have it; a card runs the export as it is.
+        precision = () if options.device == "cuda" else ("--precision", "fp32")
+        url = run.serve(repository, "--open-statistics", *precision).grpc_url
         ready_s = time.perf_counter() - start
         loads = [start_load(run, transport, url) for _ in range(options.load_processes)]
         cosine = cosine_to_first({"expected": reference(), "served": loads[0].ready})["served"]
@@ -108,16 +111,6 @@ def measure_round(
             # A single caller needs a single process.
             active = loads if size > 1 else loads[:1]
             saved.cell(f"{setting.name} x{size} {number}", partial(measured, active, url, order))
-
-
-def server_options(options: Any) -> list[str]:
-    """The options of ``clip-serve``: fp32 on a CPU, as the parts have it; a card runs the export as it is."""
-    found = ["--open-statistics", *(() if options.device == "cuda" else ("--precision", "fp32"))]
-    if options.start_timeout_s is not None:
-        found += ["--start-timeout-s", str(options.start_timeout_s)]
-    if options.tensorrt_cache:
-        found += ["--tensorrt", "--tensorrt-cache", str(options.tensorrt_cache)]
-    return found
 
 
 def summary_of(setting: ServerSetting, sizes: Sequence[int], cells: Mapping[str, dict[str, Any]]) -> dict[str, Any]:

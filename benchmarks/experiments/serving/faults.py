@@ -141,7 +141,7 @@ FAULTS: Final[dict[str, Callable[[Server], str | None]]] = {
 """Name -> function that breaks the server, and may return a remark."""
 
 
-async def run_fault(repository: Path, fault: str, *, seconds: float, rate: float | None = None) -> dict[str, Any]:
+async def run_fault(repository: Path, fault: str, *, seconds: float) -> dict[str, Any]:
     """Offer images for ``seconds``, break the server after a third of them, and count the answers."""
     options = ("--canary-interval-s", "1", "--canary-timeout-s", "2", "--frozen-after-s", "3")
     files = coarse_noise(PICTURES)
@@ -154,9 +154,8 @@ async def run_fault(repository: Path, fault: str, *, seconds: float, rate: float
         server = stack.enter_context(serving(copy, *options, python=python))
         clip = await stack.enter_async_context(ClipClient(server.grpc_url, timeout_s=DEADLINE_S))
         vectors = (await clip.embed(files)).vectors
-        if rate is None:
-            answers = await closed_loop(lambda _: clip.embed(files), callers=1, seconds=CALIBRATION_S)
-            rate = min(MOST_RATE, SHARE * len(files) * answers.rate)
+        answers = await closed_loop(lambda _: clip.embed(files), callers=1, seconds=CALIBRATION_S)
+        rate = min(MOST_RATE, SHARE * len(files) * answers.rate)
         offered = max(3, int(seconds * rate))
         numbers = itertools.count()
         answered: list[float] = []

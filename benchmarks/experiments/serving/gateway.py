@@ -15,7 +15,7 @@ from benchmarks.experiments.serving import comparison
 from benchmarks.experiments.serving.comparison import System
 from benchmarks.harness.experiment import MODEL, PHOTOS, REPOSITORY, Run, experiment, option, rounds, seconds
 from benchmarks.harness.results import cosine_to_first, show
-from benchmarks.load.adapters import clip_client, embeddings, immich, infinity_images, transport
+from benchmarks.load.adapters import clip_client, embeddings, form, infinity_images, transport
 from benchmarks.peers.services import gateway, infinity
 
 _base64: Final = partial(embeddings, path="/v1/embeddings", encoding_format="base64")
@@ -25,8 +25,7 @@ SYSTEMS: Final = {
     "openai": System("gateway, OpenAI, vectors as numbers", partial(embeddings, path="/v1/embeddings"), "gateway"),
     "openai-base64": System("gateway, OpenAI, vectors in base64", _base64, "gateway"),
     "infinity-dialect": System("gateway, infinity's dialect", infinity_images, "gateway"),
-    "form": System("gateway, plain form", transport, "gateway"),
-    "immich": System("gateway, Immich, an image in each request", immich, "gateway"),
+    "form": System("gateway, plain form", form, "gateway"),
     "infinity": System("infinity itself, fp32", infinity_images, "infinity"),
 }
 DEFAULT: Final = [name for name in SYSTEMS if name != "infinity"]
@@ -58,9 +57,8 @@ def measure(run: Run) -> dict[str, Any]:
     cosines = cosine_to_first({name: worker.ready for name, worker in workers.items()})
     found: dict[str, Any] = {}
     for rows in options.rows:
-        able = {name: worker for name, worker in workers.items() if rows == 1 or name != "immich"}
         order = {"concurrency": options.concurrency, "rows": rows}
-        found |= comparison.measure(run, systems, able, {rows: order}, services)
+        found |= comparison.measure(run, systems, workers, {rows: order}, services)
     summary = comparison.summarise(systems, options.rows, found, cosines)
     show("Medians of the rounds, by images in a request", comparison.rows_of(systems, summary, "images"))
     return {"model": run.passport.id, "summary": summary}

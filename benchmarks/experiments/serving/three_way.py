@@ -1,11 +1,12 @@
 """Which way of serving the model is fastest for its callers?
 
-Compares PyTorch in process, PyTorch behind HTTP, the ensemble in each precision, and infinity. All embed the same
-256-pixel JPEG files with the same weights, one image per request. Their vectors are compared before anything is timed.
-The loop is closed; ``--offered`` adds an open loop, in which independent callers send a share of each system's best
-rate. With ``--text`` the same is asked of the other tower: the library in front of Triton, open_clip in process and
-infinity embed the same short captions, one in a request; ``odd`` is the least cosine among longer texts and those with
-characters that open_clip cleans.
+Compares PyTorch in process, PyTorch behind HTTP, the ensemble in each precision, infinity, and ONNX Runtime behind
+HTTP, as Immich's service works; with a card that PyTorch and ONNX Runtime can both use, all run there. All embed the
+same 256-pixel JPEG files with the same weights, one image per request. Their vectors are compared before anything is
+timed. The loop is closed; ``--offered`` adds an open loop, in which independent callers send a share of each system's
+best rate. With ``--text`` the same is asked of the other tower: the library in front of Triton, open_clip in process
+and infinity embed the same short captions, one in a request; ``odd`` is the least cosine among longer texts and those
+with characters that open_clip cleans.
 """
 
 from __future__ import annotations
@@ -21,12 +22,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.experiments.serving import comparison
-from benchmarks.experiments.serving.comparison import Found, System
+from benchmarks.experiments.serving.comparison import Found, System, address
+from benchmarks.fixtures.repositories import device
 from benchmarks.fixtures.server import QUIET, Server, serving
 from benchmarks.harness.experiment import MODEL, REPOSITORY, Run, experiment, option, rounds, seconds
+from benchmarks.harness.meters import memory_mb
 from benchmarks.harness.results import cosine_to_first, median_of, ratios, show, spread
 from benchmarks.load.adapters import (
     clip_client,
+    form,
     in_process,
     infinity_images,
     infinity_texts,
@@ -35,23 +39,22 @@ from benchmarks.load.adapters import (
     transport,
 )
 from benchmarks.load.loops import OPEN_TIMES
-from benchmarks.peers.services import infinity, plain_service
+from benchmarks.peers.services import infinity, onnx_service, plain_service
 from preprocess_ensemble.export.parity import REQUIRED_COSINE
-from preprocess_ensemble.runtimes.processor import has_bf16
 
 _fp32: Final = partial(in_process, load=partial(pytorch, precision="fp32"))
 _bf16: Final = partial(in_process, load=partial(pytorch, precision="bf16"))
 SYSTEMS: Final[Mapping[str, System]] = {
     "pytorch": System("open_clip in process, fp32", _fp32),
     "pytorch-bf16": System("open_clip in process, bf16", _bf16),
-    "plain": System("plain service, no batching", transport, "plain"),
-    "plain-batched": System("plain service, batching", transport, "plain-batched"),
+    "plain": System("plain service, no batching", form, "plain"),
+    "plain-batched": System("plain service, batching", form, "plain-batched"),
     "ensemble": System("ensemble, JPEG over gRPC", transport, "triton"),
     "client": System("ensemble, through ClipClient", clip_client, "triton"),
     "auto": System("ensemble, the default precision", transport, "auto"),
-    "openvino-bf16": System("ensemble, OpenVINO bf16", transport, "bf16"),
     "int8": System("ensemble, ONNX Runtime int8", transport, "int8", REQUIRED_COSINE["int8"]),
     "infinity": System("infinity, fp32", infinity_images, "infinity"),
+    "onnx-service": System("ONNX Runtime behind FastAPI, as Immich's service works", form, "onnx-service"),
 }
 TEXT_SYSTEMS: Final[Mapping[str, System]] = {
     "pytorch-text": System("open_clip in process, fp32", partial(in_process, load=pytorch_texts)),
@@ -62,6 +65,7 @@ RATIOS: Final = (
     ("ensemble", "plain-batched", 1.05),
     ("ensemble", "plain", 1.5),
     ("auto", "infinity", 1.5),
+    ("auto", "onnx-service", 1.0),
     ("auto", "ensemble", 0.97),
     ("plain-batched", "pytorch", 0.9),
 )
@@ -87,16 +91,14 @@ def services(run: Run) -> dict[str, Callable[[], AbstractContextManager[Any]]]:
     """What starts each service. An ensemble that names no other precision runs in fp32, as the plain service does."""
     weights = (run.options.model or run.passport.model, run.passport.pretrained)
     serve = partial(serving, run.options.repository, *QUIET)
-    # The default chooses now, and not what an earlier run has left in the user's cache.
-    auto = partial(serve, "--precision=auto", environment={"XDG_CACHE_HOME": str(run.scratch / "cache")})
     return {
         "plain": partial(plain_service, *weights, max_batch=1),
         "plain-batched": partial(plain_service, *weights),
         "triton": partial(serve, "--precision=fp32"),
-        "auto": auto,
-        "bf16": partial(serve, "--precision=bf16"),
+        "auto": partial(serve, "--precision=auto"),
         "int8": partial(int8, *weights),
         "infinity": partial(infinity, *weights),
+        "onnx-service": partial(onnx_service, run.options.repository),
     }
 
 
@@ -115,6 +117,7 @@ def int8(model: str, pretrained: str) -> Iterator[Server]:
     MODEL,
     option("--text", action="store_true", help="embed texts; the result is called text"),
     option("--systems", nargs="+", choices=[*SYSTEMS, *TEXT_SYSTEMS], help="default: all; of texts those in -text"),
+    option("--device", choices=("cpu", "cuda"), help="end if this one is not used (default: a card, if there is one)"),
     option("--captions", type=int, default=256, help="different short texts"),
     option("--concurrency", type=int, nargs="+", default=[1, 8, 32], help="callers, or images in a batch"),
     option("--offered", type=float, nargs="*", default=[], help="shares of each best rate, for an open loop"),
@@ -123,11 +126,10 @@ def int8(model: str, pretrained: str) -> Iterator[Server]:
 )
 def measure(run: Run) -> dict[str, Any]:
     options = run.options
+    if options.device not in (None, device()):
+        raise SystemExit(f"--device {options.device}: PyTorch and ONNX Runtime can both use only {device()} here")
     known = TEXT_SYSTEMS if options.text else SYSTEMS
     systems = {name: system for name, system in known.items() if name in (options.systems or known)}
-    if "openvino-bf16" in systems and not has_bf16():
-        print("openvino-bf16 is left out: this processor has neither avx512_bf16 nor amx_bf16", file=sys.stderr)
-        del systems["openvino-bf16"]
     if options.text:
         run.name, options.photos = "text", write_texts(run.scratch / "texts", options.captions)
     wanted = {system.service for system in systems.values()}
@@ -150,6 +152,9 @@ def measure(run: Run) -> dict[str, Any]:
             }
         )
     summary = summarise(systems, sizes, found, cosines, offered)
+    for name, system in systems.items():
+        process = address(running[system.service]).process_id if system.service else workers[name].process_id
+        summary["systems"][name]["memory_mb"] = memory_mb(process)
     if options.text:
         for name, least in cosine_to_first(
             {name: one.ready[options.captions :] for name, one in workers.items()}

@@ -5,8 +5,7 @@ own photos:
 
 - how closely both towers agree with PyTorch: whole files in fp32, and thumbnails in the default precision;
 - how the cosines of copies and of different photos lie about the threshold for duplicates;
-- zero-shot labels, if the photos lie in folders that are named by what they show, or with ``--labels``;
-- how often a search says "nothing clearly matches", of real queries and of nonsense.
+- zero-shot labels, if the photos lie in folders that are named by what they show, or with ``--labels``.
 
 The result holds figures only: no photo, path, label or query.
 """
@@ -17,7 +16,7 @@ import asyncio
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -30,8 +29,6 @@ from benchmarks.peers.baseline.network import Network
 from clip_client import ClientConfig, ClipClient
 from clip_client.dedup.compare.thresholds import thresholds_for
 from clip_client.dedup.files.scanner import scan
-from clip_client.search.photo_index import PhotoIndex
-from clip_client.search.scores import NeutralTexts
 from preprocess_ensemble.export.exporter import export_model
 
 if TYPE_CHECKING:
@@ -41,16 +38,12 @@ if TYPE_CHECKING:
 
     Vectors = NDArray[np.float32]
 
-_SYLLABLES: Final = ("bor", "vek", "lin", "tash", "quo", "mip", "dre", "sul", "nax", "ferd", "ogl", "wim")
-_NONSENSE: Final = 50
-"""Queries of invented words, other than those that the search itself compares with."""
-
 
 @experiment(
     MODEL,
     option("--pretrained", default="laion2b_s34b_b79k", help="tag of the weights, or a checkpoint file"),
     option("--photos", type=Path, required=True, metavar="DIR", help="your photos, at least 100"),
-    option("--labels", metavar="A,B,...", help="queries that some photos match (default: names of the folders in DIR)"),
+    option("--labels", metavar="A,B,...", help="zero-shot labels (default: names of the folders in DIR)"),
     option("--most", type=int, default=1000, help="photos to use; a random choice of more"),
 )
 def measure(run: Run) -> dict[str, Any]:
@@ -93,13 +86,6 @@ async def compared(
             chosen = await usual.classify(list(shown), labels)
             right = np.array(labels)[chosen.probabilities.argmax(axis=1)] == list(shown.values())
             found["zero-shot"] = {"photos": len(shown), "labels": len(labels), "right": float(np.mean(right))}
-        index = PhotoIndex.from_arrays([str(row) for row in kept], vectors, vector_id=photos.vector_id)
-        neutral = await NeutralTexts.of(usual, index)
-        for name, queries in (("real queries", labels), ("nonsense", invented(_NONSENSE))):
-            if queries:
-                batch = await usual.embed_text(list(queries))
-                unclear = [neutral.is_unclear(vector, index) for vector in batch.vectors]
-                found[f"nothing clearly matches: {name}"] = {"queries": len(unclear), "share": float(np.mean(unclear))}
     return found
 
 
@@ -149,8 +135,3 @@ def cropped(photo: Image.Image) -> bytes:
 def _upright(path: Path) -> Image.Image:
     with Image.open(path) as opened:
         return ImageOps.exif_transpose(opened).convert("RGB")
-
-
-def invented(count: int) -> list[str]:
-    choose = random.Random(1)
-    return [" ".join("".join(choose.sample(_SYLLABLES, 3)) for _ in range(choose.randint(2, 3))) for _ in range(count)]

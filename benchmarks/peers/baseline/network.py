@@ -13,12 +13,7 @@ from open_clip.transform import PreprocessCfg, image_transform_v2
 from torch.nn import functional
 
 from preprocess_ensemble.export.exporter import load_model
-from preprocess_ensemble.export.onnx_file import IR_VERSION, OPSET
-from preprocess_ensemble.export.parity import REQUIRED_COSINE, canary_image
-from preprocess_ensemble.export.pytorch.open_clip_model import find_source, numpy_state, preprocessing_of
-from preprocess_ensemble.export.state_dict import weights_sha256
-from preprocess_ensemble.imaging.decode import decode
-from preprocess_ensemble.model_repository.passport import Canary, Parity, Passport, compute_fingerprint
+from preprocess_ensemble.export.pytorch.open_clip_model import find_source
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,10 +30,9 @@ class Network:
     """
 
     def __init__(self, model: str, pretrained: str, *, device: str, dtype: torch.dtype = torch.float32) -> None:
-        logging.basicConfig(level=logging.ERROR)  # open_clip warns of random weights; the passport names them
-        self._source = find_source(model, pretrained)
+        logging.basicConfig(level=logging.ERROR)  # open_clip warns of random weights
+        self._model = find_source(model, pretrained).model
         loaded = load_model(model, pretrained)
-        self._config, self._sha256 = preprocessing_of(loaded), weights_sha256(numpy_state(loaded))
         self._device, self._dtype = device, dtype
         self._loaded = cast("Any", loaded.to(device, dtype))
         self._transform = image_transform_v2(PreprocessCfg(**self._loaded.visual.preprocess_cfg), is_train=False)
@@ -60,31 +54,10 @@ class Network:
 
     @cached_property
     def _tokenizer(self) -> Any:
-        return open_clip.get_tokenizer(self._source.model)
+        return open_clip.get_tokenizer(self._model)
 
     @staticmethod
     def _unit(vectors: torch.Tensor) -> Vectors:
         # A norm computed in bf16 is wrong in the third digit.
         unit: Vectors = functional.normalize(vectors.float(), dim=-1).cpu().numpy()
         return unit
-
-    @cached_property
-    def passport(self) -> Passport:
-        """That of an export of the same weights."""
-        canary = self.encode([self.prepared(decode(canary_image()))])[0].tolist()
-        preprocess = self._config.to_mapping()
-        identity: dict[str, Any] = {
-            "model": self._source.model, "weights_sha256": self._sha256, "preprocess": preprocess, "precision": "fp32",
-        }  # fmt: skip
-        return Passport(
-            **identity,
-            pretrained=self._source.pretrained,
-            preprocess_id=self._config.id,
-            dimension=len(canary),
-            fingerprint=compute_fingerprint(**identity),
-            # Exports are compared with this network.
-            parity=Parity(images=0, min_cosine=1.0, required=REQUIRED_COSINE["fp32"]),
-            canary=Canary.of(canary_image(), canary),
-            opset=OPSET,
-            ir_version=IR_VERSION,
-        )

@@ -2,13 +2,12 @@
 
 ===========================  =============================================================================
 ``POST /embed``              a form (multipart) with one or more fields ``images``, each an image file
-``GET /model``               the model's passport, as the ensemble's handshake gives it
 ``GET /healthz``             200 once the model is loaded
 ===========================  =============================================================================
 
-``POST /embed`` answers ``{"model": id, "fingerprint": [a, b], "dimension": D, "results": [{"embedding", "status",
-"error"}, ...]}``, one result for each image, in order. As in the ensemble, a bad image fails neither the request nor
-the other images: its ``embedding`` is null, ``status`` the number of an ``ImageStatus`` and ``error`` one sentence.
+``POST /embed`` answers ``{"results": [{"embedding", "status", "error"}, ...]}``, one result for each image, in order.
+As in the ensemble, a bad image fails neither the request nor the other images: its ``embedding`` is null, ``status``
+the number of an ``ImageStatus`` and ``error`` one sentence.
 """
 
 import asyncio
@@ -102,7 +101,6 @@ def make_app(model: str, pretrained: str, max_batch: int) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         network = Network(model, pretrained, device="cuda" if torch.cuda.is_available() else "cpu")
-        app.state.passport = network.passport
         app.state.batcher = Batcher(embedder(network), max_items=max_batch)
         yield
 
@@ -113,18 +111,11 @@ def make_app(model: str, pretrained: str, max_batch: int) -> FastAPI:
         if not 1 <= len(images) <= MOST_IMAGES:
             raise HTTPException(422, f"A request carries 1 to {MOST_IMAGES} images, and this one has {len(images)}.")
         results = await app.state.batcher.submit([await image.read() for image in images])
-        passport = app.state.passport
-        body = {"model": passport.id, "fingerprint": passport.fingerprint, "dimension": passport.dimension}
         # A response model of FastAPI would check each number again.
-        return Response(json.dumps({**body, "results": results}), media_type="application/json")
-
-    @app.get("/model")
-    async def passport() -> Response:
-        document = {**json.loads(app.state.passport.to_json()), "max_batch_size": MOST_IMAGES}
-        return Response(json.dumps(document), media_type="application/json")
+        return Response(json.dumps({"results": results}), media_type="application/json")
 
     @app.get("/healthz")
     async def healthz() -> dict[str, str]:
-        return {"status": "ok", "model": app.state.passport.id}
+        return {"status": "ok"}
 
     return app

@@ -1,4 +1,4 @@
-"""The plain service, and the client that speaks to it as to the ensemble."""
+"""The plain service beside the ensemble."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
-import numpy as np
+import httpx
 import pytest
 
 from benchmarks.fixtures.sample_photos import write_thumbnails
 from benchmarks.fixtures.server import TINY_CLIP, free_port
+from benchmarks.load.adapters import Target, form
 from benchmarks.peers.services import plain_service
-from clip_client import ClipClient, ProtocolMismatch, Unavailable
+from clip_client import ClipClient
+from preprocess_ensemble.contract import ImageStatus
 from tests.paths import ROOT
 
 if TYPE_CHECKING:
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
     from benchmarks.fixtures.server import Server
     from benchmarks.peers.baseline.service import Batcher
+
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
@@ -47,19 +51,20 @@ def files(tmp_path: Path) -> list[bytes]:
     return [path.read_bytes() for path in sorted(tmp_path.iterdir())]
 
 
-async def test_callers_switch_by_url_alone(
-    plain: str, server: Server, files: list[bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_vectors_and_errors_are_those_of_the_ensemble(plain: str, server: Server, files: list[bytes]) -> None:
     images = [*files[:6], b"no image", files[0][:2000], b""]
-    monkeypatch.setenv("CLIP_URL", plain)
-    async with ClipClient() as clip, ClipClient(server.grpc_url) as triton:
-        ours, theirs = await clip.embed(images), await triton.embed(images)
-        assert clip.vector_id == triton.vector_id
-        report = await clip.health()
-    assert report.ok, report
-    assert (ours.vectors[:6] * theirs.vectors[:6]).sum(axis=1).min() >= 0.999999
-    assert np.isnan(ours.vectors[6:]).all()
-    assert {row: error.code for row, error in ours.errors.items()} == {
+    async with form(Target(url=plain, files=images, repository=server.repository)) as embed:
+        ours = await embed(list(range(6)))
+        for row in (6, 7, 8):
+            with pytest.raises(RuntimeError, match="an image failed"):
+                await embed([row])
+    async with httpx.AsyncClient(timeout=60) as http:
+        answer = (await http.post(f"{plain}/embed", files=[("images", image) for image in images])).json()
+    async with ClipClient(server.grpc_url, transfer="original") as triton:
+        theirs = await triton.embed(images)
+    assert (ours * theirs.vectors[:6]).sum(axis=1).min() >= 0.999999
+    assert [row for row, result in enumerate(answer["results"]) if result["embedding"] is None] == [6, 7, 8]
+    assert {row: ImageStatus(answer["results"][row]["status"]).name for row in (6, 7, 8)} == {
         row: error.code for row, error in theirs.errors.items()
     }
 
@@ -71,16 +76,6 @@ def test_the_health_check_of_its_image_finds_it(plain: str) -> None:
     for port, code in ((plain.rpartition(":")[2], 0), (str(free_port()), 1)):
         command = [sys.executable, *(part.replace("8002", port) for part in rest)]
         assert subprocess.run(command, capture_output=True, check=False).returncode == code
-
-
-async def test_what_is_no_plain_service_is_named(server: Server) -> None:
-    for url, error, reason in (
-        (f"http://127.0.0.1:{free_port()}", Unavailable, "No server answers"),
-        (server.http_url, ProtocolMismatch, "not the plain service"),
-    ):
-        async with ClipClient(url) as clip:
-            with pytest.raises(error, match=reason):
-                await clip.model(timeout_s=2)
 
 
 async def test_requests_that_wait_share_a_run_up_to_the_limit(batcher: Callable[..., Batcher]) -> None:

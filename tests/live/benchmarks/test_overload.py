@@ -14,6 +14,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Final
 
 import psutil
+import pytest
 
 from benchmarks.fixtures.null_repository import write_null_repository
 from benchmarks.fixtures.server import serving
@@ -22,6 +23,8 @@ from clip_client import ClipClient, DeadlineExceeded, Overloaded
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+pytestmark = pytest.mark.long
 
 CAPACITY: Final = 40.0
 LOUD_S: Final = 5.0

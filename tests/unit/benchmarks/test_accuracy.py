@@ -50,12 +50,12 @@ def test_a_move_is_harmful_if_no_file_that_stays_shows_the_moved_one(
 
 def test_a_case_counts_once_for_what_moved_and_for_what_was_only_shown() -> None:
     pair = case((), (0,))
-    plan = Applied(by_default=frozenset(), on_request=frozenset({ORIGINAL}), groups=(frozenset({ORIGINAL, COPY}),))
+    plan = Applied(moved=frozenset({ORIGINAL}), groups=(frozenset({ORIGINAL, COPY}),))
     counts = counted(pair, plan, removed=[COPY])
     assert {name for name, count in counts.items() if count} == {
-        "cases", "can_harm", "moved_request", "harmful_request", "moved_hash",
+        "cases", "can_harm", "moved_default", "harmful_default", "moved_hash",
     }  # fmt: skip
-    nothing = Applied(by_default=frozenset(), on_request=frozenset(), groups=plan.groups)
+    nothing = Applied(moved=frozenset(), groups=plan.groups)
     assert counted(pair, nothing, removed=())["only_found"] == 1
     assert counted(case((1,), (0,)), nothing, removed=())["can_harm"] == 0
 
@@ -69,13 +69,13 @@ def test_a_share_at_the_bound_gives_so_few_events_in_one_of_twenty_tries(events:
 
 
 def test_the_total_holds_all_sets_and_the_recall_only_copies() -> None:
-    copies, edit = Counter(cases=4, moved_default=3, can_harm=4), Counter(cases=2, can_harm=2, harmful_request=1)
+    copies, edit = Counter(cases=4, moved_default=3, can_harm=4), Counter(cases=2, can_harm=2, harmful_default=1)
     classes = {"copy: smaller": copies, "edit: crop": edit}
     result = summary({"seed 1": {"classes": classes}, "seed 2": {"classes": classes}, "holdout": {"classes": classes}})
     assert result["seeds"]["recall_of_copies"] == 0.75
     total = result["seeds"]["classes"]["all"]
-    assert (total["cases"], total["can_harm"], total["harmful_request"]) == (12, 12, 2)
-    assert total["bound_default"] == upper_bound(0, 12)
+    assert (total["cases"], total["can_harm"], total["harmful_default"]) == (12, 12, 2)
+    assert total["bound_default"] == upper_bound(2, 12)
     assert result["holdout"]["classes"]["all"]["cases"] == 6
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import itertools
 import json
 import re
 import subprocess
 import sys
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from benchmarks.experiments.serving.ensemble import summary_of
+from benchmarks.experiments.serving.perf_analyzer import input_file
 from benchmarks.experiments.serving.soak import record
 from benchmarks.experiments.serving.three_way import SYSTEMS, summarise
 from benchmarks.fixtures.planted import THRESHOLD, planted
@@ -21,8 +24,8 @@ from benchmarks.fixtures.server_setting import ServerSetting
 from benchmarks.harness.experiment import Checkpoint
 from benchmarks.harness.results import cosine_to_first
 from benchmarks.load.loops import closed_loop, open_loop, poisson
+from benchmarks.load.triton_statistics import Counters, growth
 from benchmarks.scripts.install_size import EXTRAS
-from clip_client._transports.triton_statistics import ModelStatistics
 from tests.fixtures.packaging.extras import extras
 
 if TYPE_CHECKING:
@@ -36,6 +39,12 @@ def test_a_single_other_vector_shows_in_the_cosine() -> None:
     other[2] = [0, 0, 0.6, 0.8]
     cosines = cosine_to_first({"first": rows, "longer": 5 * rows, "other": other})
     assert cosines == pytest.approx({"first": 1.0, "longer": 1.0, "other": 0.6})
+
+
+def test_perf_analyzer_gets_each_image_behind_its_length() -> None:
+    (row,) = json.loads(input_file([b"photo"]))["data"]
+    assert row["image"]["shape"] == [1]
+    assert base64.b64decode(row["image"]["content"]["b64"]) == b"\5\0\0\0photo"
 
 
 def test_a_stopped_run_continues_where_it_was(tmp_path: Path) -> None:
@@ -123,15 +132,14 @@ async def test_a_closed_loop_measures_the_latency_of_a_saturated_server() -> Non
 
 
 def test_statistics_between_two_looks() -> None:
-    def counted(requests: int, batches: dict[int, int]) -> ModelStatistics:
-        rows, runs = sum(size * count for size, count in batches.items()), sum(batches.values())
-        times = {"total_ns": requests * 2_000_000, "stages_ns": {"queue": requests * 500_000}}
-        return ModelStatistics(requests=requests, rows=rows, runs=runs, batches=batches, **times)  # type: ignore[arg-type]
+    def counted(requests: int, batches: dict[str | int, int]) -> Counters:
+        times = {"total": requests * 2_000_000, "queue": requests * 500_000}
+        return Counter(batches | {"requests": requests, "runs": sum(batches.values())} | times)
 
-    grown = counted(14, {1: 6, 8: 1}).since(counted(4, {1: 4}))
-    assert (grown.requests, grown.rows, grown.runs, grown.batches) == (10, 10, 3, {1: 2, 8: 1})
-    assert grown.share_batched == pytest.approx(0.8)
-    assert grown.mean_ms() == pytest.approx({"total": 2.0, "queue": 0.5})
+    grown = growth(counted(4, {1: 4}), counted(14, {1: 6, 8: 1}))
+    assert (grown["requests"], grown["runs"], grown["batches"]) == (10, 3, {"1": 2, "8": 1})
+    assert grown["share_batched"] == pytest.approx(0.8)
+    assert grown["mean_ms"] == pytest.approx({"total": 2.0, "queue": 0.5})
 
 
 def test_every_experiment_is_listed_with_its_question_on_one_line() -> None:
@@ -187,7 +195,7 @@ def test_every_extra_for_users_is_measured() -> None:
     packages = extras()
     measured = [set().union(*(packages[name] for name in one.split(",") if name)) for one in EXTRAS]
     missing = {name for name in packages if not any(packages[name] <= one for one in measured)}
-    assert missing == {"baseline", "bench", "dev", "gpu", "tracing"}
+    assert missing == {"baseline", "bench", "dev", "gpu", "tensorrt-parser", "tracing"}
 
 
 @pytest.mark.parametrize(

@@ -1,19 +1,22 @@
-"""``python -m benchmarks gpu`` and its offline bundle: files and processes. A live test runs the experiments."""
+"""``python -m benchmarks gpu`` and its kit: files and processes. A live test runs the experiments."""
 
 from __future__ import annotations
 
-import re
+import importlib
+import os
 import subprocess
 import sys
+from math import nan
 from pathlib import Path
 
 import onnxruntime
 import pytest
 
-from benchmarks.experiments.serving import ensemble
+from benchmarks.__main__ import MODULES
 from benchmarks.fixtures.server_setting import ServerSetting
 from benchmarks.gpu import command, run
-from benchmarks.gpu.offline_bundle import copy_tree, requirements, write_checksums
+from benchmarks.gpu.in_process import verdict
+from benchmarks.gpu.kit import copy_tree, write_parts
 from preprocess_ensemble.contract import ENCODER
 from preprocess_ensemble.serving.tensorrt import usable_gpus
 from tests.fixtures.models.configurations import configs
@@ -22,10 +25,11 @@ from tests.paths import ROOT
 
 def test_every_option_of_a_run_is_one_of_the_experiment(capsys: pytest.CaptureFixture[str]) -> None:
     """Otherwise a wrong option would be found only on the machine with the card."""
+    words = {"photos": "p", "exports": "e", "many": 2, "loads": 1}
     for name, one in command.RUNS.items():
-        words = one.options.format(photos="p", output="o", many=2, loads=1).split()
+        experiment, *options = one.command.format(**words).split()
         with pytest.raises(SystemExit):
-            ensemble.measure([*words, "--no-such-option"])
+            importlib.import_module(f"benchmarks.{MODULES[experiment]}").measure([*options, "--no-such-option"])
         assert capsys.readouterr().err.endswith(": error: unrecognized arguments: --no-such-option\n"), name
     assert sum(one.limit_s for one in command.RUNS.values()) <= 25 * 60
 
@@ -55,20 +59,28 @@ print(command.execute([sys.executable, "-c", "raise SystemExit('the reason')"], 
 
 @pytest.mark.skipif(usable_gpus() > 0, reason="there is a GPU")
 def test_without_a_gpu_one_sentence_says_so(tmp_path: Path) -> None:
-    assert command.unusable("single", "cuda") == "the driver shows no NVIDIA GPU (does nvidia-smi?)"
+    copy_tree(tmp_path)
+    assert (tmp_path / "COMMIT").read_text().strip()
+    assert not (tmp_path / "benchmarks" / "results").exists()
+    asked = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "gpu"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert asked.returncode == 1
+    assert asked.stderr == "benchmarks gpu: the driver shows no NVIDIA GPU (does nvidia-smi?)\n"
+    environment = run.environment_with([], tmp_path)
+    with pytest.raises(run.RunError, match="The kit has no onnxruntime-gpu"):
+        run.check_cuda(tmp_path, environment)
     provider = tmp_path / run.PROVIDER
-    with pytest.raises(run.RunError, match="The bundle has no onnxruntime-gpu"):
-        run.check_cuda(sys.executable, tmp_path, run.environment_with([]))
     provider.parent.mkdir(parents=True)
     provider.touch()
     with pytest.raises(run.RunError, match=r"shows no NVIDIA GPU here.*--device cpu"):
-        run.check_cuda(sys.executable, tmp_path, run.environment_with([]))
+        run.check_cuda(tmp_path, environment)
 
 
 def test_missing_libraries_of_a_cuda_provider_are_named() -> None:
     (library,) = (Path(onnxruntime.__file__).parent / "capi").glob("onnxruntime_pybind11_state*.so")
     opened_later = ("libm.so.6", "libnosuch.so.9")
-    assert run.missing_libraries(library, run.environment_with([]), opened_later) == ["libnosuch.so.9"]
+    assert run.missing_libraries(library, run.environment_with([], Path()), opened_later) == ["libnosuch.so.9"]
 
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
@@ -85,36 +97,34 @@ def test_a_setting_is_written_as_an_operator_would_write_it(device: str) -> None
         assert dict(accelerators[0].parameters) == {"use_tf32": "1", "enable_cuda_graph": "1"}
     else:
         assert not accelerators
-        assert config.parameters["batch_buckets"].string_value == "1,2,4,8,16"
 
 
-def test_a_bundle_that_did_not_arrive_whole_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "wheels").mkdir()
-    file = tmp_path / "wheels" / "onnxruntime_gpu-1.31.1-cp39-cp39-manylinux.whl"
-    file.write_bytes(b"wheel")
-    assert write_checksums(tmp_path) == 5
-    run.check_files(tmp_path)
-    file.write_bytes(b"whale")
+@pytest.mark.parametrize(
+    ("least", "healthy", "valid"),
+    [(0.9999, True, True), (0.9998, True, False), (nan, True, False), (1.0, False, False)],
+)
+def test_rates_count_only_with_the_right_vectors(least: float, healthy: bool, valid: bool) -> None:
+    compared = {"cosine": {"1": 1.0, "2": least}}
+    assert verdict({"vectors": compared, "load": {"rate": 1.0}, "health": {"ok": healthy}})["valid"] is valid
+
+
+def test_parts_are_joined_once_and_only_if_each_arrived_whole(tmp_path: Path) -> None:
+    content, kit = tmp_path / "content", tmp_path / "kit"
+    content.mkdir()
+    noise = os.urandom(2500)
+    (content / "file").write_bytes(noise)
+    first, *_, last = parts = write_parts(content, kit, 1000)
+    assert [part.name for part in parts] == ["part-01", "part-02", "part-03"]
+    assert max(part.stat().st_size for part in parts) == 1000
+    whole = last.read_bytes()
+    last.write_bytes(whole[:-1])
     with pytest.raises(run.RunError, match="missing or damaged"):
-        run.check_files(tmp_path)
-    file.unlink()
+        run.unpack(kit, tmp_path / "unpacked")
+    last.unlink()
     with pytest.raises(run.RunError, match="missing or damaged"):
-        run.check_files(tmp_path)
-
-
-def test_the_tree_of_a_bundle_runs_in_place(tmp_path: Path) -> None:
-    copy_tree(tmp_path)
-    assert (tmp_path / "COMMIT").read_text().strip()
-    assert not (tmp_path / "benchmarks" / "results").exists()
-    asked = [sys.executable, "-m", "benchmarks", "gpu", "--exports", str(tmp_path / "none")]
-    done = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "there is no exported model" in done.stderr
-
-
-def test_a_bundle_brings_what_the_package_and_its_server_require() -> None:
-    names = [one.partition(">")[0] for one in requirements()]
-    assert {"anyio", "grpcio", "tritonclient[grpc]", "psutil", "nvidia-ml-py", "rich"} <= set(names)
-    assert not {"nvidia-pytriton", "PyTurboJPEG"} & set(names), "these come without their dependencies"
-    assert "numpy>=1.26,<2" in requirements()
-    assert all(re.match(r"[A-Za-z][\w.\[\]-]*([<>=]|$)", one) for one in requirements()), requirements()
+        run.unpack(kit, tmp_path / "unpacked")
+    last.write_bytes(whole)
+    run.unpack(kit, tmp_path / "unpacked")
+    first.unlink()
+    run.unpack(kit, tmp_path / "unpacked")
+    assert (tmp_path / "unpacked" / "file").read_bytes() == noise
