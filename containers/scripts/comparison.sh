@@ -12,11 +12,10 @@ stop() {
 trap 'stop; exit 0' TERM INT
 
 PYTHONPATH=$CLIP_PLAIN_PACKAGES "$CLIP_PLAIN_PYTHON" -m benchmarks.peers.baseline --host 0.0.0.0 --port 8002 &
-clip-serve --repository /models --host 0.0.0.0 --http-host 0.0.0.0 \
+clip-serve --repository /models-onnxruntime --host 0.0.0.0 --http-host 0.0.0.0 \
     --http-port 8010 --grpc-port 8011 --metrics-port 8012 &
 clip-serve --repository /models --host 0.0.0.0 --http-host 0.0.0.0 \
-    --http-port 8020 --grpc-port 8021 --metrics-port 8022 --start-timeout-s 1800 \
-    --tensorrt --tensorrt-cache /var/cache/clip-triton/tensorrt &
+    --http-port 8020 --grpc-port 8021 --metrics-port 8022 --start-timeout-s 1800 &
 
 # If one ends, all end: the figures of an incomplete comparison would be misleading.
 code=0
