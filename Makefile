@@ -4,20 +4,28 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 FLOORS := .venv-floors
+LINT := .venv-lint
+LINT_INSTALLED := $(LINT)/.installed
 DEMO_INSTALLED := $(VENV)/.demo-installed
 PHOTOS ?=
 TESTS ?=
 MUTANTS ?=
+# Without bytecode, each server and command of the tests would compile the package when it starts.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test pythons floors lint dist mutants bench measure fuzz faults soak audit clean
+.PHONY: help install demo test long pythons floors lint dist mutants bench measure fuzz faults soak audit clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-# A stamp is newer than setup.cfg after an installation, so a second run installs nothing.
-$(BIN)/python:
+define CHECK_PYTHON
 	$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' \
 	    || { echo "Python 3.11 or 3.12 is needed, and $(PYTHON) is `$(PYTHON) --version`: make PYTHON=python3.11 ..."; exit 1; }
+endef
+
+# A stamp is newer than setup.cfg after an installation, so a second run installs nothing.
+$(BIN)/python:
+	$(CHECK_PYTHON)
 	$(PYTHON) -m venv $(VENV)
 
 # Without PyTorch, and without OpenVINO, which only makes some processors faster: of the extra local, the export needs
@@ -43,6 +51,10 @@ demo: $(DEMO_INSTALLED)  ## find the duplicates among sample photos, or in PHOTO
 test: $(INSTALLED)  ## run all tests, or those in TESTS=path
 	$(BIN)/python -m pytest $(or $(TESTS),--numprocesses 3 --dist loadfile --no-loadscope-reorder)
 
+# Every experiment of benchmarks in small, what the README shows, kills of servers and nodes, ViT-B-32 as a whole.
+long: $(INSTALLED)  ## run the tests that take minutes
+	CLIP_TEST_LONG=1 $(BIN)/python -m pytest -m long --numprocesses 3 --dist loadfile
+
 # A server holds back NumPy, and with it OpenCV; these have the newest of both.
 pythons: $(INSTALLED)  ## install the wheel with Python 3.13 and 3.14, and run its tests there (root; ten minutes)
 	CLIP_TEST_PYTHONS=1 $(BIN)/python -m pytest tests/live/packaging/test_pythons.py
@@ -51,18 +63,26 @@ pythons: $(INSTALLED)  ## install the wheel with Python 3.13 and 3.14, and run i
 floors: setup.cfg pyproject.toml $(INSTALLED)  ## run the tests of client, commands and gateway with setup.cfg's lowest versions
 	$(PYTHON) -m venv --clear $(FLOORS)
 	$(BIN)/uv pip install --quiet --python $(FLOORS) --resolution lowest-direct \
-	    --editable '.[laptop,gateway,qdrant,tracing]' $(foreach one,$(shell grep -o 'PyTurboJPEG.*' setup.cfg),'$(one)')
+	    --editable '.[laptop,gateway,tracing]' $(foreach one,$(shell grep -o 'PyTurboJPEG.*' setup.cfg),'$(one)')
 	$(BIN)/uv pip install --quiet --python $(FLOORS) cryptography httpx hypothesis imagehash jsonschema psutil pytest \
 	    pytest-asyncio pytest-timeout pytest-xdist trustme
 	$(BIN)/uv pip install --quiet --python $(FLOORS) --no-deps 'scikit-image>=0.24'
 	$(FLOORS)/bin/python -m pytest --numprocesses 3 --ignore tests/unit/imaging/test_transform.py \
 	    $(addprefix tests/unit/,cli client dedup imaging model_repository review search vectors) \
-	    $(foreach name,faults fetch fuzz immich,tests/fake_server/gateway/test_$(name).py)
+	    $(foreach name,faults fuzz,tests/fake_server/gateway/test_$(name).py)
 
-lint: $(INSTALLED)  ## check style and types
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+# Without PyTorch, of which stubs/ has what mypy needs.
+$(LINT_INSTALLED): pyproject.toml
+	$(CHECK_PYTHON)
+	$(PYTHON) -m venv --clear $(LINT)
+	$(LINT)/bin/python -m pip install --quiet 'uv>=0.9'
+	$(LINT)/bin/uv pip install --quiet --no-cache --python $(LINT) --group lint
+	touch $@
+
+lint: $(LINT_INSTALLED)  ## check style and types
+	$(LINT)/bin/ruff check .
+	$(LINT)/bin/ruff format --check .
+	$(LINT)/bin/mypy
 
 dist: $(INSTALLED)  ## build the wheel and the source distribution into dist/, and check their package page
 	rm -rf dist

@@ -28,10 +28,8 @@ FORKING_FILES = (
 """They fork hundreds of times, which takes the longer the larger the process is, and others make it large."""
 
 LONG_FILES = (
-    "live/benchmarks/test_benchmarks.py",
-    "live/distributed/test_embedding.py",
-    "live/packaging/test_readme.py",
-    "live/serving/test_fidelity.py",
+    "live/distributed/test_groups.py",
+    "live/serving/test_end.py",
     "live/serving/test_serve.py",
 )
 """Those of tests/live that take half a minute or more."""
@@ -50,6 +48,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         folder = item.path.relative_to(TESTS).parts[0]
         item.add_marker(getattr(pytest.mark, folder))
+        if item.get_closest_marker("long") and "CLIP_TEST_LONG" not in os.environ:
+            item.add_marker(pytest.mark.skip(reason="takes minutes; set CLIP_TEST_LONG=1, as `make long` does"))
         if folder in SLOW_FOLDERS and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(SLOW_FOLDERS[folder]))
     forking, long = ({TESTS / name for name in names} for names in (FORKING_FILES, LONG_FILES))
@@ -59,7 +59,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Leave what the imports made out of each garbage collection, and out of the pages that a fork copies."""
+    """Refuse PyTorch, with which each fork would take ten times as long; import it in a fixture or a test.
+
+    Leave what the imports made out of each garbage collection, and out of the pages that a fork copies.
+    """
+    assert "torch" not in sys.modules, "a module of the tests imports PyTorch while it is imported"
     if sys.version_info < (3, 14):  # from there on, Hypothesis looks for referrers, and would find none that are frozen
         gc.collect()
         gc.freeze()
@@ -78,8 +82,8 @@ os.environ["RAY_worker_niceness"] = "0"
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hide the developer's own settings."""
-    for name in ("CLIP_URL", "CLIP_MODEL", "CLIP_STORE", "CLIP_TOKEN", "CLIP_TRITON"):
-        monkeypatch.delenv(name, raising=False)
+    for name in ("URL", "REPOSITORY", "MODEL", "PRETRAINED", "STORE", "TOKEN", "TRITON"):
+        monkeypatch.delenv(f"CLIP_{name}", raising=False)
 
 
 @pytest.fixture(autouse=True, scope="session")

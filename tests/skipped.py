@@ -12,9 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
 _REMEDIES: Final = {
-    "chromium": "apt-get install chromium",
+    "chromium": "apt-get install chromium-headless-shell, or chromium",
     "libturbojpeg": "apt-get install libturbojpeg0, then make install",
     "nvidia-pytriton": "make install on Linux x86-64 with Python 3.11 or 3.12",
+    "TensorRT for RTX": ".venv/bin/python -m pip install --editable '.[tensorrt-parser]'",
     "TensorRT": "only where the image of NVIDIA's Triton can be fetched",
     "no python3 with pip": "apt-get install python3-pip",
     "(buildah|podman|crun|mmdebstrap) is missing": "apt-get install buildah podman crun mmdebstrap",

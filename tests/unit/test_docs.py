@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from clip_client import ClientConfig
 from preprocess_ensemble.contract import ImageStatus
 from tests.paths import ROOT
 
@@ -23,6 +24,23 @@ def test_files_and_folders_that_a_page_names_exist(page: Path) -> None:
     # A name behind a command ("pytest tests/live/...") counts, too; one with a placeholder or a wildcard does not.
     named = re.findall(rf"(?<![\w./~-])((?:{'|'.join(TRACKED_FOLDERS)})/[\w./-]*\w/?)(?![\w*<{{])", page.read_text())
     assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_modules_and_functions_that_a_page_names_exist(page: Path) -> None:
+    for name in re.findall(
+        r"`((?:clip_client|preprocess_ensemble|benchmarks)(?:\.\w+){2,})(?:\(\))?`", page.read_text()
+    ):
+        path, rest = ROOT, name.split(".")
+        while rest and (path / rest[0]).is_dir():
+            path /= rest.pop(0)
+        path = path / f"{rest.pop(0)}.py" if rest and (path / f"{rest[0]}.py").exists() else path / "__init__.py"
+        assert not rest or re.search(rf"\b{rest[0]}\b", path.read_text()), name
+
+
+def test_the_readme_says_what_a_client_sends_by_default() -> None:
+    page = (ROOT / "README.md").read_text()
+    assert re.findall(r"clip\.embed\(.*# sends a (\w+) of each", page) == [ClientConfig().transfer]
 
 
 def test_the_table_of_status_codes_is_the_code() -> None:

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import venv
 from typing import TYPE_CHECKING, Final
 
@@ -24,9 +25,11 @@ if TYPE_CHECKING:
 
 LARGE: Final = {"torch", "open_clip_torch", "scipy", "scikit-image"}
 """Gigabytes with what they bring, or 150 MB for one function."""
-ONE_OF: Final = {"gpu"}
-"""Extras that exclude another one."""
-FOR_DEVELOPERS: Final = {"baseline", "bench", "dev"}
+COPYLEFT: Final = {"pillow-heif", "pillow-jxl-plugin"}
+"""Their wheels hold code under the GPL."""
+NOT_IN_DEV: Final = {"gpu", "tensorrt-parser"}
+"""One excludes another extra, and one is large."""
+FOR_DEVELOPERS: Final = {"baseline", "bench", "dev", "tensorrt-parser"}
 
 
 def test_extras_bring_what_they_say() -> None:
@@ -35,7 +38,8 @@ def test_extras_bring_what_they_say() -> None:
     assert [extra for extra in (*parts, "laptop", "photos", "server") if packages[extra] & LARGE] == []
     assert [extra for extra in parts if not packages[extra] <= packages["laptop"]] == []
     assert "nvidia-pytriton" not in packages["laptop"], "a laptop needs no server"
-    assert [name for name in packages if name not in ONE_OF and not packages[name] <= packages["dev"]] == []
+    assert [name for name in packages if name not in NOT_IN_DEV and not packages[name] <= packages["dev"]] == []
+    assert {name for name in packages if packages[name] & COPYLEFT} - FOR_DEVELOPERS == {"phone", "laptop"}
 
 
 def test_the_package_page_lists_every_extra_for_users() -> None:
@@ -65,6 +69,16 @@ def test_make_installs_what_is_missing(target: str, after: str, installs: str, t
     assert re.findall(r"--editable ('\S+')", shown) == ([installs] if installs else [])
 
 
+def test_the_checks_of_the_source_need_neither_pytorch_nor_ray(tmp_path: Path) -> None:
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["dependency-groups"]
+    packages = {Requirement(line).name for line in groups["lint"]}
+    assert packages & (LARGE | {"ray", "pyarrow", "openvino", "onnxruntime", "nvidia-pytriton"}) == set()
+    command = ["make", "--dry-run", "lint", f"LINT={tmp_path / 'venv'}", f"VENV={tmp_path / 'none'}"]
+    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "--group lint" in shown
+    assert str(tmp_path / "none") not in shown
+
+
 CLIENT: Final = "clip_client.cli.main"
 COMMANDS: Final = {
     CLIENT: (
@@ -76,12 +90,10 @@ COMMANDS: Final = {
         "review /no/such/folder",
         "search dog --in .",
         "similar photo.jpg --in .",
-        "index --to qdrant://localhost:1/photos --in .",
         "undo",
         "purge",
         "decide list",
         "rules list",
-        "tune",
         "--completion bash",
     ),
     "preprocess_ensemble.export.command": ("--pretrained /no/such/file.safetensors",),
@@ -106,11 +118,13 @@ print(json.dumps(said))
 """
 
 
+@pytest.mark.long
 @pytest.mark.timeout(180)  # a dozen processes, one of which imports Ray
 def test_a_command_without_its_extras_prints_the_line_that_installs_all_of_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who follows the line need not read a second one."""
+    (tmp_path / "photo.jpg").touch()
     monkeypatch.setenv("CLIP_STORE", str(tmp_path / "store"))
     monkeypatch.setenv("CLIP_URL", "localhost:1")  # no model of this machine is asked for
     packages = extras()

@@ -26,11 +26,12 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     # room: (modules, or packages whose every module belongs to it; rooms that they may import)
     "contract": (
         (
-            *(f"preprocess_ensemble.{name}" for name in ("contract", "cores", "errors", "whole_file")),
+            *(f"preprocess_ensemble.{name}" for name in ("contract", "cores", "errors", "pem_files", "whole_file")),
             "preprocess_ensemble",
         ),
         (),
     ),
+    "command line": (("preprocess_ensemble.command_line", "preprocess_ensemble.refusals"), ()),
     "tritonserver": (("preprocess_ensemble.tritonserver",), ("contract",)),
     "imaging": (("preprocess_ensemble.imaging",), ("contract",)),
     "text": (("preprocess_ensemble.text",), ("contract",)),
@@ -41,7 +42,10 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
         ("preprocess_ensemble.triton_model", "preprocess_ensemble.triton_tokenizer"),
         ("contract", "imaging", "text", "backends", "model_repository"),
     ),
-    "export": (("preprocess_ensemble.export",), ("contract", "imaging", "text", "model_repository", "runtimes")),
+    "export": (
+        ("preprocess_ensemble.export",),
+        ("command line", "contract", "imaging", "text", "model_repository", "runtimes"),
+    ),
     BASE: (
         tuple(
             f"clip_client.{name}"
@@ -60,17 +64,21 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
         (),
     ),
     "dedup files": (("clip_client.dedup.files",), ("contract", "imaging", "dedup types")),
+    "dedup metadata": (("clip_client.dedup.metadata",), ("imaging", "dedup types")),
+    "dedup formats": (("clip_client.dedup.formats",), ("imaging", "dedup types", "dedup files")),
     "dedup store": (("clip_client.dedup.store",), ("contract", "dedup types")),
     "dedup features": (
         ("clip_client.dedup.features",),
-        (BASE, "contract", "imaging", "dedup types", "dedup files", "dedup store", ),
+        (
+            BASE, "contract", "imaging", "dedup types", "dedup files", "dedup metadata", "dedup formats", "dedup store",
+        ),
     ),
     "dedup alignment": (
         ("clip_client.dedup.alignment",), ("imaging", "dedup types", "dedup files", "dedup store", "dedup features"),
     ),
     "dedup compare": (
         ("clip_client.dedup.compare",),
-        ("dedup types", "dedup files", "dedup store", "dedup features", "dedup alignment"),
+        ("dedup types", "dedup files", "dedup formats", "dedup store", "dedup features", "dedup alignment"),
     ),
     "dedup search": (
         ("clip_client.dedup.search", "clip_client.dedup"),
@@ -78,7 +86,10 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
             BASE, "dedup types", "dedup files", "dedup store", "dedup features", "dedup compare", "dedup actions",
         ),
     ),
-    "dedup actions": (("clip_client.dedup.actions",), ("contract", "dedup types", "dedup files", "dedup store")),
+    "dedup actions": (
+        ("clip_client.dedup.actions",),
+        ("contract", "dedup types", "dedup files", "dedup metadata", "dedup formats", "dedup store"),
+    ),
     "vectors": (("clip_client._vectors",), (BASE, "contract", "dedup types", "dedup store")),
     "dedup reporting": (("clip_client.dedup.reporting",), ("contract", "dedup types")),
     "search": (
@@ -113,18 +124,21 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
             "dedup actions", "dedup reporting", "search",
         ),
     ),
-    "gateway": (("clip_client.gateway",), (BASE, "contract", "imaging", "transports", "client")),
+    "credentials": (("clip_client._credentials",), ("command line",)),
+    "gateway": (("clip_client.gateway",), (BASE, "command line", "contract", "credentials", "client")),
     "cli": (
         ("clip_client.cli", "clip_client.__main__"),
         (
+            "command line", "credentials",
             BASE, "contract", "imaging", "model_repository", "runtimes", "transports", "balancing", "server state",
             "client", "vectors", "dedup types", "dedup files", "dedup store", "dedup features", "dedup compare",
             "dedup search", "dedup actions", "dedup reporting", "review", "distributed", "search", "tritonserver",
         ),
     ),
     "serving": (
-        ("preprocess_ensemble.serving",),
+        ("preprocess_ensemble.serving", "preprocess_ensemble.port_handover"),
         (
+            "command line",
             BASE, "contract", "imaging", "model_repository", "runtimes", "transports", "server state", "client",
             "tritonserver",
         ),

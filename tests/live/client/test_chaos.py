@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+import pytest
+
 from benchmarks.fixtures.sample_photos import coarse_noise
 from benchmarks.fixtures.server import serving
 from clip_client import ClipClient
@@ -22,6 +24,7 @@ SERVER_DIES_AT: Final = 120
 STUB_DIES_AT: Final = 260
 
 
+@pytest.mark.long
 async def test_nothing_is_lost_or_doubled_while_the_server_is_killed(tiny_repository: Path) -> None:
     files = coarse_noise(PICTURES)
     options = ("--canary-interval-s", "0.5", "--frozen-after-s", "1", "--canary-timeout-s", "2")

@@ -54,7 +54,7 @@ def test_similar_finds_the_same_in_photos_and_in_what_embed_wrote(
     photo, found = str(photos / "coffee.jpg"), []
     for place in (photos, vectors):
         command = ["similar", photo, "--in", str(place), "--url", server.grpc_url, *store]
-        assert main([*command, "--top", "5", "--json"]) == 0
+        assert main([*command, "--top", "5", "--json", "-"]) == 0
         found.append(json.loads(capsys.readouterr().out))
     assert [report["compared"] for report in found] == [20, 20]
     paths, others = ([one["path"] for one in report["photos"]] for report in found)
@@ -65,7 +65,7 @@ def test_similar_finds_the_same_in_photos_and_in_what_embed_wrote(
 
 
 def test_doctor_tells_about_the_server(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor", "--url", server.grpc_url, "--json"]) == 0
+    assert main(["doctor", "--url", server.grpc_url, "--json", "-"]) == 0
     report = json.loads(capsys.readouterr().out)
     found = {finding["name"]: finding["value"] for finding in report["findings"]}
     assert report["ok"] is True
@@ -86,15 +86,15 @@ def test_without_a_server_doctor_checks_the_model_on_this_machine(
     tiny_repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("clip_client._endpoint.DEFAULT_URL", f"127.0.0.1:{free_port()}")
-    monkeypatch.setenv("CLIP_MODEL", str(tiny_repository))
+    monkeypatch.setenv("CLIP_REPOSITORY", str(tiny_repository))
     monkeypatch.chdir(tmp_path)
-    assert main(["doctor", "--json"]) == 0
+    assert main(["doctor", "--json", "-"]) == 0
     found = {finding["name"]: finding["value"] for finding in json.loads(capsys.readouterr().out)["findings"]}
     assert found["address"] == f"local:{tiny_repository} (the default)"
     assert found["model"].startswith("tiny_clip/random:0@")
     assert found["model repository"] == f"{tiny_repository}, with a model"
-    monkeypatch.setenv("CLIP_MODEL", str(tmp_path))
-    assert main(["doctor", "--json"]) == 1
+    monkeypatch.setenv("CLIP_REPOSITORY", str(tmp_path))
+    assert main(["doctor", "--json", "-"]) == 1
     said = capsys.readouterr().out
     assert f"There is no model in {tmp_path}" in said
     assert "tritonserver running there" not in said
@@ -108,6 +108,6 @@ def test_health_of_a_whole_server_and_of_a_wrong_port(server: Server, capsys: py
     lines = capsys.readouterr().out.splitlines()
     assert (all(line.startswith("ok ") for line in lines), "canary" in lines[-1]) == (True, True)
     for url, step, error in ((server.grpc_url, -1, None), (server.http_url.removeprefix("http://"), 0, "Unavailable")):
-        assert main(["health", "--json", "--url", url]) == (error is not None)
+        assert main(["health", "--json", "-", "--url", url]) == (error is not None)
         report = json.loads(capsys.readouterr().out)
         assert (report["ok"], report["steps"][step]["error"]) == (error is None, error)

@@ -72,7 +72,7 @@ async def test_a_model_that_cannot_be_had_ends_the_command_with_what_to_do(monke
     with pytest.raises(ModelNotReady, match=r"clip-export --repository .*models"):
         async with connected(ClientConfig(urls=("local:",))):
             pass
-    with pytest.raises(CommandFailed, match=r"no model can be used.*clip-export"):
+    with pytest.raises(CommandFailed, match=r"no model is on this machine, .*clip-export"):
         async with connected(ClientConfig(urls=(f"auto:127.0.0.1:{free_port()}",))):
             pass
 
@@ -97,7 +97,7 @@ async def test_what_the_user_named_is_not_filled(
 ) -> None:
     monkeypatch.setattr(connection, "export_default_model", lambda: pytest.fail("a repository was filled"))
     if variable is not None:
-        monkeypatch.setenv("CLIP_MODEL", variable.format(machine=machine))
+        monkeypatch.setenv("CLIP_REPOSITORY", variable.format(machine=machine))
     with pytest.raises(ModelNotReady, match="There is no model"):
         async with connected(ClientConfig(urls=(url.format(machine=machine),), model=model)):
             pass

@@ -24,7 +24,7 @@ from benchmarks.fixtures.sample_photos import write_with_copies
 from clip_client import ClipClient, SyncClipClient
 from clip_client.cli.main import main
 from clip_client.dedup import Store, find_duplicates
-from clip_client.dedup.files.metadata import read_sidecar
+from clip_client.dedup.metadata.facts import read_sidecar_facts
 from clip_client.dedup.types import SearchStats
 from tests.fixtures.albums import snapshot, without_access
 from tests.fixtures.images.camera_files import exif, packet
@@ -163,10 +163,10 @@ def test_exports_move_for_the_original_come_back_and_are_purged(
     assert main([*search, "--apply"]) == 0
     assert moved() == {"a.tif", "a.png"}
     stays = "It has metadata that the kept photo lacks, which --merge-metadata can save: rating."
-    assert f"stays: {exports / 'rated.webp'}: {stays}" in capsys.readouterr().err
+    assert f"1 photo stays: {stays}" in capsys.readouterr().err
     assert main([*search, "--apply", "--merge-metadata"]) == 0  # what lies in the quarantine is not found again
     assert moved() == {"a.tif", "a.png", "rated.webp"}
-    assert read_sidecar((exports / "original.jpg.xmp").read_bytes()).rating == 5
+    assert read_sidecar_facts((exports / "original.jpg.xmp").read_bytes()).said == {"rating": {(5.0,)}}
     assert main(["undo", *store]) == 0
     assert without_access(snapshot(exports)) == without_access(before)
 

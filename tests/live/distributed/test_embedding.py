@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from benchmarks.fixtures.server import Server
 
-pytestmark = pytest.mark.filterwarnings(*RAY_WARNINGS)
+pytestmark = [pytest.mark.long, pytest.mark.filterwarnings(*RAY_WARNINGS)]
 
 _PARTITIONS: Final = 6
 _IMAGES: Final = 4

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from benchmarks.fixtures.server import Server
     from clip_client.dedup import DuplicateReport
 
-pytestmark = [pytest.mark.filterwarnings(*RAY_WARNINGS)]
+pytestmark = [pytest.mark.long, pytest.mark.filterwarnings(*RAY_WARNINGS)]
 
 
 @pytest.fixture(scope="module", autouse=True)

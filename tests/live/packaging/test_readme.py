@@ -6,6 +6,7 @@ Blocks in ``sh`` and ``python`` run in their order. A block runs if there is no 
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -19,6 +20,7 @@ from tests.fixtures.packaging.installed_wheel import user_environment
 from tests.paths import ROOT
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 README: Final = ROOT / "README.md"
@@ -63,6 +65,23 @@ def script(page: str, address: str) -> str:
     return re.sub(r"^(clip-serve\b[^\n&]*?) *&$", r"\1", "".join(parts), flags=re.MULTILINE)
 
 
+def run(option: str, code: str, folder: Path, environment: Mapping[str, str]) -> str:
+    """Run a script in Bash, which must succeed; return what it says."""
+    done = subprocess.run(
+        ["bash", option, code],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-8000:]
+    return done.stdout
+
+
+@pytest.mark.long
 def test_what_the_readme_shows_runs_as_it_stands(installed: Path, tiny_pair_repository: Path, tmp_path: Path) -> None:
     home, folder = tmp_path / "home", tmp_path / "folder"
     folder.mkdir(parents=True)
@@ -74,23 +93,34 @@ def test_what_the_readme_shows_runs_as_it_stands(installed: Path, tiny_pair_repo
     environment = user_environment(
         installed,
         home,
-        CLIP_MODEL=str(tiny_pair_repository),
+        CLIP_REPOSITORY=str(tiny_pair_repository),
         CLIP_URL="local:",
         GRPC_PORT=str(grpc),
         METRICS_PORT=str(free_port()),
         TINY_CLIP=str(TINY_CLIP),
     )
-    done = subprocess.run(
-        ["bash", "-c", script(README.read_text(encoding="utf-8"), f"127.0.0.1:{grpc}")],
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-8000:]
+    said = run("-c", script(README.read_text(encoding="utf-8"), f"127.0.0.1:{grpc}"), folder, environment)
+    assert "\nexact\t" in said
+
+
+@pytest.mark.skipif("CLIP_TEST_INSTALL" not in os.environ, reason="CLIP_TEST_INSTALL=1 downloads a gigabyte")
+@pytest.mark.timeout(1200)
+def test_the_install_lines_work_on_a_fresh_machine(tmp_path: Path) -> None:
+    """Debian's Python refuses to install packages into itself."""
+    write_with_copies(tmp_path / "Pictures")
+    shown = [code for language, code, _ in blocks(README.read_text(encoding="utf-8")) if language == "sh"]
+    lines = [code for code in shown if "pip install" in code]
+    assert len(lines) == 2
+    use = "clip-client dedup ~/Pictures --without-model\nclip-export --list\nclip-serve --help\n"
+    code = "".join(lines).replace(" URL ", f" {shlex.quote(str(ROOT))} ") + use
+    said = run("-euxc", code, tmp_path, {**os.environ, "HOME": str(tmp_path), "PATH": os.defpath})
+    assert "\nexact\t" in said
+
+
+def test_the_readme_installs_what_is_in_the_clone() -> None:
+    """No package index has clip-triton, and a stranger could upload something under that name."""
+    shown = "".join(code for _, code, _ in blocks(README.read_text(encoding="utf-8")))
+    assert re.findall(r"pip install (\S+)", shown) == ["'.[laptop]'", "'.[cli,local,server]'"]
 
 
 def test_the_package_page_shows_commands_of_the_readme() -> None:
@@ -118,5 +148,5 @@ def test_every_make_command_of_the_readme_exists() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     text = README.read_text(encoding="utf-8")
     shown = [code for _, code, _ in blocks(text)] + re.findall(r"`([^`\n]+)`", text)
-    for target in re.findall(r"\bmake ([a-z-]+)", "".join(shown)):
+    for target in re.findall(r"\bmake ([a-z-]+)", "\n".join(shown)):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"make {target}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import filecmp
-import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,9 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.mark.skipif(
-    "CLIP_TEST_SKELETONS" not in os.environ, reason="exports ViT-B-32 twice, in a minute; set CLIP_TEST_SKELETONS=1"
-)
+@pytest.mark.long
 def test_the_shipped_skeleton_gives_the_file_that_pytorch_gives(tmp_path: Path) -> None:
     """If it differs, record it again: ``clip-export --model ViT-B-32 --skeleton FILE`` (see CONTRIBUTING.md)."""
     with_pytorch = tmp_path / "with"
