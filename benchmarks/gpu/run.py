@@ -41,8 +41,8 @@ def unpack(kit: Path, target: Path) -> None:
     shutil.rmtree(target, ignore_errors=True)
     joined = kit / "joined.tar.gz"
     with joined.open("wb") as file:
-        for part in sorted(kit.glob("part-*")):
-            file.write(part.read_bytes())
+        for line in (kit / "SHA256SUMS").read_text().splitlines():
+            file.write((kit / line.split()[-1]).read_bytes())
     with tarfile.open(joined) as archive:
         archive.extractall(target, filter="data")
     joined.unlink()

@@ -111,10 +111,12 @@ def test_rates_count_only_with_the_right_vectors(least: float, healthy: bool, va
 def test_parts_are_joined_once_and_only_if_each_arrived_whole(tmp_path: Path) -> None:
     content, kit = tmp_path / "content", tmp_path / "kit"
     content.mkdir()
-    noise = os.urandom(2500)
+    noise = os.urandom(102_500)  # in more than 99 parts, whose names are not in their order
     (content / "file").write_bytes(noise)
     first, *_, last = parts = write_parts(content, kit, 1000)
-    assert [part.name for part in parts] == ["part-01", "part-02", "part-03"]
+    assert [part.name for part in parts] == [f"part-{number:02}" for number in range(1, len(parts) + 1)]
+    assert len(parts) > 99
+    (kit / "part-99x").write_bytes(b"of an older kit")
     assert max(part.stat().st_size for part in parts) == 1000
     whole = last.read_bytes()
     last.write_bytes(whole[:-1])
