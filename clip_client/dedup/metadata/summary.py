@@ -21,6 +21,8 @@ _TRIMMED_PIXELS: Final = 16
 _DATE: Final = re.compile(r"(\d{4})[-:]?(\d\d)[-:]?(\d\d)(?:[T ]?(\d\d):?(\d\d)(?::?(\d\d))?)?")
 _PLACE: Final = re.compile(r"(\d+(?:\.\d+)?),(?:(\d+(?:\.\d+)?)(?:,(\d+(?:\.\d+)?))?)?([NSEW])")
 """XMP: "48,12.5N" or "48,12,30N"."""
+_FORBIDDEN: Final = re.compile("[^\t\n -~\u00a0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""What XML does not allow (Char in its specification), and the control characters that it discourages."""
 _SIZES: Final = (("ImageWidth", "ImageLength"), ("ExifImageWidth", "ExifImageHeight"))
 _EXPOSURE: Final = ("ExposureTime", "FNumber", "ISOSpeedRatings", "FocalLength")
 
@@ -119,14 +121,14 @@ class _Summary:
 
 
 def clean_text(value: object) -> str:
-    """Return a text without characters that XML forbids, with line ends of one kind; empty for any other type."""
+    """Return a text without control characters, with line ends of one kind; empty for any other type."""
     if not isinstance(value, str | bytes):
         return ""
     text = value.decode("latin-1") if isinstance(value, bytes) else value
     with suppress(UnicodeError):  # Pillow decodes EXIF as Latin-1, but most programs write UTF-8
         text = text.encode("latin-1").decode("utf-8")
     text = text.partition("\0")[0].replace("\r\n", "\n").replace("\r", "\n")
-    return "".join(char for char in text if char.isprintable() or char in "\n\t").strip()
+    return _FORBIDDEN.sub("", text).strip()
 
 
 def iso_date(text: str) -> str:

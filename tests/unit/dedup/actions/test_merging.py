@@ -15,8 +15,7 @@ from clip_client.cli.options.dedup import ActionOptions
 from clip_client.dedup import Member, Store
 from clip_client.dedup.actions.apply import apply, undo
 from clip_client.dedup.actions.purge import purge
-from clip_client.dedup.metadata.facts import Facts, Value, read_facts, read_sidecar_facts
-from clip_client.dedup.metadata.merging import merged, sidecar_text
+from clip_client.dedup.metadata.facts import Value, read_sidecar_facts
 from clip_client.dedup.metadata.xmp import read_xmp
 from clip_client.dedup.store.journal import LONGEST_RUN, Journal, State
 from clip_client.dedup.types import QUARANTINE_NAME, SAME_PIXELS, SIMILAR, LibraryPhoto
@@ -33,8 +32,9 @@ from tests.fixtures.albums import (
     write,
 )
 from tests.fixtures.crashes import contents, fork_and_kill
-from tests.fixtures.images.camera_files import exif, packet, with_iptc
+from tests.fixtures.images.camera_files import packet
 from tests.fixtures.images.image_files import jpeg
+from tests.fixtures.images.metadata_files import listed
 from tests.fixtures.members import changed
 
 if TYPE_CHECKING:
@@ -76,63 +76,6 @@ def why(plan: Plan) -> str:
     assert plan.moves == ()
     (skip,) = plan.skipped
     return skip.reason
-
-
-DAY, MORNING = ('photoshop:DateCreated="2019-05-03">', 'photoshop:DateCreated="2019-05-03T10:11:12">')
-HERE, NEAR, AWAY = (f'exif:GPSLatitude="1,0N" exif:GPSLongitude="{east}E">' for east in ("2,0", "1,59.994", "2,0.06"))
-
-
-def words(name: str, *words: str) -> str:
-    items = "".join(f"<rdf:li>{word}</rdf:li>" for word in words)
-    return f"><{name}><rdf:Bag>{items}</rdf:Bag></{name}>"
-
-
-@pytest.mark.parametrize(
-    ("copy", "kept", "missing", "differing"),
-    [
-        (DAY, MORNING, [], []),
-        (MORNING, DAY, ["date"], []),
-        ('xmp:CreateDate="2019-05-03">', ">", ["date"], []),
-        ('xmp:CreateDate="2019-05-03">', DAY, [], []),
-        ('photoshop:DateCreated="2019-05-04">', MORNING, [], ["date"]),
-        ('photoshop:DateCreated="2019-05-04">', 'xmp:CreateDate="2019-05-04" ' + MORNING, [], ["date"]),
-        (HERE, ">", ["GPS position"], []),
-        (HERE, NEAR, [], []),
-        (HERE, AWAY, [], ["GPS position"]),
-        (RATED, ">", ["rating"], []),
-        (RATED, 'xmp:Rating="3">', [], ["rating"]),
-        (">", RATED, [], []),
-        (words("dc:subject", "a", "b"), words("dc:subject", "b", "c"), ["keywords"], []),
-        (words("dc:subject", "a"), words("dc:subject", "a", "c"), [], []),
-        (words("dc:creator", "Ann"), words("dc:creator", "Bob"), ["creator"], []),
-        ('dc:title="a" dc:description="b" dc:rights="c">', ">", ["title", "caption", "copyright"], []),
-        (TITLED, 'dc:title="Tor">', [], ["title"]),
-        ('dc:description="Gate">', 'dc:description="Tor">', [], ["caption"]),
-        ('photoshop:Headline="a" photoshop:City="b" photoshop:Source="c">', ">", ["headline", "city", "source"], []),
-        (words("dc:title", "one", "two"), ">", [], ["title"]),
-        ('xmp:Label="Red" exif:FNumber="2">', ">", [], ["colour label", "aperture"]),
-    ],
-)
-def test_facts_are_compared_by_what_they_say(copy: str, kept: str, missing: list[str], differing: list[str]) -> None:
-    said, known = (read_sidecar_facts(packet(one)) for one in (copy, kept))
-    assert set(said.lost_in([known])) == {*missing, *differing}
-    written = sidecar_text(merged(Facts(), said, [known]))
-    assert set(said.lost_in([known, read_sidecar_facts(written)])) == set(differing)
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        with_iptc(jpeg(), [(120, b"A gate\rand a wall"), (80, b"Ann"), (92, b"Prater")]),
-        jpeg(exif=exif(XPComment="A gate\r\nand a wall".encode("utf-16-le"), Artist="Ann", Rating=3)),
-    ],
-    ids=["IPTC", "Windows"],
-)
-def test_what_is_merged_is_what_was_written(data: bytes) -> None:
-    said = read_facts(data)
-    packet_written = sidecar_text(merged(Facts(), said, [read_facts(jpeg(exif=exif()))]))
-    assert read_xmp(packet_written)["dc:description"] == [{"": ["A gate\nand a wall"]}]
-    assert said.lost_in([read_facts(jpeg(exif=exif())), read_sidecar_facts(packet_written)]) == {}
 
 
 @pytest.mark.parametrize(("said", "data", "moves"), [(SAID, "copy", 0), (">", "copy", 1), (SAID, "other", 1)])
@@ -283,7 +226,7 @@ def test_undo_says_that_a_changed_sidecar_stays(root: Path, tmp_path: Path, caps
 
 
 def test_only_what_is_lacking_is_written_but_all_keywords(root: Path, journal: Journal) -> None:
-    kept = 'dc:title="Gate" xmp:Rating="4"' + words("dc:subject", "Tor")
+    kept = 'dc:title="Gate" xmp:Rating="4"' + ">" + listed("dc:subject", "Tor")
     apply(merging(root, SAID, kept=kept), journal)
     assert saved(root)["keywords"] == {"Caf\u00e9", "Tor", "Wien"}
     assert set(saved(root)) == {"date", "GPS position", "keywords", "caption", "city"}

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from clip_client.dedup.metadata.facts import Facts, Value, read_attributes, read_facts, read_sidecar_facts
+from clip_client.dedup.metadata.merging import merged, sidecar_text
+from clip_client.dedup.metadata.xmp import read_xmp
 from tests.fixtures.images import phone_files
-from tests.fixtures.images.camera_files import camera_jpeg, exif, with_iptc
+from tests.fixtures.images.camera_files import camera_jpeg, exif, packet, with_iptc
 from tests.fixtures.images.embedded_files import box
 from tests.fixtures.images.image_files import (
     file,
@@ -187,3 +189,71 @@ def test_tags_and_comments_of_file_managers_are_read(tmp_path: Path) -> None:
     os.setxattr(other, "user.xdg.tags", b"blue,red")
     assert "file tags" not in read_attributes(str(one)).lost_in([read_attributes(str(other))])
     assert read_attributes(str(tmp_path / "gone")) == Facts()
+
+
+DAY, MORNING = ('photoshop:DateCreated="2019-05-03">', 'photoshop:DateCreated="2019-05-03T10:11:12">')
+HERE, NEAR, AWAY = (f'exif:GPSLatitude="1,0N" exif:GPSLongitude="{east}E">' for east in ("2,0", "1,59.994", "2,0.06"))
+
+
+RATED, TITLED = 'xmp:Rating="4">', 'dc:title="Gate">'
+
+
+def words(name: str, *words: str) -> str:
+    return ">" + listed(name, *words)
+
+
+@pytest.mark.parametrize(
+    ("copy", "kept", "missing", "differing"),
+    [
+        (DAY, MORNING, [], []),
+        (MORNING, DAY, ["date"], []),
+        ('xmp:CreateDate="2019-05-03">', ">", ["date"], []),
+        ('xmp:CreateDate="2019-05-03">', DAY, [], []),
+        ('photoshop:DateCreated="2019-05-04">', MORNING, [], ["date"]),
+        ('photoshop:DateCreated="2019-05-04">', 'xmp:CreateDate="2019-05-04" ' + MORNING, [], ["date"]),
+        (HERE, ">", ["GPS position"], []),
+        (HERE, NEAR, [], []),
+        (HERE, AWAY, [], ["GPS position"]),
+        (RATED, ">", ["rating"], []),
+        (RATED, 'xmp:Rating="3">', [], ["rating"]),
+        (">", RATED, [], []),
+        (words("dc:subject", "a", "b"), words("dc:subject", "b", "c"), ["keywords"], []),
+        (words("dc:subject", "a"), words("dc:subject", "a", "c"), [], []),
+        (words("dc:creator", "Ann"), words("dc:creator", "Bob"), ["creator"], []),
+        ('dc:title="a" dc:description="b" dc:rights="c">', ">", ["title", "caption", "copyright"], []),
+        (TITLED, 'dc:title="Tor">', [], ["title"]),
+        ('dc:description="Gate">', 'dc:description="Tor">', [], ["caption"]),
+        ('photoshop:Headline="a" photoshop:City="b" photoshop:Source="c">', ">", ["headline", "city", "source"], []),
+        (words("dc:title", "one", "two"), ">", [], ["title"]),
+        ('xmp:Label="Red" exif:FNumber="2">', ">", [], ["colour label", "aperture"]),
+    ],
+)
+def test_facts_are_compared_by_what_they_say(copy: str, kept: str, missing: list[str], differing: list[str]) -> None:
+    said, known = (read_sidecar_facts(packet(one)) for one in (copy, kept))
+    assert set(said.lost_in([known])) == {*missing, *differing}
+    written = sidecar_text(merged(Facts(), said, [known]))
+    assert set(said.lost_in([known, read_sidecar_facts(written)])) == set(differing)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        with_iptc(jpeg(), [(120, b"A gate\rand a wall"), (80, b"Ann"), (92, b"Prater")]),
+        jpeg(exif=exif(XPComment="A gate\r\nand a wall".encode("utf-16-le"), Artist="Ann", Rating=3)),
+    ],
+    ids=["IPTC", "Windows"],
+)
+def test_what_is_merged_is_what_was_written(data: bytes) -> None:
+    said = read_facts(data)
+    packet_written = sidecar_text(merged(Facts(), said, [read_facts(jpeg(exif=exif()))]))
+    assert read_xmp(packet_written)["dc:description"] == [{"": ["A gate\nand a wall"]}]
+    assert said.lost_in([read_facts(jpeg(exif=exif())), read_sidecar_facts(packet_written)]) == {}
+
+
+@pytest.mark.parametrize("text", ["\u5bb6\u65cf\u3000\u65c5", "10\u00a0km", "\U0001f469\u200d\U0001f680", "\ue0a0"])
+def test_every_character_of_a_caption_stays(text: str) -> None:
+    """An ideographic space, a space that does not break, a joined emoji, a character of somebody's own."""
+    said = read_facts(jpeg(xmp=xmp(f'dc:description="{text}">')))
+    written = sidecar_text(merged(Facts(), said, [read_facts(jpeg())]))
+    assert read_xmp(written)["dc:description"] == [{"": [text]}]
+    assert read_facts(camera_jpeg(Artist="A\x1b[31m\x9bn\x85".encode())).said["creator"] == {"A[31mn"}
