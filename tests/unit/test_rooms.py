@@ -66,6 +66,7 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "dedup files": (("clip_client.dedup.files",), ("contract", "imaging", "dedup types")),
     "dedup metadata": (("clip_client.dedup.metadata",), ("imaging", "dedup types")),
     "dedup formats": (("clip_client.dedup.formats",), ("imaging", "dedup types", "dedup files")),
+    "dedup proof": (("clip_client.dedup.proof",), ("imaging", "dedup types", "dedup formats")),
     "dedup store": (("clip_client.dedup.store",), ("contract", "dedup types")),
     "dedup features": (
         ("clip_client.dedup.features",),
@@ -74,7 +75,8 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
         ),
     ),
     "dedup alignment": (
-        ("clip_client.dedup.alignment",), ("imaging", "dedup types", "dedup files", "dedup store", "dedup features"),
+        ("clip_client.dedup.alignment",),
+        ("imaging", "dedup types", "dedup files", "dedup proof", "dedup store", "dedup features"),
     ),
     "dedup compare": (
         ("clip_client.dedup.compare",),
@@ -300,7 +302,7 @@ def test_other_tests_import_only_the_fixtures_that_benchmarks_share() -> None:
             {"clip_client._transports", "clip_client.testing", "preprocess_ensemble.model_repository.config"},
         ),
         ("openvino", {"preprocess_ensemble.runtimes.openvino_model"}),
-        ("cv2", {"clip_client.dedup.alignment"}),
+        ("cv2", {"clip_client.dedup.alignment", "clip_client.dedup.proof"}),
         ("torch", {"preprocess_ensemble.export.pytorch", "preprocess_ensemble.export.exporter"}),
         ("open_clip", {"preprocess_ensemble.export.pytorch"}),
         ("tokenizers", {"preprocess_ensemble.text"}),

@@ -1,2 +1,2 @@
-"""Proof that two photos show the same: keypoints, their alignment, and the comparison of what remains. Only this room
-imports OpenCV, and only its aligner reads files."""
+"""How two photos lie on each other, and what differs: keypoints, their alignment, and the comparison of what remains.
+Only its aligner reads files."""

@@ -7,7 +7,7 @@ bits that were made from 8 has no more than 8.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from clip_client.dedup.formats.colours import ADOBE_RGB, SRGB, ColourSpace, space_of
@@ -33,6 +33,10 @@ class Encoding:
     extras: tuple[str, ...] = ()
     """What an opaque picture of 8 bits a channel cannot hold, such as ``"transparency"``."""
     colour_space: ColourSpace = SRGB
+    profile: bytes = field(default=b"", compare=False)
+    """ICC; empty for none."""
+    is_lossless: bool = field(default=False, compare=False)
+    """Whether its format may store exactly the pixels that it was made from."""
 
     def lacks_kinds_of(self, other: Encoding) -> str:
         """Say what kinds of data ``other``, a file of the same picture, has and this file is not known to have.
@@ -80,7 +84,13 @@ def _read(data: bytes, *, always: bool) -> tuple[Encoding | None, list[Image.Ima
         space = ADOBE_RGB if not layout.profile and _is_adobe_rgb(container) else space_of(layout)
     except Exception:  # what reads JPEG XL may raise anything for a damaged file
         return None, []
-    return Encoding(extras=tuple(name for name, is_held in held.items() if is_held), colour_space=space), pictures
+    encoding = Encoding(
+        extras=tuple(name for name, is_held in held.items() if is_held),
+        colour_space=space,
+        profile=layout.profile,
+        is_lossless=layout.is_lossless,
+    )
+    return encoding, pictures
 
 
 def _is_adobe_rgb(container: Container) -> bool:

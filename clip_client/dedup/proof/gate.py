@@ -1,0 +1,144 @@
+"""What two files have to be before a pixel is compared: a proof about pixels says nothing about the rest of a file.
+
+Photos of the same numbers under two profiles look different, and a file of 16 bits holds more than its high bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from clip_client.dedup.formats.embedded_parts import embedded_parts
+from clip_client.dedup.formats.encoding import read_encoding, read_pixels
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from PIL import Image
+
+    from clip_client.dedup.formats.encoding import Encoding
+    from clip_client.dedup.types import Pixels
+
+UNREADABLE: Final = "cannot be read"
+LOSSY_WITHOUT_STEPS: Final = "lossy format without known steps"
+UNUSUAL_CODING: Final = "unusual coding"
+"""A JPEG in RGB, CMYK or YCCK, of 12 bits, or of arithmetic or lossless coding."""
+UNEVEN_SAMPLING: Final = "unevenly sampled colours"
+COARSE: Final = "coarse steps"
+DEEP: Final = "more than 8 bits"
+MORE_THAN_A_PICTURE: Final = "transparency, frames or channels"
+FURTHER_PARTS: Final = "further parts"
+GREY_OF_COLOUR: Final = "grey of a colour photo"
+OTHER_PROFILE: Final = "another colour profile"
+
+_JPEG_XL: Final = (b"\xff\x0a", b"\0\0\0\x0cJXL ")
+_MOST_COLOUR: Final = 2
+"""Levels of chroma of a grey picture: RGB is rounded on the way to YCbCr and back, which leaves one."""
+
+
+class NotProvedError(Exception):
+    """The law is not asked, or cannot be; ``reason`` says why."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Checked:
+    """A file that passed the gate."""
+
+    data: bytes
+    """The file; of a JPEG XL that was made from a JPEG without loss, that JPEG."""
+    encoding: Encoding
+    pixels: Pixels | None
+    """(H, W, 3): upright, RGB. None for a duplicate in JPEG, which is decoded on its own grid."""
+
+    @property
+    def is_jpeg(self) -> bool:
+        """Whether it is stored in blocks of known steps."""
+        return self.data.startswith(b"\xff\xd8\xff")
+
+
+def check_files(kept: bytes, duplicate: bytes) -> tuple[Checked, Checked]:
+    """Check two files, and decode what is compared in RGB. Raises :class:`NotProvedError`."""
+    parts = embedded_parts(duplicate)
+    if parts.kinds and parts.digest != embedded_parts(kept).digest:
+        raise NotProvedError(FURTHER_PARTS)
+    data = _without_jpeg_xl(duplicate)
+    if data.startswith(b"\xff\xd8\xff"):
+        encoding = read_encoding(data)
+        if encoding is None:
+            raise NotProvedError(UNREADABLE)
+        _check_coding(data)
+        copy = Checked(data=data, encoding=encoding, pixels=None)
+    else:
+        copy = _decoded(data)
+        if not copy.encoding.is_lossless:
+            raise NotProvedError(LOSSY_WITHOUT_STEPS)
+    return _decoded(_without_jpeg_xl(kept), may_be_deep=True), copy
+
+
+def _without_jpeg_xl(data: bytes) -> bytes:
+    if not data.startswith(_JPEG_XL):
+        return data
+    from preprocess_ensemble.imaging.jpeg_xl import restored_jpeg
+
+    try:
+        return restored_jpeg(data) or data
+    except Exception as error:  # its decoder may raise anything for a damaged file
+        raise NotProvedError(UNREADABLE) from error
+
+
+def _check_coding(data: bytes) -> None:
+    from preprocess_ensemble.imaging.containers.jpeg import read_header
+
+    header = read_header(data)
+    if header is None or not header.is_plain:
+        raise NotProvedError(UNUSUAL_CODING)
+    luma, *colours = header.sampling
+    if colours and (
+        colours[0] != colours[1] or any(ours % theirs for ours, theirs in zip(luma, colours[0], strict=True))
+    ):
+        raise NotProvedError(UNEVEN_SAMPLING)
+
+
+def _decoded(data: bytes, *, may_be_deep: bool = False) -> Checked:
+    """Decode a file that shows one opaque picture; 16 bits, if they may be, are reduced to 8."""
+    encoding, pictures = read_pixels(data)
+    if encoding is None:
+        raise NotProvedError(UNREADABLE)
+    if not pictures:
+        raise NotProvedError(MORE_THAN_A_PICTURE if encoding.extras else UNREADABLE)
+    if pictures[0].mode == "CMYK":
+        raise NotProvedError(UNUSUAL_CODING)
+    if pictures[0].mode != "RGB":
+        raise NotProvedError(MORE_THAN_A_PICTURE)
+    if len(pictures) > 1 and not may_be_deep:
+        raise NotProvedError(DEEP)
+    return Checked(data=data, encoding=encoding, pixels=_reduced(pictures))
+
+
+def _reduced(pictures: list[Image.Image]) -> Pixels:
+    """Return 8 bits of high and, if there are any, low bytes: ``round(v / 257)``, as every converter does."""
+    high, *low = (np.asarray(picture) for picture in pictures)
+    if not low:
+        return high
+    reduced: Pixels = ((high.astype(np.uint32) * 256 + low[0] + 128) // 257).astype(np.uint8)
+    return reduced
+
+
+def check_grey(colours: Sequence[Pixels]) -> None:
+    """Check the chroma planes (H, W) of the kept photo of a grey duplicate. Raises :class:`NotProvedError`.
+
+    The law has no chroma to compare there, and the duplicate lacks all of it.
+    """
+    if any(np.abs(plane.astype(np.int16) - 128).max() > _MOST_COLOUR for plane in colours):
+        raise NotProvedError(GREY_OF_COLOUR)
+
+
+def named_otherwise(encoding: Encoding) -> bool:
+    """Tell whether EXIF, a code or chromaticities define the colours in place of a profile."""
+    return encoding.colour_space.key != encoding.profile

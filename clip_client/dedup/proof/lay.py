@@ -1,0 +1,162 @@
+"""Lays the kept photo on the duplicate's grid, as the programs do that make pictures smaller or larger."""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+
+import cv2
+import numpy as np
+from PIL import Image
+
+if TYPE_CHECKING:
+    from clip_client.dedup.proof.frame import Frame
+    from clip_client.dedup.types import Floats, Pixels
+
+    Size = tuple[int, int]
+
+_PILLOW: Final = {
+    "box": Image.Resampling.BOX,
+    "bilinear": Image.Resampling.BILINEAR,
+    "hamming": Image.Resampling.HAMMING,
+    "bicubic": Image.Resampling.BICUBIC,
+    "lanczos": Image.Resampling.LANCZOS,
+}
+_OPENCV: Final = {"area": cv2.INTER_AREA, "linear": cv2.INTER_LINEAR, "cubic": cv2.INTER_CUBIC}
+MIP: Final = "mip"
+"""Halves by averages, then interpolation between four pixels: Skia, Android and browsers."""
+FILTERS: Final = (*_PILLOW, *_OPENCV, MIP)
+OPENCV: Final = tuple(_OPENCV)
+"""Those that lay a part of a photo only from its corner on."""
+LINEAR_LIGHT: Final = ("bilinear", "bicubic", "lanczos")
+"""Those that some programs apply to light in place of levels."""
+_MARGIN: Final = 4
+"""Pixels by which a frame may reach beyond the photo; a rounded side makes it one or two."""
+_ROUNDED: Final = 1e-6
+"""Pixels by which a sum of fractions may miss a whole number."""
+_WIDEST: Final = 3
+"""Half the width of the widest filter, Lanczos, in the larger of the two pixel sizes."""
+
+
+class Window(NamedTuple):
+    """A part of the duplicate's grid, in whole pixels."""
+
+    left: int
+    top: int
+    right: int
+    bottom: int
+
+    @property
+    def size(self) -> Size:
+        """Width and height."""
+        return self.right - self.left, self.bottom - self.top
+
+
+class Way(NamedTuple):
+    """A way to lay a photo on a grid."""
+
+    filter: str
+    frame: Frame
+    in_linear_light: bool = False
+
+
+class Layable:
+    """A turned photo, (H, W) or (H, W, 3), that is laid on a grid of ``size`` in several ways."""
+
+    def __init__(self, picture: Pixels, size: Size) -> None:
+        self._picture = picture
+        self._size = size
+        self._resized: dict[Way, Pixels] = {}
+
+    @property
+    def size(self) -> Size:
+        """Width and height before it is laid."""
+        height, width = self._picture.shape[:2]
+        return width, height
+
+    def can(self, way: Way) -> bool:
+        """Tell whether the photo can be laid in this way."""
+        width, height = self.size
+        if way.filter == MIP:
+            return width >= 2 * self._size[0]
+        left, top, across, down = way.frame
+        if way.filter in _OPENCV and not way.frame.is_all_of(self.size):
+            scale = self._size[0] / across
+            return left == top == 0 and (round(width * scale), round(height * scale)) == self._size
+        return min(left, top) > -_MARGIN + 1 and left + across < width + _MARGIN and top + down < height + _MARGIN
+
+    def whole(self, way: Way) -> Pixels:
+        """Lay the photo on the whole grid."""
+        return self.part(way, Window(0, 0, *self._size))
+
+    def part(self, way: Way, window: Window) -> Pixels:
+        """Lay the photo on a window of the grid."""
+        if way.filter not in _PILLOW:
+            if way not in self._resized:
+                self._resized[way] = self._resize(way)
+            return self._resized[way][window.top : window.bottom, window.left : window.right]
+        across, down = way.frame.width / self._size[0], way.frame.height / self._size[1]
+        left, top = way.frame.left + window.left * across, way.frame.top + window.top * down
+        right, bottom = left + window.size[0] * across, top + window.size[1] * down
+        width, height = self.size
+        is_inside = min(left, top) >= 0 and right <= width + _ROUNDED and bottom <= height + _ROUNDED
+        image, shift = (self._image, 0) if is_inside else (self._padded, _MARGIN)
+        box = (left + shift, top + shift, min(right + shift, image.width), min(bottom + shift, image.height))
+        if way.in_linear_light:
+            return _in_linear_light(image, window.size, way.filter, box)
+        return np.asarray(image.resize(window.size, _PILLOW[way.filter], box=box))
+
+    def _resize(self, way: Way) -> Pixels:
+        picture: Any = self._picture
+        if way.filter == MIP:
+            halvings = int(math.log2(self.size[0] / self._size[0]) + _ROUNDED)
+            picture = np.asarray(self._image.reduce(2**halvings))
+        interpolation = _OPENCV.get(way.filter, cv2.INTER_LINEAR)
+        if way.frame.is_all_of(self.size):
+            return cast("Pixels", cv2.resize(picture, self._size, interpolation=interpolation))
+        scale = self._size[0] / way.frame.width
+        return cast("Pixels", cv2.resize(picture, None, fx=scale, fy=scale, interpolation=interpolation))
+
+    @cached_property
+    def _image(self) -> Image.Image:
+        return Image.fromarray(self._picture)
+
+    @cached_property
+    def _padded(self) -> Image.Image:
+        return Image.fromarray(cv2.copyMakeBorder(self._picture, *(_MARGIN,) * 4, cv2.BORDER_REPLICATE))
+
+
+def _light() -> Floats:
+    """Return the light of each level, 0 to 1: IEC 61966-2-1."""
+    level = np.arange(256) / 255
+    found: Floats = np.where(level <= 0.04045, level / 12.92, ((level + 0.055) / 1.055) ** 2.4).astype(np.float32)
+    return found
+
+
+def _levels() -> Pixels:
+    """Return the level of each light in steps of 1/65,535."""
+    light = np.arange(65536) / 65535
+    level = np.where(light <= 0.0031308, light * 12.92, 1.055 * np.maximum(light, 1e-9) ** (1 / 2.4) - 0.055)
+    found: Pixels = np.rint(level * 255).astype(np.uint8)
+    return found
+
+
+_LIGHT_OF: Final = _light()
+_LEVEL_OF: Final = _levels()
+
+
+def _in_linear_light(image: Image.Image, size: Size, name: str, box: tuple[float, float, float, float]) -> Pixels:
+    """Resize a part of a picture, with as much around it as the filter sees."""
+    reach = [_WIDEST * max(1.0, (box[i + 2] - box[i]) / size[i]) + 2 for i in (0, 1)]
+    left, top = (max(0, int(box[i] - reach[i])) for i in (0, 1))
+    right, bottom = (min(image.size[i], math.ceil(box[i + 2] + reach[i])) for i in (0, 1))
+    light = _LIGHT_OF[np.asarray(image.crop((left, top, right, bottom)))]
+    inner = (box[0] - left, box[1] - top, box[2] - left, box[3] - top)
+    planes = [
+        np.asarray(Image.fromarray(np.ascontiguousarray(light[..., channel])).resize(size, _PILLOW[name], box=inner))
+        for channel in range(3)
+    ]
+    steps = np.clip(np.rint(np.stack(planes, axis=-1) * 65535), 0, 65535).astype(np.uint16)
+    found: Pixels = _LEVEL_OF[steps]
+    return found

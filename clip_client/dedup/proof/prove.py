@@ -1,0 +1,146 @@
+"""The proof of one pair. Only its answer says that a photo may move as a re-encoded copy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import cv2
+import numpy as np
+
+from clip_client.dedup.proof.choice import likeliest_way
+from clip_client.dedup.proof.chroma import worst_block_of_chroma
+from clip_client.dedup.proof.direction import is_closer_than_a_source, lies_on_steps_of_kept
+from clip_client.dedup.proof.frame import best_turn
+from clip_client.dedup.proof.gate import NotProvedError, check_files, check_grey
+from clip_client.dedup.proof.law import fine_detail, luma_limits, worst_block
+from clip_client.dedup.proof.lay import Layable
+from clip_client.dedup.proof.planes import duplicate_planes, own_luma, readings, to_chroma, to_luma
+
+if TYPE_CHECKING:
+    from clip_client.dedup.proof.gate import Checked
+    from clip_client.dedup.proof.planes import Duplicate, Reading
+    from clip_client.dedup.types import Pixels
+
+OTHER_FRAME: Final = "another frame"
+OTHER_PIXELS: Final = "other pixels"
+OTHER_LUMA: Final = "other luma"
+OTHER_CHROMA: Final = "other chroma"
+
+KEPT: Final = "kept"
+DUPLICATE: Final = "duplicate"
+EITHER: Final = "either"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proof:
+    """Whether the kept photo shows all that the duplicate shows."""
+
+    holds: bool
+    reason: str = ""
+    """Why it does not hold: a constant of this module or of :mod:`.gate`; empty if it does."""
+    source: str = ""
+    """If it holds, which of the two the other one was made from: :data:`KEPT`; :data:`DUPLICATE`, as far as their steps
+    tell; or :data:`EITHER` if each shows all of the other."""
+    used: float = 0.0
+    """The share of its limit that the worst block uses. Above 1 it is that of the first such block; 0 if none was
+    compared."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Laid:
+    """What the law says of one reading of the kept photo."""
+
+    used: float
+    reason: str = ""
+    luma: Pixels | None = None
+    """Of the kept photo on the duplicate's grid, (H, W)."""
+    is_same_size: bool = False
+
+
+def prove(kept: bytes, duplicate: bytes) -> Proof:
+    """Prove from two encoded files that ``kept`` shows all that ``duplicate`` shows.
+
+    In no block of its own grid may the duplicate show what the kept photo, turned, reduced and laid on it, does not
+    show to within the duplicate's own steps. Files of which nothing is proved give a proof that does not hold.
+    """
+    from preprocess_ensemble.imaging.quiet import quiet_libraries
+
+    with quiet_libraries():
+        try:
+            files = check_files(kept, duplicate)
+            stored = duplicate_planes(files[1])
+            best = _best_reading(*files, stored)
+        except NotProvedError as error:
+            return Proof(holds=False, reason=error.reason)
+        if best.used > 1:
+            return Proof(holds=False, reason=best.reason, used=best.used)
+        return Proof(holds=True, source=_source(*files, stored, best), used=best.used)
+
+
+def _best_reading(kept: Checked, duplicate: Checked, stored: Duplicate) -> _Laid:
+    """Return what the law says of the kept photo by the first reading of which it holds, or by the nearest one."""
+    found = []
+    for reading in readings(kept, duplicate):
+        found.append(_compared(reading, stored))
+        if found[-1].used <= 1:
+            break
+    return min(found, key=lambda one: one.used)
+
+
+def _compared(reading: Reading, stored: Duplicate) -> _Laid:
+    luma = reading.luma()
+    turn = best_turn(luma, stored.planes[0])
+    if turn is None:
+        return _Laid(used=np.inf, reason=OTHER_FRAME)
+    luma, pixels = turn.of(luma), turn.of(reading.pixels)
+    is_same_size = luma.shape[::-1] == stored.size
+    if is_same_size and stored.pixels is not None:
+        # Nothing but an edit changes a pixel of a lossless file; the law would let one level pass.
+        is_same = reading.is_rgb and np.array_equal(pixels, stored.pixels)
+        return _Laid(used=0.0 if is_same else np.inf, reason=OTHER_PIXELS, luma=luma, is_same_size=True)
+    if not is_same_size:
+        colours = Layable(pixels, stored.size)
+        way = likeliest_way(Layable(luma, stored.size), colours if reading.is_rgb else None, stored)
+        pixels = colours.whole(way)
+        luma = to_luma(pixels) if reading.is_rgb else np.ascontiguousarray(pixels[..., 0])
+    detail = fine_detail(luma)
+    used = worst_block(luma, stored.planes[0], stored.steps[0], luma_limits(detail), stored.side)
+    if used > 1:
+        return _Laid(used=used, reason=OTHER_LUMA)
+    chroma: Any = cv2.split(to_chroma(pixels) if reading.is_rgb else pixels)[-2:]
+    if len(stored.planes) == 1:
+        check_grey(chroma)
+    else:
+        of_chroma = worst_block_of_chroma(chroma, stored.planes[1:], stored.steps[1:], stored.sampling, detail)
+        if of_chroma > 1:
+            return _Laid(used=of_chroma, reason=OTHER_CHROMA)
+        used = max(used, of_chroma)
+    return _Laid(used=used, luma=luma, is_same_size=is_same_size)
+
+
+def _source(kept: Checked, duplicate: Checked, stored: Duplicate, laid: _Laid) -> str:
+    """Return which of the two is the source, where the law holds."""
+    assert laid.luma is not None
+    may_be_later = is_closer_than_a_source(laid.luma, stored.planes[0], stored.steps[0])
+    if laid.is_same_size and not may_be_later:
+        may_be_later = _lies_on_steps(kept, stored)
+    if not may_be_later:
+        return KEPT
+    if laid.is_same_size:
+        try:
+            files = check_files(duplicate.data, kept.data)
+            if _best_reading(*files, duplicate_planes(files[1])).used <= 1:
+                return EITHER
+        except NotProvedError:
+            pass
+    return DUPLICATE
+
+
+def _lies_on_steps(kept: Checked, stored: Duplicate) -> bool:
+    own = own_luma(kept)
+    if own is None:
+        return False
+    luma, steps = own
+    turn = best_turn(stored.planes[0], luma)
+    return turn is not None and lies_on_steps_of_kept(luma, turn.of(stored.planes[0]), steps)

@@ -1,0 +1,143 @@
+"""True copies, each of a kind that a law without one of its parts would refuse."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw, ImageFont, ImageOps
+
+from clip_client.dedup.proof.prove import OTHER_LUMA, prove
+from tests.fixtures.images.image_files import encoded, oriented
+from tests.fixtures.images.scenes import noisy, scene
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.unit.dedup.proof.conftest import Trellis
+
+LANCZOS = Image.Resampling.LANCZOS
+PHOTO = noisy(scene(5, (403, 301)), 3, 5)
+KEPT = encoded(PHOTO, "JPEG", quality=93)
+SEEN = Image.open(io.BytesIO(KEPT)).convert("RGB")
+
+
+def jpeg(picture: Image.Image | np.ndarray[Any, Any], quality: int = 75, **options: Any) -> bytes:
+    return encoded(
+        picture if isinstance(picture, Image.Image) else Image.fromarray(picture), "JPEG", quality=quality, **options
+    )
+
+
+def in_light(size: tuple[int, int]) -> Image.Image:
+    """Resize light in place of levels, by the curve of sRGB."""
+    level = np.asarray(SEEN) / 255
+    light = np.where(level <= 0.04045, level / 12.92, ((level + 0.055) / 1.055) ** 2.4).astype(np.float32)
+    small = np.stack([np.asarray(Image.fromarray(light[..., i]).resize(size, LANCZOS)) for i in range(3)], axis=-1)
+    small = np.clip(small, 0, 1)
+    level = np.where(small <= 0.0031308, small * 12.92, 1.055 * small ** (1 / 2.4) - 0.055)
+    return Image.fromarray(np.rint(level * 255).astype(np.uint8))
+
+
+def mip(size: tuple[int, int]) -> Image.Image:
+    return Image.fromarray(cv2.resize(np.asarray(SEEN.reduce(4)), size, interpolation=cv2.INTER_LINEAR))
+
+
+ENCODED: dict[str, Callable[[], bytes]] = {
+    "quality 40": lambda: jpeg(SEEN, 40),
+    "quality 95": lambda: jpeg(SEEN, 95),
+    "colours at full size": lambda: jpeg(SEEN, 60, subsampling=0),
+    "colours at half width": lambda: jpeg(SEEN, 60, subsampling=1),
+    "progressive": lambda: jpeg(SEEN, 60, progressive=True),
+    "one table for all colours": lambda: jpeg(SEEN, qtables=[[8 + i // 4 for i in range(64)]]),
+    "coarse luma and fine colours": lambda: jpeg(SEEN, qtables=[[20] * 64, [3] * 64], subsampling=0),
+    "by OpenCV": lambda: cv2.imencode(".jpg", np.asarray(SEEN)[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, 70])[1].tobytes(),
+    "a TIFF": lambda: encoded(SEEN, "TIFF"),
+    "turned by its pixels": lambda: jpeg(SEEN.transpose(Image.Transpose.TRANSVERSE)),
+    "turned by EXIF": lambda: jpeg(SEEN.transpose(Image.Transpose.ROTATE_90), exif=oriented(6)),
+    "smaller and turned": lambda: jpeg(SEEN.resize((201, 150), LANCZOS).transpose(Image.Transpose.ROTATE_270)),
+    "box": lambda: jpeg(SEEN.resize((200, 149), Image.Resampling.BOX)),
+    "bicubic": lambda: jpeg(SEEN.resize((310, 232), Image.Resampling.BICUBIC)),
+    "a thumbnail": lambda: jpeg(SEEN.resize((96, 72), LANCZOS)),
+    "less than a block": lambda: jpeg(SEEN.resize((7, 5), LANCZOS)),
+    "a small PNG": lambda: encoded(SEEN.resize((201, 150), LANCZOS), "PNG"),
+    "enlarged": lambda: jpeg(SEEN.resize((605, 452), Image.Resampling.BICUBIC), 85),
+    "OpenCV's area": lambda: jpeg(cv2.resize(np.asarray(SEEN), (250, 187), interpolation=cv2.INTER_AREA)),
+    "OpenCV's cubic": lambda: jpeg(cv2.resize(np.asarray(SEEN), (300, 224), interpolation=cv2.INTER_CUBIC)),
+    "OpenCV's 0.7 of a side": lambda: jpeg(cv2.resize(np.asarray(SEEN), None, fx=0.7, fy=0.7)),
+    "halves of a mipmap": lambda: jpeg(mip((85, 64)), 85),
+    "in linear light": lambda: jpeg(in_light((201, 150)), 85),
+    "one scale, cut at the centre": lambda: jpeg(ImageOps.fit(SEEN, (280, 205), LANCZOS), 85),
+}
+
+
+@pytest.mark.parametrize("way", ENCODED)
+def test_a_copy_made_in_one_step_holds(way: str) -> None:
+    proof = prove(KEPT, ENCODED[way]())
+    assert (proof.holds, proof.reason) == (True, "")
+
+
+def test_one_scale_for_both_sides_leaves_a_strip_at_the_end() -> None:
+    """As libvips does: the scale of the longer side, and the shorter one rounded."""
+    size, scale = (160, 120), 403 / 160
+    there = SEEN.resize(size, LANCZOS, box=(0, 0, 403, min(301, 120 * scale)))
+    assert abs(120 * scale - 301) > 1
+    assert prove(KEPT, jpeg(there, 90)).holds
+
+
+@pytest.mark.parametrize("name", ["astronaut", "coffee", "page", "rocket", "retina"])
+@pytest.mark.parametrize("way", ["half", "same size"])
+def test_copies_of_real_photos_hold(name: str, way: str, photos: Path) -> None:
+    (path,) = photos.glob(f"{name}.*")
+    picture = Image.open(path).convert("RGB")
+    size = (picture.width // 2, picture.height // 2)
+    copy = picture if way == "same size" else picture.resize(size, LANCZOS)
+    assert prove(path.read_bytes(), jpeg(copy, 70)).holds
+
+
+def page(ground: str) -> Image.Image:
+    picture = Image.new("RGB", (333, 205), ground)
+    draw, font = ImageDraw.Draw(picture), ImageFont.load_default(14)
+    for row in range(12):
+        ink = "white" if ground == "black" else "black"
+        draw.text((9, 8 + 16 * row), f"{row} sum of {7919 * row % 997} carried forward", fill=ink, font=font)
+    return picture
+
+
+@pytest.mark.parametrize("ground", ["white", "black"])
+@pytest.mark.parametrize("sampling", [0, 2])
+def test_what_black_and_white_cut_off_is_filled(ground: str, sampling: int) -> None:
+    """Around letters, the steps overshoot the levels; and the blocks at two sides are only partly in the picture."""
+    kept = encoded(page(ground), "PNG")
+    for quality in (40, 60, 80):
+        assert prove(kept, jpeg(page(ground), quality, subsampling=sampling)).holds
+
+
+def saturated() -> bytes:
+    """A JPEG whose planes hold colours that RGB cannot: they are cut off on the way through it."""
+    random = np.random.default_rng(2)
+    spots = Image.fromarray(random.choice([0, 255], (15, 20, 3)).astype(np.uint8)).resize((320, 240), LANCZOS)
+    return jpeg(spots, 50)
+
+
+def test_planes_that_never_pass_through_rgb_are_a_second_reading() -> None:
+    kept = saturated()
+    with Image.open(io.BytesIO(kept)) as image:
+        image.draft("YCbCr", image.size)
+        planes = image.transpose(Image.Transpose.ROTATE_90)
+    assert planes.mode == "YCbCr"
+    assert prove(kept, encoded(planes, "JPEG", quality=85)).holds
+    lossless = encoded(Image.open(io.BytesIO(kept)).convert("RGB"), "PNG")
+    assert not prove(lossless, encoded(planes, "JPEG", quality=85)).holds, "without the second reading"
+
+
+def test_an_encoder_that_spares_bits_may_move_coefficients_towards_zero(trellis: Trellis) -> None:
+    kept = trellis.kept
+    assert prove(kept, trellis.encode(1.3, progressive=True)).holds
+    assert prove(kept, trellis.encode(1.3, table=trellis.mozjpeg)).holds
+    assert prove(kept, trellis.encode(1.3)).reason == OTHER_LUMA, "an ordinary file"
+    for moved in (-1.0, 2.6):
+        assert prove(kept, trellis.encode(moved, progressive=True)).reason == OTHER_LUMA

@@ -1,0 +1,65 @@
+"""Which of two photos that show the same is the source of the other."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from clip_client.dedup.proof.prove import DUPLICATE, EITHER, KEPT, prove
+from tests.fixtures.images.image_files import encoded
+from tests.fixtures.images.scenes import noisy, scene
+
+PHOTO = noisy(scene(21, (400, 304)), 3, 21)
+CAMERA = encoded(PHOTO, "JPEG", quality=93)
+
+
+def seen(data: bytes) -> Image.Image:
+    return Image.open(io.BytesIO(data)).convert("RGB")
+
+
+def source(kept: bytes, duplicate: bytes) -> str:
+    proof = prove(kept, duplicate)
+    assert proof.holds
+    return proof.source
+
+
+def test_a_copy_lies_anywhere_between_the_steps_of_its_source() -> None:
+    assert source(CAMERA, encoded(seen(CAMERA), "JPEG", quality=70)) == KEPT
+    smaller = seen(CAMERA).resize((200, 152), Image.Resampling.LANCZOS)
+    assert source(CAMERA, encoded(smaller, "JPEG", quality=70)) == KEPT
+
+
+def test_a_photo_that_was_enlarged_lies_on_the_steps_of_its_source() -> None:
+    small = encoded(PHOTO.resize((200, 152), Image.Resampling.LANCZOS), "JPEG", quality=60)
+    enlarged = encoded(seen(small).resize((400, 304), Image.Resampling.BICUBIC), "JPEG", quality=95)
+    assert source(enlarged, small) == DUPLICATE
+
+
+def test_a_child_of_the_same_size_that_shows_more_is_not_kept_for_its_source() -> None:
+    coarse = encoded(seen(CAMERA), "JPEG", quality=50)
+    grain = np.random.default_rng(1).integers(-1, 2, (304, 400, 3))
+    child = encoded(Image.fromarray(np.clip(np.asarray(seen(coarse)) + grain, 0, 255).astype(np.uint8)), "PNG")
+    assert source(child, coarse) == DUPLICATE
+
+
+def test_two_files_that_show_all_of_each_other_are_equal() -> None:
+    coarse = encoded(seen(CAMERA), "JPEG", quality=50)
+    finer = encoded(seen(coarse), "JPEG", quality=95)
+    assert source(finer, coarse) == source(coarse, finer) == EITHER
+
+
+def test_a_re_save_at_similar_steps_is_known_by_the_steps_of_the_kept_photo() -> None:
+    """It is spread over the steps of the duplicate as a source is."""
+    first = encoded(seen(CAMERA), "JPEG", quality=80)
+    later = encoded(seen(first), "JPEG", quality=82)
+    assert source(first, encoded(seen(first), "JPEG", quality=50)) == KEPT
+    assert source(later, first) == EITHER
+
+
+@pytest.mark.parametrize(("quality", "size"), [(98, (400, 304)), (75, (16, 16))])
+def test_fine_steps_and_few_of_them_tell_nothing(quality: int, size: tuple[int, int]) -> None:
+    copy = encoded(seen(CAMERA).resize(size, Image.Resampling.LANCZOS), "JPEG", quality=quality)
+    assert source(encoded(seen(copy), "PNG"), copy) == KEPT
