@@ -15,6 +15,8 @@ MADE_LATER: Final = "its compression came later"
 LACKS_DETAIL: Final = "it lacks detail"
 """The doubt about a photo that another one is proved to be the source of, although the two look different."""
 UNTOLD: Final = "which of the two shows more cannot be told"
+UNPROVED: Final = "it is not proved to show all that this file shows"
+"""The doubt about a photo of which the law of :mod:`clip_client.dedup.proof` does not hold, or cannot be asked."""
 PUT_INTO: Final = "it shows the picture inside a border, a screenshot or the like"
 """The doubt about a photo in which another one lies, with a seam around it."""
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from clip_client.dedup.actions.losses import KeptMetadata, picture_loss
 from clip_client.dedup.actions.quarantine import CannotMove, check_can_move, check_room, quarantine_folder
-from clip_client.dedup.aligned import UNTOLD
+from clip_client.dedup.aligned import UNPROVED, UNTOLD
 from clip_client.dedup.files.companions import companions, differing_companion, what_would_be_lost
 from clip_client.dedup.files.directories import identity_of, why_read_only
 from clip_client.dedup.files.file_types import EDITED as EDITED_VERSION
@@ -251,6 +251,8 @@ def _proved(relation: _Relation, member: Member, *, is_trained: bool) -> Verdict
         reason = f"It shows what the kept photo lacks: {', '.join(lost)}."
     elif doubts == (UNTOLD,):
         reason = "Which of the two shows more cannot be told, so neither moves."
+    elif doubts == (UNPROVED,):
+        reason = "The kept photo is not proved to show all that this one shows, so neither moves."
     elif doubts:
         reason = f"The kept photo may be made from it: {', '.join(doubts)}."
     elif tier == SIMILAR and not is_trained:

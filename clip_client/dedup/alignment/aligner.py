@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from clip_client.dedup.aligned import Alignment
 from clip_client.dedup.alignment.align import align
-from clip_client.dedup.alignment.full_size_check import check_at_full_size, full_photo, in_srgb
+from clip_client.dedup.alignment.full_size_check import check_at_full_size, confirmed, full_photo, in_srgb
 from clip_client.dedup.alignment.geometry import frame_affine
 from clip_client.dedup.alignment.keypoints import (
     ALGORITHM,
@@ -45,8 +45,9 @@ _REMEMBERED: Final = 64
 """Photos whose keypoints stay in memory: about 1 MB each, with the small picture and the unit vectors."""
 _AT_FULL_SIZE: Final = 2
 """Photos that stay in memory at full size: 300 MB for 100 megapixels."""
-_CHECKS: Final = "full-size-7"
-"""Version of :func:`check_at_full_size`: change it with anything that changes what that says."""
+_CHECKS: Final = "full-size-8"
+"""Version of :func:`check_at_full_size` and of :mod:`clip_client.dedup.proof`: change it with anything that changes
+what they say. Up to 7, the check alone decided."""
 _OUTCOMES: Final = f"{ALGORITHM}-align-2-{_CHECKS}"
 """Version of all that :meth:`Aligner.align` computes, and its name in a store; keys are the hashes of two contents."""
 _NEEDED: Final = PICTURE_SIDE, PICTURE_SIDE
@@ -145,7 +146,7 @@ class Aligner:
         if whole is None or copy is None:
             self._full_size.cache_clear()  # what cannot be read now may be readable later
             return replace(alignment, doubts=(_UNREAD,))
-        return check_at_full_size(whole, copy, alignment, each=self._pool.map)
+        return confirmed(whole, copy, check_at_full_size(whole, copy, alignment, each=self._pool.map))
 
     def _row(self, kept: str, duplicate: str, found: Alignment | None) -> bytes:
         reasons = {sha256: self.reasons[sha256] for sha256 in (kept, duplicate) if sha256 in self.reasons}

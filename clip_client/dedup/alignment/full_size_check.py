@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from PIL import ExifTags, Image, ImageCms
 
-from clip_client.dedup.aligned import ENLARGED, MADE_LATER, UNTOLD
+from clip_client.dedup.aligned import ENLARGED, MADE_LATER, UNPROVED, UNTOLD
 from clip_client.dedup.alignment.differences import Differences
 from clip_client.dedup.alignment.overlay import Overlay
 from clip_client.dedup.alignment.source_signs import (
@@ -21,6 +21,7 @@ from clip_client.dedup.alignment.source_signs import (
     has_finer_detail,
     holds_all_detail,
 )
+from clip_client.dedup.proof.prove import DUPLICATE, prove
 from clip_client.dedup.types import ALTERED, RE_ENCODED
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ class FullPhoto:
 
     pixels: Pixels
     """(H, W, 3): upright, RGB."""
+    data: bytes = b""
+    """The file that it was decoded from."""
     is_lossless: bool = False
     table: Floats | None = None
     """(8, 8): the luma steps of a JPEG."""
@@ -85,6 +88,7 @@ def full_photo(data: bytes) -> FullPhoto | None:
             orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
             return FullPhoto(
                 pixels=pixels,
+                data=data,
                 is_lossless=image.format not in _LOSSY or (layout is not None and layout.is_lossless),
                 table=_table(steps, 0),
                 colour_table=_table(steps, layers[1][3]) if steps and layers and len(layers) == 3 else None,
@@ -95,7 +99,7 @@ def full_photo(data: bytes) -> FullPhoto | None:
                 profile=image.info.get("icc_profile") or picture.info.get("icc_profile") or b"",
             )
     except Exception:  # Pillow may raise anything for a damaged file
-        return FullPhoto(pixels=pixels)
+        return FullPhoto(pixels=pixels, data=data)
 
 
 def _table(steps: Mapping[int, Sequence[int]] | None, number: int) -> Floats | None:
@@ -133,6 +137,19 @@ def check_at_full_size(kept: FullPhoto, duplicate: FullPhoto, alignment: Alignme
     if not doubt and _may_lack_colours(kept, duplicate, seen):
         doubt = UNTOLD
     return replace(alignment, doubts=(doubt,)) if doubt else alignment
+
+
+def confirmed(kept: FullPhoto, duplicate: FullPhoto, alignment: Alignment) -> Alignment:
+    """Return the ``alignment`` of a re-encoded copy, with a doubt if :mod:`clip_client.dedup.proof` does not prove it.
+
+    That is asked only where :func:`check_at_full_size` has no doubt.
+    """
+    if alignment.tier != RE_ENCODED or not alignment.loses_nothing:
+        return alignment
+    proof = prove(kept.data, duplicate.data)
+    if proof.holds and proof.source != DUPLICATE:
+        return alignment
+    return replace(alignment, doubts=(MADE_LATER if proof.holds else UNPROVED,))
 
 
 def _may_lack_colours(kept: FullPhoto, duplicate: FullPhoto, seen: Differences) -> bool:

@@ -15,7 +15,7 @@ import pytest
 from clip_client.dedup.actions.plan import Skip, plan_moves
 from clip_client.dedup.actions.quarantine import quarantined_path
 from clip_client.dedup.actions.verdicts import WAITS, judged
-from clip_client.dedup.aligned import ENLARGED, UNTOLD
+from clip_client.dedup.aligned import ENLARGED, UNPROVED, UNTOLD
 from clip_client.dedup.store.journal import LONGEST_RUN
 from clip_client.dedup.types import (
     ALTERED,
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 FILM = {"embedded": "film", "embedded_digest": "1"}
 NOT_ALIGNED = "It was not aligned with the kept photo."
+NOT_PROVED = "The kept photo is not proved to show all that this one shows, so neither moves."
 A_REGION = "A region of it differs from the kept photo, so only a person can tell whether it is wanted."
 
 
@@ -104,6 +105,7 @@ def test_the_first_reason_counts_and_a_tier_only_without_one(
                 (EDITED, {"lost": ("colour",)}, "It shows what the kept photo lacks: colour."),
                 (RE_ENCODED, {"doubts": (ENLARGED,)}, f"The kept photo may be made from it: {ENLARGED}."),
                 (RE_ENCODED, {"doubts": (UNTOLD,)}, "Which of the two shows more cannot be told, so neither moves."),
+                (RE_ENCODED, {"doubts": (UNPROVED,)}, NOT_PROVED),
             )
         ),
     ],

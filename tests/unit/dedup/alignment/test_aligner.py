@@ -10,6 +10,8 @@ import cv2
 import pytest
 
 from clip_client.dedup import find_duplicates
+from clip_client.dedup.aligned import UNPROVED
+from clip_client.dedup.alignment import aligner
 from clip_client.dedup.alignment.aligner import Aligner, keep_small_picture, keypoints_in
 from clip_client.dedup.alignment.keypoints import Keypoints, extract_keypoints, opencv_for_many
 from clip_client.dedup.features.preview import DecodedPhoto
@@ -120,6 +122,27 @@ def test_what_other_versions_made_is_removed_and_refusals_are_kept(tmp_path: Pat
     left = {path.name.partition(".")[0] for path in (tmp_path / "store" / "keypoints").iterdir()}
     assert len(left) == 2
     assert not left & {"sift-4", "full-size-1"}
+
+
+def test_no_outcome_of_the_comparison_alone_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A WebP leaves no steps by which the law could prove it, so only a person moves it."""
+    ways: dict[str, dict[str, Any]] = {"kept.png": {}, "copy.jpg": {"quality": 80}, "copy.webp": {"quality": 80}}
+    for name, options in ways.items():
+        scene(0, (600, 400)).save(tmp_path / name, **options)
+    contents = [hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() for name in ways]
+    photos = {sha256: photo(tmp_path / name) for sha256, name in zip(contents, ways, strict=True)}
+
+    def doubts() -> list[tuple[str, ...]]:
+        with Store(tmp_path / "store") as store, Aligner(photos, store) as opened:
+            found = opened.align(contents[0], contents[1:])
+        assert [one and one.tier for one in found] == [RE_ENCODED, RE_ENCODED]
+        return [one.doubts for one in found if one is not None]
+
+    with monkeypatch.context() as before:
+        before.setattr(aligner, "_OUTCOMES", aligner._OUTCOMES.replace("full-size-8", "full-size-7"))
+        before.setattr(aligner, "confirmed", lambda kept, duplicate, alignment: alignment)
+        assert doubts() == [(), ()]
+    assert doubts() == [(), (UNPROVED,)]
 
 
 def test_other_bytes_are_refused() -> None:

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageCms, ImageDraw, ImageEnhance, ImageFilter, ImageFont, ImageOps
 
-from clip_client.dedup.aligned import ENLARGED, MADE_LATER, UNTOLD
-from clip_client.dedup.alignment.full_size_check import check_at_full_size, full_photo
+from clip_client.dedup.aligned import ENLARGED, MADE_LATER, UNPROVED, UNTOLD
+from clip_client.dedup.alignment.full_size_check import check_at_full_size, confirmed, full_photo
 from clip_client.dedup.compare.proofs import prove_again
 from clip_client.dedup.types import ALTERED, EDITED, RE_ENCODED, SAME_PIXELS
 from tests.fixtures.images import phone_files
@@ -346,10 +346,34 @@ def with_hole(picture: Image.Image) -> Image.Image:
     return made
 
 
+@pytest.mark.parametrize(
+    ("way", "doubts"), [("quality 50", ()), ("half", ()), ("quality 25", (UNPROVED,)), ("WebP", (UNPROVED,))]
+)
+def test_a_copy_is_confirmed_by_the_law(way: str, doubts: tuple[str, ...]) -> None:
+    kept, copy = full_photo(camera_file()), full_photo(ENCODED[way](read(camera_file())))
+    assert kept is not None
+    assert copy is not None
+    whole = alignment(RE_ENCODED)
+    assert confirmed(kept, copy, whole).doubts == doubts
+    # The law is asked about nothing else.
+    crop, doubted = alignment(EDITED), alignment(RE_ENCODED, doubts=(UNTOLD,))
+    assert (confirmed(kept, copy, crop), confirmed(kept, copy, doubted)) == (crop, doubted)
+
+
+def test_a_photo_does_not_move_for_one_that_its_steps_call_later() -> None:
+    small = jpeg(resized(read(camera_file()), 0.5), 60)
+    enlarged = jpeg(read(small).resize(SIZE, Image.Resampling.BICUBIC), 95)
+    kept, copy = full_photo(enlarged), full_photo(small)
+    assert kept is not None
+    assert copy is not None
+    assert confirmed(kept, copy, alignment(RE_ENCODED)).doubts == (MADE_LATER,)
+
+
 def test_files_are_proved_from_their_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = {
         "original": camera_file(),
         "copy": jpeg(read(camera_file()), 70),
+        "coarse": jpeg(read(camera_file()), 30),
         "crop": jpeg(cropped(read(camera_file()), 0.1, 0.1, 0, 0.05), 85),
         "page": jpeg(page(), 92),
         "digit": jpeg(page(1), 85),
@@ -365,7 +389,7 @@ def test_files_are_proved_from_their_paths(tmp_path: Path, monkeypatch: pytest.M
 
     assert [proved("original", name) for name in ("copy", "crop", "page")] == [RE_ENCODED, EDITED, ""]
     assert proved("film behind", "still") == SAME_PIXELS
-    pairs = (("copy", "original"), ("page", "digit"), ("page", "gone"), ("gone", "page"))
+    pairs = (("copy", "original"), ("original", "coarse"), ("page", "digit"), ("page", "gone"), ("gone", "page"))
     for kept, unproved in (*pairs, ("still", "film behind"), ("still", "cut out")):
         assert proved(kept, unproved) == ""
     monkeypatch.setitem(sys.modules, "clip_client.dedup.alignment.aligner", None)
