@@ -22,17 +22,20 @@ if TYPE_CHECKING:
 
 BLOCK: Final = 8
 FLAT: Final = 64.0
-"""Squared levels beyond the steps above which a flat block differs: one level for a whole block. True copies stay below
-0.2 (64 + 3.1 sqrt(128)) = 20 in all but one of a thousand files."""
+"""Squared levels beyond the steps above which a flat block differs: one level for a whole block. It is 2.2 times what
+rounding leaves: chi squared of 64 coefficients stays below 150 in all blocks of 999 of 1,000 photos, times 0.2."""
 LUMA_SHARE: Final = 0.04
-"""And the share of the fine detail that is added in a busy block: 27 times the worst filter of those that fit. The
-largest true copy of 902 had 0.74 of the limit, the least visible fake at quality 40 and finer 1.2 to 2 times it."""
+"""The share of the fine detail that is added in a busy block: 12 times what the worst filter of those that fit leaves.
+Of 902 true copies 95 in 100 stay below 0.84 of the limit; the least visible edit at quality 40 and finer is at 1.2."""
 _FINE: Final = 1.0
 """Pixels, the deviation of the Gauss filter that fine detail is the difference from."""
 _FILLS: Final = 3
-"""Times that what an encoder saw beyond the levels is estimated; further ones change nothing."""
+"""Times that what an encoder saw beyond the levels is estimated, each from the one before. With three, partial blocks
+of 26 of 26 copies stay below the limit; without any, copies of pages reach 80 times it."""
 _AT_ONCE: Final = 4096
 """Blocks that are looked at together, the most different first: a fake is found among the first."""
+_STRIP: Final = 64
+"""Rows that are squared together: their squares stay in the processor's cache."""
 _WHITE: Final = 255
 
 
@@ -76,16 +79,21 @@ def fine_detail(plane: Plane) -> Floats:
     """Return 64 times the mean squared fine detail of each block, (rows, columns), the largest of it and its
     neighbours: an error of the filter is as large as what lies beside a block."""
     whole = whole_blocks(plane)
-    difference = cv2.absdiff(whole, cv2.GaussianBlur(whole, (0, 0), _FINE))
-    return cast("Floats", cv2.dilate(_sums(difference), np.ones((3, 3), np.uint8), borderType=cv2.BORDER_REPLICATE))
+    detail = _squared_difference(whole, cv2.GaussianBlur(whole, (0, 0), _FINE))
+    return cast("Floats", cv2.dilate(detail, np.ones((3, 3), np.uint8), borderType=cv2.BORDER_REPLICATE))
 
 
-def _sums(difference: Any) -> Any:
-    """Return the sum of the squares in each block."""
-    height, width = difference.shape
-    squares = cv2.multiply(difference, difference, dtype=cv2.CV_32F)
-    means = cv2.resize(squares, (width // BLOCK, height // BLOCK), interpolation=cv2.INTER_AREA)
-    return means * BLOCK**2
+def _squared_difference(first: Any, second: Any) -> Floats:
+    """Return the sum of the squared differences of two planes in each block, (rows, columns)."""
+    height, width = first.shape
+    means = np.empty((height // BLOCK, width // BLOCK), np.float32)
+    for top in range(0, height, _STRIP):
+        rows = slice(top, min(top + _STRIP, height))
+        difference = cv2.absdiff(first[rows], second[rows])
+        squares = cv2.multiply(difference, difference, dtype=cv2.CV_32F)
+        size = width // BLOCK, squares.shape[0] // BLOCK
+        means[top // BLOCK : rows.stop // BLOCK] = cv2.resize(squares, size, interpolation=cv2.INTER_AREA)
+    return means * np.float32(BLOCK**2)
 
 
 def beyond_steps(kept: Floats, duplicate: Floats, steps: Floats, side: float = 0.5) -> Floats:
@@ -142,7 +150,7 @@ def worst_block(kept: Plane, duplicate: Plane, steps: Floats, limits: Floats, si
     ours, theirs = whole_blocks(kept), whole_blocks(duplicate)
     bounds = limits.ravel()
     # What lies beyond the steps is never more than the whole difference.
-    shares = _sums(cv2.absdiff(ours, theirs)).ravel() / bounds
+    shares = _squared_difference(ours, theirs).ravel() / bounds
     suspects = np.flatnonzero(shares > 1)
     suspects = suspects[np.argsort(-shares[suspects], kind="stable")]
     worst = 0.0
