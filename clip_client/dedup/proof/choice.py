@@ -8,7 +8,7 @@ import numpy as np
 
 from clip_client.dedup.proof.frame import frames
 from clip_client.dedup.proof.law import BLOCK, beyond_all, blocks_at, fine_detail, whole_blocks
-from clip_client.dedup.proof.lay import FILTERS, LINEAR_LIGHT, MIP, OPENCV, Layable, Way, Window
+from clip_client.dedup.proof.lay import FILTERS, LINEAR_LIGHT, MIP, Layable, Way, Window
 from clip_client.dedup.proof.planes import to_luma
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ _BUSIEST: Final = 4
 """that many with the most fine detail, and the corners, which tell one frame from another."""
 _POOR: Final = 0.1
 """Squared levels a pixel beyond the steps, with the best filter, from which filters of linear light are tried."""
-_FILTERS_TRIED: Final = 3
-"""The best of Pillow's filters, with which other frames are tried besides those of OpenCV."""
 
 
 def likeliest_way(luma: Layable, colours: Layable | None, duplicate: Duplicate) -> Way:
@@ -49,11 +47,9 @@ def likeliest_way(luma: Layable, colours: Layable | None, duplicate: Duplicate) 
     costs = {way: cost(way) for name in FILTERS if luma.can(way := Way(name, whole))}
     if colours is not None and min(costs.values()) > _POOR:
         costs |= {way: cost(way) for name in LINEAR_LIGHT for way in [Way(name, whole, in_linear_light=True)]}
-    best = sorted((way for way in costs if way.filter not in (*OPENCV, MIP)), key=costs.__getitem__)[:_FILTERS_TRIED]
-    best += [Way(name, whole) for name in OPENCV]
-    for frame in others:
-        ways = (way._replace(frame=frame) for way in best)
-        costs |= {way: cost(way) for way in ways if luma.can(way)}
+    # All filters again: on a wrong frame, those that blur are the best.
+    ways = [way._replace(frame=frame) for frame in others for way in costs if way.filter != MIP]
+    costs |= {way: cost(way) for way in ways if luma.can(way)}
     return min(costs, key=costs.__getitem__)
 
 

@@ -27,8 +27,6 @@ _OPENCV: Final = {"area": cv2.INTER_AREA, "linear": cv2.INTER_LINEAR, "cubic": c
 MIP: Final = "mip"
 """Halves by averages, then interpolation between four pixels: Skia, Android and browsers."""
 FILTERS: Final = (*_PILLOW, *_OPENCV, MIP)
-OPENCV: Final = tuple(_OPENCV)
-"""Those that lay a part of a photo only from its corner on."""
 LINEAR_LIGHT: Final = ("bilinear", "bicubic", "lanczos")
 """Those that some programs apply to light in place of levels."""
 _MARGIN: Final = 4
