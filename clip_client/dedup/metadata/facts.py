@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, AnyStr, Final, NamedTuple, TypeAlias
 
 from clip_client.dedup.metadata.fields import Fields, read_fields
 from clip_client.dedup.metadata.names import DEVELOPERS, is_housekeeping, name_of
@@ -96,7 +96,7 @@ class Facts:
                 time = fields.first({"iptc:55": "iptc:60", "iptc:62": "iptc:63"}.get(name, ""), b"")
                 for value in values:
                     is_text = name.startswith(("iptc:", "file:"))
-                    facts._add(name, clean_text(value + time) if is_text else value)
+                    facts._add(name, clean_text(_without_ends(value + time)) if is_text else value)
         shown = metadata_of(fields)
         if shown.latitude is not None and shown.longitude is not None:
             facts.said["GPS position"] = {Position(shown.latitude, shown.longitude)}
@@ -134,6 +134,7 @@ class Facts:
         """Add one value, as EXIF or a text has it."""
         if field.startswith("XP") and isinstance(value, bytes):
             value = value.decode("utf-16-le", "replace")
+        value = _without_ends(value) if isinstance(value, str) else value
         if field in _DATES or (field == "png:Creation_Time" and iso_date(value)):
             self._add_date(field, clean_text(value))
         elif field == "XPKeywords" and isinstance(value, str):
@@ -259,7 +260,12 @@ def _user_comment(value: bytes) -> Value:
         # The byte order is that of EXIF, which not all programs keep to; most characters are below 256.
         is_little = text[1:2] == b"\0" or text.startswith(b"\xff\xfe")
         return _plain(text.decode("utf-16-le" if is_little else "utf-16-be", "replace"))
-    return _plain(clean_text(text if charset.strip(b"\0") in (b"", b"ASCII", b"JIS") else value))
+    return _plain(clean_text(_without_ends(text if charset.strip(b"\0") in (b"", b"ASCII", b"JIS") else value)))
+
+
+def _without_ends(text: AnyStr) -> AnyStr:
+    """Return a text with spaces for its zeros: what stands behind one says something, too, and ends are stripped."""
+    return text.replace("\0", " ") if isinstance(text, str) else text.replace(b"\0", b" ")
 
 
 def _plain(text: str) -> str:

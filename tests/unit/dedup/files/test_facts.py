@@ -145,6 +145,11 @@ def test_a_copy_with_all_metadata_says_nothing_that_the_original_lacks(image_for
         assert read_facts(original).lost_in([read_facts(copy)]) == {}
 
 
+def test_what_stands_behind_a_zero_counts() -> None:
+    whole, beginning = (read_facts(jpeg(comment=text)) for text in (b"Ann\0at the gate", b"Ann\0\0"))
+    assert whole.lost_in([beginning]) == {"comment": {"Ann at the gate"}}
+
+
 def test_a_sidecar_may_say_it() -> None:
     said = xmp('xmp:Label="Red">')
     assert read_facts(jpeg(xmp=said)).lost_in([read_facts(jpeg()), read_sidecar_facts(said)]) == {}
@@ -182,10 +187,12 @@ def test_tags_and_comments_of_file_managers_are_read(tmp_path: Path) -> None:
     os.setxattr(one, "user.com.apple.FinderInfo", bytes(9) + b"\x0c" + bytes(22))
     os.setxattr(one, "user.xdg.comment", b"At the gate")
     os.setxattr(one, "user.own", b"\xff")
+    os.setxattr(one, "user.list", b"red\0blue")
+    os.setxattr(other, "user.list", b"red")
     for housekeeping in ("user.com.apple.quarantine", "user.com.dropbox.attrs", "user.DOSATTRIB"):
         os.setxattr(one, housekeeping, b"1")
     lost = read_attributes(str(one)).lost_in([read_attributes(str(other))])
-    assert set(lost) == {"file tags", "Finder tags", "Finder label", "file comment", "own"}
+    assert set(lost) == {"file tags", "Finder tags", "Finder label", "file comment", "own", "list"}
     os.setxattr(other, "user.xdg.tags", b"blue,red")
     assert "file tags" not in read_attributes(str(one)).lost_in([read_attributes(str(other))])
     assert read_attributes(str(tmp_path / "gone")) == Facts()

@@ -95,7 +95,11 @@ LACKING: dict[str, tuple[bytes, set[str]]] = {
     "a hierarchy": (jpeg(xmp=xmp(">" + listed("lr:hierarchicalSubject", "a|b"))), {"hierarchical keywords"}),
     "a comment": (detailed(f9286=b"ASCII\0\0\0At the gate"), {"comment"}),
     "a comment in Unicode": (detailed(f9286=b"UNICODE\0" + "Caf\u00e9".encode("utf-16-be")), {"comment"}),
+    "a comment in Unicode that names no charset": (
+        detailed(f9286=bytes(8) + "Caf\u00e9".encode("utf-16-be")), {"comment"},
+    ),
     "a comment of a JPEG": (jpeg(comment=b"At the gate"), {"comment"}),
+    "a comment behind a zero": (jpeg(comment=b"\0At the gate"), {"comment"}),
     "a comment before another one": (
         with_segment(jpeg(comment=b"CREATOR: gd-jpeg v1.0"), 0xFE, b"At the gate"), {"comment"},
     ),
