@@ -18,7 +18,7 @@ from fractions import Fraction
 from typing import Any, AnyStr, Final, NamedTuple, TypeAlias
 
 from clip_client.dedup.metadata.fields import Fields, read_fields
-from clip_client.dedup.metadata.names import DEVELOPERS, is_housekeeping, name_of
+from clip_client.dedup.metadata.names import DEVELOPERS, is_exact, is_housekeeping, name_of
 from clip_client.dedup.metadata.summary import clean_text, iso_date, metadata_of
 from clip_client.dedup.metadata.xmp import Item, texts_of
 
@@ -80,7 +80,7 @@ class Facts:
         ours = itertools.chain(self.said.items(), () if has_notes else self.of_maker.items())
         lost: defaultdict[str, set[Value]] = defaultdict(set)
         for name, values in ours:
-            lost[name] |= not_held(values, known[name])
+            lost[name] |= not_held(values, known[name], is_exact=is_exact(name))
         return {name: values for name, values in lost.items() if values}
 
     @classmethod
@@ -280,15 +280,19 @@ def _numbers_in(texts: Iterable[str]) -> tuple[float, ...]:
         return ()
 
 
-def not_held(values: set[Value], by: set[Value]) -> set[Value]:
-    """Return those of ``values`` that none of the others of one field equals, in any form of them."""
+def not_held(values: set[Value], by: set[Value], *, is_exact: bool = False) -> set[Value]:
+    """Return those of ``values`` that none of the others of one field equals, in any form of them.
+
+    ``is_exact``: programs do not round its numbers.
+    """
     texts = sorted(other for other in by if isinstance(other, str))
     mangled = {_as_ascii(text) for text in texts}
     numbers = [other for other in by if isinstance(other, tuple)]
     left = set()
     for value in values - by:
         if isinstance(value, tuple):
-            is_held = any(_are_near(value, other) for other in numbers) or value in map(_numbers_of, texts)
+            is_near = not is_exact and any(_are_near(value, other) for other in numbers)
+            is_held = is_near or value in map(_numbers_of, texts)
         elif isinstance(value, str):
             # Pillow writes question marks into EXIF in place of characters beyond ASCII, one for each of their bytes.
             is_mangled = "?" in value and _as_ascii(value) in mangled

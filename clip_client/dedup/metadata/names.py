@@ -99,6 +99,9 @@ SAVED: Final = {
 LISTS: Final = frozenset({"keywords", "creator", "supplemental categories"})
 """Those of :data:`SAVED` that have any number of values; of the others a photo has one."""
 
+UNNAMED: Final = "EXIF field 0x"
+"""How private fields of EXIF and TIFF are called, and those of GeoTIFF."""
+
 DEVELOP_SETTINGS: Final = "develop settings"
 DEVELOPERS: Final = frozenset({"crs", "darktable"})
 """Prefixes of programs that develop RAW files: hundreds of fields, which people know by one name."""
@@ -173,6 +176,11 @@ def is_housekeeping(field: str) -> bool:
 def is_layout(tag: int) -> bool:
     """Tell whether a number of a TIFF or EXIF field, in its first directory, is one that lays out a picture."""
     return tag in _LAYOUT
+
+
+def is_exact(name: str) -> bool:
+    """Tell whether no program rounds the numbers of a field, or repeats them: a map's position has seven digits."""
+    return name.startswith(UNNAMED)
 
 
 def rank(name: str) -> tuple[int, str]:

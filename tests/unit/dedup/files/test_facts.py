@@ -98,6 +98,18 @@ def test_a_value_of_another_type_is_not_the_same_value(kept: set[Value], copy: s
     assert Facts(said={"mood": {(7.0,)}}).lost_in([Facts(said={"mood": {"7"}})]) == {}
 
 
+def test_numbers_of_private_fields_are_never_rounded_or_cut_off() -> None:
+    def tied(*numbers: float) -> Facts:
+        return read_facts(file("TIFF", tiffinfo={33922: numbers}))
+
+    kept = tied(0.5, 0.5, 0.0, 440720.5, 5301234.25, 0.0)
+    for other in (
+        tied(0.5, 0.5, 0.0, 446720.5, 5301234.25, 0.0),
+        tied(*(0.5, 0.5, 0.0, 440720.5, 5301234.25, 0.0) * 4),
+    ):
+        assert set(other.lost_in([kept])) == {"EXIF field 0x8482"}
+
+
 def test_a_name_is_lost_if_the_other_face_has_none() -> None:
     named, nameless = (read_facts(jpeg(xmp=xmp(">" + REGIONS.format(name, 0.5)))) for name in ("Anna", ""))
     assert named.lost_in([nameless]) == {"face regions": {"Anna"}}
