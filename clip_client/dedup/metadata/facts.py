@@ -41,10 +41,11 @@ _CHARSET: Final = 8
 """Bytes before the text of a UserComment: EXIF 2.32, section 4.6.5."""
 _OF_PROGRAMS: Final = re.compile(
     r"CREATOR: gd-jpeg|Created with GIMP|Created by OpenJPEG|Kakadu-v|Creator: JasPer|Lavc\d|LEAD Technologies"
-    r"|File (?:written|source)|Optimized|Compressed by|Processed By|FBMD|Handmade Software|JPEG Encoder Copyright"
-    r"|Intel\(R\) JPEG"
+    r"|File (?:written by Adobe|source: https?://)|FBMD|Handmade Software|JPEG Encoder Copyright|Intel\(R\) JPEG"
+    r"|(?:Optimized|Compressed|Processed) (?:by|with|using) (?:\S*(?:JPEG|PNG|Image)|eBay)",
+    re.IGNORECASE,
 )
-"""Texts that programs sign with, and the code that Facebook puts into each file."""
+"""Beginnings of texts that programs sign with, and of the code that Facebook puts into each file."""
 _FINDER_COLOUR: Final = (9, 0x0E)
 """Byte and bits of the colour in com.apple.FinderInfo: Finder.h, kColor."""
 

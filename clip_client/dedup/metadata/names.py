@@ -151,9 +151,13 @@ _LAYOUT: Final = frozenset(
 """Numbers of fields in the first directory of EXIF or TIFF that say nothing about the photo. All others do: many are
 private ones, such as the regions of ImageJ."""
 
-_PNG_HOUSEKEEPING: Final = re.compile(r"\w+::?\w|Raw_profile_type_|(?:signature|unknown)$")
-"""Blocks that are read as such, and what thumbnailers and ImageMagick write: the latter repeats each field of these
-blocks, such as ``exif:FNumber``."""
+_PNG_HOUSEKEEPING: Final = re.compile(
+    r"(?:Thumb:|aux|crs|date|dc|exif|exifEX|icc|iptc|Iptc4xmpCore|jpeg|pdf|photoshop|png|psd|stEvt|stRef|tiff|webp|xap"
+    r"|xapMM|xmp|xmpMM):\w"
+    r"|Raw_profile_type_ic[cm]$|(?:signature|unknown)$"
+)
+"""Colour profiles that no viewer reads, and what thumbnailers and ImageMagick write: the latter repeats each field of
+its blocks of metadata, such as ``exif:FNumber``."""
 _ATTRIBUTE_HOUSEKEEPING: Final = re.compile(
     r"com\.apple\.(?!metadata:|FinderInfo$)|com\.apple\.metadata:(?:kMDLabel_|com_apple_|kMDItemDownloadedDate"
     r"|kMDItemLastUsed|kMDItemUsedDates|kMDItemUseCount)|com\.(?:dropbox|google|microsoft|box)\.|oc\.|nextcloud\."

@@ -126,6 +126,8 @@ HOUSEKEEPING: dict[str, bytes] = {
     "empty fields": detailed(f9286=bytes(64), f9999=""),
     "a sign of a program": jpeg(comment=b"CREATOR: gd-jpeg v1.0 (using IJG JPEG v62), quality = 90"),
     "a sign of a program in a PNG": png(comment="Created with GIMP"),
+    "a sign of a program that compresses": jpeg(comment=b"Compressed by jpeg-recompress"),
+    "a sign of a shop": jpeg(comment=b"Processed By eBay with ImageMagick, z1.1.0. ||B2"),
     "a code of Facebook": with_iptc(jpeg(), [(40, b"FBMD0a000a"), (103, b"xYz")]),
     "the version of IPTC": with_iptc(jpeg(), [(0, b"\0\4"), (65, b"x"), (70, b"1")]),
     "what thumbnailers and ImageMagick write": png(

@@ -109,6 +109,13 @@ LACKING: dict[str, tuple[bytes, set[str]]] = {
     "a prompt": (png(parameters="a gate, 35mm"), {"prompt"}),
     "another prompt": (png(prompt='{"1": {}}', workflow="{}"), {"prompt"}),
     "text of an unknown program": (png(Mood="calm"), {"mood"}),
+    "texts whose keywords have a prefix": (
+        png(**{"lab:sample": "37b", "Raw profile type label": "A"}), {"sample", "raw profile type label"},
+    ),
+    "texts that begin as the signs of programs do": (
+        png_with_chunk(b"tEXt", b"Comment\0Processed by Ann", png(Title="File source: box 12", Mood="Optimized")),
+        {"comment", "title", "mood"},
+    ),
     "a text without a keyword": (png_with_chunk(b"tEXt", b"At the gate"), {"text"}),
     "a text that is damaged": (png_with_chunk(b"zTXt", b"Mood\0\0calm"), {"mood"}),
     "a calibration": (png_with_chunk(b"pCAL", b"bias\0"), {"pixel calibration"}),
