@@ -46,7 +46,7 @@ class Fields:
         return self.values[name][0] if self.values.get(name) else default
 
     def add_xmp(self, packet: bytes) -> None:
-        """Add the properties of a packet; of one property the first that is found counts."""
+        """Add the properties of a packet."""
         try:
             for name, items in read_xmp(packet).items():
                 self.values[name] += items

@@ -41,6 +41,7 @@ PLAIN = camera_jpeg(gps=True)
 PHOTOSHOP = b"Photoshop 3.0\0"
 BY_ANN = b"\x1c\2\x50\0\3Ann"
 """A creator in IPTC."""
+DESCRIPTION = '<rdf:Description xmlns:xmp="http://ns.adobe.com/xap/1.0/" xmp:Rating="4"/>'
 LONG_IPTC = b"\x1c\2\x78\x80\4" + struct.pack(">I", 33_000) + b"gate " * 6_600
 
 
@@ -176,6 +177,9 @@ LACKING: dict[str, tuple[bytes, set[str]]] = {
             jpeg(xmp=xmp('crs:Tint="3">')), 0xE1, b"http://ns.adobe.com/xap/1.0/\0" + xmp('xmp:Label="Red">')
         ),
         {"colour label", "develop settings"},
+    ),
+    "XMP that says a property twice": (
+        jpeg(xmp=xmp('xmp:Rating="0">').replace(b"</rdf:RDF>", DESCRIPTION.encode() + b"</rdf:RDF>")), {"rating"},
     ),
     "XMP without a zero before it": (
         jpeg_with_segment(0xE1, b"http://ns.adobe.com/xap/1.0/" + xmp('xmp:Label="Red">')), {"colour label"},
