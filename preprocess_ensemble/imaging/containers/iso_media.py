@@ -41,8 +41,12 @@ _CREDENTIALS: Final = bytes.fromhex("d8fec3d61b0e483c92975828877ec481")
 _TIFF: Final = (b"II*\0", b"MM\0*")
 _HIGH_BIT_DEPTH: Final = 0x40
 """In the third byte of ``av1C``: AV1 Codec ISO Media File Format Binding, section 2.3.3."""
-_DEPTH_OF_HEVC: Final = 17
-"""Byte of ``hvcC`` with the bits of luma beyond 8: 14496-15, section 8.3.3.1."""
+_HALF_ACROSS, _HALF_DOWN = 0x08, 0x04
+"""In the same byte: whether colours are stored at half size."""
+_COLOURS_OF_HEVC, _DEPTH_OF_HEVC = 16, 17
+"""Bytes of ``hvcC`` with how colours are stored, and with the bits of luma beyond 8: 14496-15, section 8.3.3.1."""
+_STEPS_OF_HEVC: Final = {1: (2, 2), 2: (2, 1)}
+"""4:2:0 and 4:2:2."""
 
 _CONSTANT_LUMINANCE, _NON_CONSTANT = b"\0\x0a", b"\0\x09"
 """Matrices of BT.2020 by ITU-T H.273, table 4."""
@@ -364,10 +368,13 @@ def _layout(data: bytes, media: IsoMedia) -> Layout:
             layout.profile = data[box.start + 4 : box.stop]
         elif box.name == b"pixi":
             layout.depth = max(layout.depth, *content[5 : 5 + _number(content, 4, 1)], 0)
-        elif box.name == b"av1C" and _number(content, 2, 1) & _HIGH_BIT_DEPTH:
-            layout.depth = max(layout.depth, 10)
+        elif box.name == b"av1C":
+            flags = _number(content, 2, 1)
+            layout.depth = max(layout.depth, 10 if flags & _HIGH_BIT_DEPTH else 8)
+            layout.colour_step = 1 + bool(flags & _HALF_ACROSS), 1 + bool(flags & _HALF_DOWN)
         elif box.name == b"hvcC":
             layout.depth = max(layout.depth, 8 + (_number(content, _DEPTH_OF_HEVC, 1) & 7))
+            layout.colour_step = _STEPS_OF_HEVC.get(_number(content, _COLOURS_OF_HEVC, 1) & 3, (1, 1))
     layout.codes = tuple(sorted(codes))
     for one in media.references:
         if one.kind == b"auxl" and media.primary in one.to:
