@@ -204,6 +204,13 @@ UNTOLD = {
     ),
     "a transparent level of 16 bits": png_with_chunk(b"tRNS", b"\0\7", encoded(Image.fromarray(DEEP), "PNG")),
     "a curve of a TIFF": tiff([*picture_tags((2, 2), [8], 1, 4), (301, SHORT, [0] * 256)], bytes(4)),
+    "a white of a TIFF without primaries": encoded(NOISE, "TIFF", tiffinfo={318: (0.3457, 0.3585)}),
+    "levels below zero": tiff([*picture_tags((2, 2), [8], 1, 4), (339, SHORT, [2])], bytes(4)),
+    "another black and white": tiff(
+        [*picture_tags((2, 2), [8] * 3, 6, 12), (530, SHORT, [1, 1]), (532, SHORT, [15, 235, 128, 240, 128, 240])],
+        bytes(12),
+    ),
+    "a palette of 16 bits": tiff([*picture_tags((2, 2), [8], 3, 4), (320, SHORT, [7, *[999] * 767])], bytes(4)),
 }
 
 
