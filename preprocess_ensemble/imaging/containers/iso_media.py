@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from preprocess_ensemble.imaging.containers.container import EXIF, XMP, Container, Layout
+from preprocess_ensemble.imaging.containers.container import DATA, EXIF, XMP, Container, Layout
 from preprocess_ensemble.imaging.containers.container import number as _number
 from preprocess_ensemble.imaging.limits import DecodeError, check_count
 
@@ -38,6 +38,8 @@ _KNOWN_BOXES: Final = frozenset(
 XMP_UUID: Final = bytes.fromhex("be7acfcb97a942e89c71999491e3afac")
 _CREDENTIALS: Final = bytes.fromhex("d8fec3d61b0e483c92975828877ec481")
 """How a box ``uuid`` begins that holds XMP (XMP specification, part 3), or content credentials (C2PA 2.1, annex A)."""
+_TEXTS: Final = {b"udes": "description", b"altt": "alternative text"}
+"""Properties in which people write: 23008-12, sections 6.5.20 and 6.5.21."""
 _TIFF: Final = (b"II*\0", b"MM\0*")
 _HIGH_BIT_DEPTH: Final = 0x40
 """In the third byte of ``av1C``: AV1 Codec ISO Media File Format Binding, section 2.3.3."""
@@ -338,6 +340,14 @@ def read(data: bytes) -> Container:
             _add_exif(container, data[box.start : box.stop])
         elif is_jxl and box.name == b"xml ":
             container.add(XMP, data[box.start : box.stop])
+    _add_items(container, data, media)
+    return container
+
+
+def _add_items(container: Container, data: bytes, media: IsoMedia) -> None:
+    for box in media.properties:
+        if name := _TEXTS.get(box.name):
+            container.add(DATA, data[box.start : box.stop], name, box.start)
     for item, kind in media.items.items():
         if kind == b"Exif":
             _add_exif(container, media.content(item))
@@ -345,7 +355,6 @@ def read(data: bytes) -> Container:
             container.add(XMP, packet)
         elif kind in (b"mime", b"uri "):
             container.unknown.append(media.content(item))
-    return container
 
 
 def _add_exif(container: Container, content: bytes) -> None:

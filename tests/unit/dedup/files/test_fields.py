@@ -50,6 +50,17 @@ def resource(name: bytes, content: bytes) -> bytes:
     return name + b"\0\0" + struct.pack(">I", len(content)) + content + bytes(len(content) % 2)
 
 
+def with_property(name: bytes, content: bytes) -> bytes:
+    """An AVIF with a property before the others, of which nothing but metadata can be read."""
+    data, added = file("AVIF"), box(name, bytes(4), content)
+    for outer in (b"meta", b"iprp", b"ipco"):
+        place = data.index(outer)
+        length = int.from_bytes(data[place - 4 : place], "big") + len(added)
+        data = data[: place - 4] + struct.pack(">I", length) + data[place:]
+    first = data.index(b"ipco") + 4
+    return data[:first] + added + data[first:]
+
+
 LACKING: dict[str, tuple[bytes, set[str]]] = {
     "fields of a laboratory": (
         tiff_with((50838, 4, [28, 90]), (50839, 1, b"IJIJ of a region")), {"EXIF field 0xc696", "EXIF field 0xc697"},
@@ -80,6 +91,9 @@ LACKING: dict[str, tuple[bytes, set[str]]] = {
         file("JPEG2000") + box(b"uuid", bytes.fromhex("b14bf8bd083d4b43a5ae8cd7d5a6ce03") + b"II*\0"),
         {"map position"},
     ),
+    "rights of a JPEG 2000": (file("JPEG2000") + box(b"jp2i", b"<by>Ann</by>"), {"box jp2i"}),
+    "a description of an AVIF": (with_property(b"udes", b"en\0Gate\0\0\0"), {"description"}),
+    "an alternative text of an AVIF": (with_property(b"altt", b"At the gate\0en\0"), {"alternative text"}),
     "a label": (jpeg(xmp=xmp('xmp:Label="Red">')), {"colour label"}),
     "a label of digiKam": (jpeg(xmp=xmp('digiKam:ColorLabel="3" digiKam:PickLabel="0">')), {"colour label"}),
     "people": (jpeg(xmp=xmp(">" + listed("Iptc4xmpExt:PersonInImage", "Anna"))), {"people"}),
