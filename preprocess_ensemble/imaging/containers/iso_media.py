@@ -176,6 +176,12 @@ class IsoMedia:
         """Return the bytes of an item."""
         return b"".join(self._data[start:stop] for start, stop in self.extents.get(item, ()))
 
+    def is_unused(self, box: Box) -> bool:
+        """Tell whether a box of data holds nothing of any item, nor of a sequence."""
+        if box.name != b"mdat" or any(one.name == b"moov" for one in self.top_level):
+            return False
+        return not any(box.start <= start < box.stop for pieces in self.extents.values() for start, _ in pieces)
+
     def crop(self, width: int, height: int) -> tuple[int, int, int, int] | None:
         """Return left, top, right and bottom of what is shown of the primary picture, which has this size in pixels.
 
@@ -334,7 +340,7 @@ def read(data: bytes) -> Container:
         identity = data[box.start : box.start + 16] if box.name == b"uuid" else b""
         if identity == XMP_UUID:
             container.add(XMP, data[box.start + 16 : box.stop])
-        elif box.name not in _KNOWN_BOXES and identity != _CREDENTIALS:
+        elif (box.name not in _KNOWN_BOXES and identity != _CREDENTIALS) or media.is_unused(box):
             container.unknown.append(data[box.start : box.stop])
         elif is_jxl and box.name == b"Exif":
             _add_exif(container, data[box.start : box.stop])
