@@ -115,6 +115,7 @@ PARTS: dict[str, tuple[bytes, tuple[str, ...]]] = {
     "JPEG 2000 with data": (image_files.file("JPEG2000") + b"?" * 1024, ("unknown data",)),
     "codestream with data": (image_files.file("JPEG2000", no_jp2=True) + b"?" * 1024, ("unknown data",)),
     "thermal camera": (with_segments(THERMAL, THERMAL), ("unknown data",)),
+    "what only begins as Adobe's segment": (with_segments((0xED, b"Adobe_X" + b"?" * 1024)), ("unknown data",)),
     "JUMBF of another kind": (with_segments((0xEB, b"JP\0\1" + b"?" * 1024)), ("unknown data",)),
     "Fireworks": (LAYERS_OF_FIREWORKS, ("unknown data",)),
     "WebP with a chunk of unknown kind": (riff_chunk(b"priv", 1024), ("unknown data",)),

@@ -158,6 +158,9 @@ LACKING: dict[str, tuple[bytes, set[str]]] = {
         jpeg_with_segment(0xED, PHOTOSHOP + resource(b"8BIM\4\4", LONG_IPTC + BY_ANN)),
         {"caption", "creator"},
     ),
+    "IPTC of Photoshop 2.5": (
+        jpeg_with_segment(0xED, b"Adobe_Photoshop2.5:" + bytes(8) + resource(b"8BIM\4\4", BY_ANN)), {"creator"},
+    ),
     "IPTC that is cut off": (
         jpeg_with_segment(0xED, PHOTOSHOP + resource(b"8BIM\4\4", BY_ANN + b"\x1c")), {"creator"},
     ),
