@@ -19,7 +19,7 @@ from typing import Any, AnyStr, Final, NamedTuple, TypeAlias
 
 from clip_client.dedup.metadata.fields import Fields, read_fields
 from clip_client.dedup.metadata.names import DEVELOPERS, is_exact, is_housekeeping, name_of
-from clip_client.dedup.metadata.summary import clean_text, iso_date, metadata_of
+from clip_client.dedup.metadata.summary import clean_text, iso_date, metadata_of, places_of
 from clip_client.dedup.metadata.xmp import Item, texts_of
 
 Value: TypeAlias = "str | tuple[float, ...] | None"
@@ -99,8 +99,8 @@ class Facts:
                     is_text = name.startswith(("iptc:", "file:"))
                     facts._add(name, clean_text(_without_ends(value + time)) if is_text else value)
         shown = metadata_of(fields)
-        if shown.latitude is not None and shown.longitude is not None:
-            facts.said["GPS position"] = {Position(shown.latitude, shown.longitude)}
+        if places := places_of(fields):
+            facts.said["GPS position"] = {Position(*place) for place in places}
         if shown.taken and "date" not in facts.said:  # the only date is that of the photo
             facts.said["date"].add(shown.taken)
             if facts.said.get("date of digitisation") == {shown.taken}:

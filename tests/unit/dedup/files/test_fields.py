@@ -153,6 +153,9 @@ LACKING: dict[str, tuple[bytes, set[str]]] = {
         jpeg(xmp=xmp('><Iptc4xmpCore:CreatorContactInfo Iptc4xmpCore:CiEmailWork="a@b.org"/>')), {"contact"},
     ),
     "a field of an unknown program": (jpeg(xmp=xmp('own:moodOfThePhoto="calm">')), {"mood of the photo"}),
+    "another position in XMP": (
+        jpeg(exif=exif(gps=True), xmp=xmp('exif:GPSLatitude="1,0N" exif:GPSLongitude="2,0E">')), {"GPS position"},
+    ),
     "a city": (with_iptc(jpeg(), [(90, b"Wien")]), {"city"}),
     "a name behind 32 KiB of IPTC": (
         jpeg_with_segment(0xED, PHOTOSHOP + resource(b"8BIM\4\4", LONG_IPTC + BY_ANN)),
