@@ -108,7 +108,11 @@ class FolderNames:
         if not (name and _TAKEOUT_ENDING.startswith(ending)):
             name = title
         stem, ending = os.path.splitext(name)
-        if whole := self._by_name.get(f"{stem}{counter}{ending}", []):
+        # Takeout gives an edited version no JSON of its own, and names it in the language of the account.
+        edited = re.compile(re.escape(f"{stem}-") + r"[^\W\d_]+" + re.escape(f"{counter}{ending}"))
+        among = slice(bisect_left(self._sorted, f"{stem}-"), bisect_left(self._sorted, f"{stem}-{_LAST}"))
+        keys = [f"{stem}{counter}{ending}", *filter(edited.fullmatch, self._sorted[among])]
+        if whole := [one for key in keys for one in self._by_name.get(key, ())]:
             return [one for one in whole if one in self._owning]
         if len(os.fsencode(title)) < _LEAST_CUT:
             return []
