@@ -45,7 +45,7 @@ _REMEMBERED: Final = 64
 """Photos whose keypoints stay in memory: about 1 MB each, with the small picture and the unit vectors."""
 _AT_FULL_SIZE: Final = 2
 """Photos that stay in memory at full size: 300 MB for 100 megapixels."""
-_CHECKS: Final = "full-size-7"
+_CHECKS: Final = "full-size-8"
 """Version of :func:`check_at_full_size`: change it with anything that changes what that says."""
 _OUTCOMES: Final = f"{ALGORITHM}-align-2-{_CHECKS}"
 """Version of all that :meth:`Aligner.align` computes, and its name in a store; keys are the hashes of two contents."""
