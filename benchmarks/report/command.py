@@ -183,7 +183,7 @@ def three_way(summary: Mapping[str, Any]) -> bytes:
     most = max(next(iter(systems.values()))["at"], key=int)
     rates = [row["at"][most]["images_per_second"] for row in systems.values()]
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(8, 0.42 * len(systems) + 1))
+        figure = Figure(figsize=(10, 0.42 * len(systems) + 1))
         axes = figure.subplots()
         bars = axes.barh(
             [SYSTEMS[name].words for name in systems],
