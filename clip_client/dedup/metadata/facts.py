@@ -46,6 +46,8 @@ _OF_PROGRAMS: Final = re.compile(
     re.IGNORECASE,
 )
 """Beginnings of texts that programs sign with, and of the code that Facebook puts into each file."""
+_NO_TEXT: Final = re.compile(rb"[\x01-\x08\x0b\x0c\x0e-\x1f]")
+"""Bytes that no text has; zeros separate the items of some lists."""
 _FINDER_COLOUR: Final = (9, 0x0E)
 """Byte and bits of the colour in com.apple.FinderInfo: Finder.h, kColor."""
 
@@ -122,7 +124,7 @@ class Facts:
             if data[byte : byte + 1] and data[byte] & bits:
                 self.said["Finder label"].add(str(data[byte] & bits))
             return
-        content: Any = data.decode("utf-8", "backslashreplace")
+        content: Any = data.hex() if _NO_TEXT.search(data) else data.decode("utf-8", "backslashreplace")
         if data.startswith(b"bplist"):
             try:
                 content = plistlib.loads(data)

@@ -203,10 +203,12 @@ def test_tags_and_comments_of_file_managers_are_read(tmp_path: Path) -> None:
     os.setxattr(one, "user.own", b"\xff")
     os.setxattr(one, "user.list", b"red\0blue")
     os.setxattr(other, "user.list", b"red")
+    os.setxattr(one, "user.number", b"x\1")
+    os.setxattr(other, "user.number", b"x\2")
     for housekeeping in ("user.com.apple.quarantine", "user.com.dropbox.attrs", "user.DOSATTRIB"):
         os.setxattr(one, housekeeping, b"1")
     lost = read_attributes(str(one)).lost_in([read_attributes(str(other))])
-    assert set(lost) == {"file tags", "Finder tags", "Finder label", "file comment", "own", "list"}
+    assert set(lost) == {"file tags", "Finder tags", "Finder label", "file comment", "own", "list", "number"}
     os.setxattr(other, "user.xdg.tags", b"blue,red")
     assert "file tags" not in read_attributes(str(one)).lost_in([read_attributes(str(other))])
     assert read_attributes(str(tmp_path / "gone")) == Facts()
