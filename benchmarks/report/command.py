@@ -14,7 +14,6 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -24,7 +23,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, UndefinedErro
 from benchmarks.experiments import search
 from benchmarks.experiments.dedup import first_scan
 from benchmarks.experiments.serving import serialisation
-from benchmarks.experiments.serving.three_way import SYSTEMS as COMPARED
+from benchmarks.experiments.serving.three_way import OTHER_SERVICES, SYSTEMS, TEXT_SYSTEMS
 from benchmarks.experiments.serving.transfer import CHOSEN
 from benchmarks.harness.results import RESULTS, median_of
 from benchmarks.scripts.install_size import EXTRAS, LICENCES
@@ -34,20 +33,18 @@ Result = Mapping[str, Any]
 Results = Mapping[str, Result]
 """Experiment -> its result."""
 
-SYSTEMS: Final = {**COMPARED, "openvino-bf16": replace(COMPARED["auto"], words="ensemble, OpenVINO bf16")}
-"""The last is in the results of 2026-11-21: it was what auto takes on their processor."""
-
 DOCUMENTS: Final = (Path("README.md"), Path("docs/performance.md"), Path("docs/client.md"))
 """Files with generated tables between markers."""
 MARKED: Final = re.compile(r"(<!-- (?P<name>[a-z_]+) -->\n).*?(<!-- /(?P=name) -->)", re.DOTALL)
 TABLES: Final = (
-    "three_way", "ratios", "ensemble", "queue_delay", "serialisation", "operators", "scaling",
+    "three_way", "ratios", "text", "ensemble", "queue_delay", "serialisation", "operators", "scaling",
     "perf_analyzer", "transfer", "thumbnails", "first_scan", "search", "accuracy",
     "install_size",
 )  # fmt: skip
 """Markers of tables, each with a macro of its name."""
 COMMANDS: Final = {
     "ratios": "three_way",
+    "text": "three_way --text",
     "thumbnails": "transfer",
     "queue_delay": (
         "ensemble --name queue_delay --parts --delay-us 0 1000 10000 100000 --encoders 1 2 --concurrency 1 64"
@@ -153,8 +150,17 @@ def _memory_growth(series: Mapping[str, Mapping[str, float]]) -> float:
     return max(one["last_tenth"] / one["second_tenth"] - 1 for name, one in series.items() if ", memory" in name)
 
 
+def _best_service(result: Result, size: str) -> dict[str, Any]:
+    """The fastest service of others, by its words, and its rate at this number of callers."""
+    systems = {name: row for name, row in result["summary"]["systems"].items() if name in OTHER_SERVICES}
+    rates = {name: row["at"][size]["images_per_second"]["median"] for name, row in systems.items()}
+    name = max(rates, key=rates.__getitem__)
+    return {"words": {**SYSTEMS, **TEXT_SYSTEMS}[name].words, "rate": rates[name]}
+
+
 ENVIRONMENT.globals.update(
     SYSTEMS=SYSTEMS,
+    TEXT_SYSTEMS=TEXT_SYSTEMS,
     EXTRAS=EXTRAS,
     LICENCES=LICENCES,
     FIRST_SCAN_SYSTEMS=first_scan.SYSTEMS,
@@ -164,6 +170,7 @@ ENVIRONMENT.globals.update(
     SERIALISATION_SYSTEMS=serialisation.SYSTEMS,
     median_of=median_of,
     memory_growth=_memory_growth,
+    best_service=_best_service,
 )
 
 
@@ -176,7 +183,7 @@ def three_way(summary: Mapping[str, Any]) -> bytes:
     most = max(next(iter(systems.values()))["at"], key=int)
     rates = [row["at"][most]["images_per_second"] for row in systems.values()]
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(8, 0.42 * len(systems) + 1))
+        figure = Figure(figsize=(10, 0.42 * len(systems) + 1))
         axes = figure.subplots()
         bars = axes.barh(
             [SYSTEMS[name].words for name in systems],

@@ -2,8 +2,8 @@
 
 The program is that of PATH (Triton's SDK image has it), or else of PyPI, where it needs glibc 2.38. With an older one,
 ``--root`` names a folder with a newer system, in which it runs; root makes it with ``mmdebstrap --variant=minbase
-trixie DIR``. The input file holds the photos. For a STRING tensor perf_analyzer wants the *serialised* element in
-base64: a little-endian length of 4 bytes, then the bytes.
+--include=ca-certificates,libcurl4t64 trixie DIR``. The input file holds the photos. For a STRING tensor perf_analyzer
+wants the *serialised* element in base64: a little-endian length of 4 bytes, then the bytes.
 """
 
 from __future__ import annotations

@@ -59,8 +59,11 @@ SYSTEMS: Final[Mapping[str, System]] = {
 TEXT_SYSTEMS: Final[Mapping[str, System]] = {
     "pytorch-text": System("open_clip in process, fp32", partial(in_process, load=pytorch_texts)),
     "client-text": System("clip_text, through ClipClient", partial(clip_client, text=True), "triton"),
+    "auto-text": System("clip_text, the default precision", partial(clip_client, text=True), "auto"),
     "infinity-text": System("infinity, fp32", infinity_texts, "infinity"),
 }
+OTHER_SERVICES: Final = frozenset({"plain", "plain-batched", "infinity", "onnx-service", "infinity-text"})
+"""Systems that a caller reaches over a network, and that are not ours."""
 RATIOS: Final = (
     ("ensemble", "plain-batched", 1.05),
     ("ensemble", "plain", 1.5),
@@ -115,10 +118,11 @@ def int8(model: str, pretrained: str) -> Iterator[Server]:
 @experiment(
     REPOSITORY,
     MODEL,
-    option("--text", action="store_true", help="embed texts; the result is called text"),
+    option("--text", action="store_true", help="embed texts; the result is called text, or text_long"),
     option("--systems", nargs="+", choices=[*SYSTEMS, *TEXT_SYSTEMS], help="default: all; of texts those in -text"),
     option("--device", choices=("cpu", "cuda"), help="end if this one is not used (default: a card, if there is one)"),
-    option("--captions", type=int, default=256, help="different short texts"),
+    option("--captions", type=int, default=256, help="different texts"),
+    option("--long-every", type=int, default=0, metavar="N", help="each N-th has 30 to 77 tokens (default: none)"),
     option("--concurrency", type=int, nargs="+", default=[1, 8, 32], help="callers, or images in a batch"),
     option("--offered", type=float, nargs="*", default=[], help="shares of each best rate, for an open loop"),
     rounds(3),
@@ -131,7 +135,9 @@ def measure(run: Run) -> dict[str, Any]:
     known = TEXT_SYSTEMS if options.text else SYSTEMS
     systems = {name: system for name, system in known.items() if name in (options.systems or known)}
     if options.text:
-        run.name, options.photos = "text", write_texts(run.scratch / "texts", options.captions)
+        run.name = "text_long" if options.long_every else "text"
+        options.photos = run.scratch / "texts"
+        write_texts(options.photos, options.captions, options.long_every)
     wanted = {system.service for system in systems.values()}
     running = {name: run.stack.enter_context(begin()) for name, begin in services(run).items() if name in wanted}
     workers = comparison.start(run, systems, running)
@@ -194,15 +200,17 @@ def summarise(
     return {"systems": rows, "ratios": compared, "valid": honest and all(row["valid"] for row in rows.values())}
 
 
-def texts(captions: int = 256) -> list[str]:
+def texts(captions: int = 256, long_every: int = 0) -> list[str]:
+    """Return captions of 4 to 19 tokens, of which each ``long_every``-th is six of them, and then the odd ones."""
     choose = random.Random(0).choice
     made = [choose(_STYLES).format(f"{choose(_THINGS)} {choose(_PLACES)}".strip()) for _ in range(captions)]
+    if long_every:
+        made[::long_every] = [" and ".join(choose(made) for _ in range(6)) for _ in made[::long_every]]
     return [*made, *ODD]
 
 
-def write_texts(folder: Path, captions: int) -> Path:
-    """Write :func:`texts`, a file each, in the order of their names; return ``folder``."""
+def write_texts(folder: Path, captions: int, long_every: int) -> None:
+    """Write :func:`texts`, a file each, in the order of their names."""
     folder.mkdir()
-    for number, text in enumerate(texts(captions)):
+    for number, text in enumerate(texts(captions, long_every)):
         (folder / f"{number:03}.txt").write_text(text, encoding="utf-8")
-    return folder

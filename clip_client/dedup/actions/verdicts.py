@@ -20,6 +20,7 @@ from clip_client.dedup.files.file_types import EDITED as EDITED_VERSION
 from clip_client.dedup.files.file_types import OTHER, PICTURES
 from clip_client.dedup.files.reading import sha256_of
 from clip_client.dedup.group import Verdict
+from clip_client.dedup.metadata.facts import read_attributes
 from clip_client.dedup.types import (
     ALTERED,
     BY_DEFAULT,
@@ -168,7 +169,7 @@ class _Judge:
         needed = (*companions, *(companion for companion in beside_kept if companion.kind in kinds))
         if any(os.path.abspath(companion.path) in self.compared for companion in needed):
             raise CannotMove(_COMPARED_ITSELF)
-        if differing := differing_companion(companions, beside_kept, self._hash_of):
+        if differing := differing_companion(companions, beside_kept, self._hash_of, _says_all):
             raise CannotMove(another_companion(differing))
         with suppress(OSError):
             names = os.lstat(photo.path).st_nlink
@@ -191,6 +192,11 @@ class _Judge:
             raise CannotMove("The kept photo is missing.")
         if kept.path in links.only_by_link:
             raise CannotMove(f"The kept photo is a link to a file that was not searched: {kept.path}.")
+
+
+def _says_all(path: str, other: str) -> bool:
+    """Tell whether the file at ``path`` has the extended attributes of another one."""
+    return not read_attributes(other).lost_in([read_attributes(path)])
 
 
 def _with_companions_now(groups: Collection[DuplicateGroup]) -> list[DuplicateGroup]:

@@ -93,7 +93,7 @@ def full_photo(data: bytes) -> FullPhoto | None:
                 table=_table(steps, 0),
                 colour_table=_table(steps, layers[1][3]) if steps and layers and len(layers) == 3 else None,
                 # Of a JPEG: sampling factors across and down of the luma, in which the others are mostly 1.
-                colour_step=layers[0][1:3] if layers else (2, 2) if image.format == "WEBP" else (1, 1),
+                colour_step=layers[0][1:3] if layers else (1, 1) if layout is None else layout.colour_step,
                 orientation=orientation if orientation in range(1, 9) else 1,
                 # JPEG XL has it among the pixels.
                 profile=image.info.get("icc_profile") or picture.info.get("icc_profile") or b"",

@@ -108,7 +108,11 @@ class FolderNames:
         if not (name and _TAKEOUT_ENDING.startswith(ending)):
             name = title
         stem, ending = os.path.splitext(name)
-        if whole := self._by_name.get(f"{stem}{counter}{ending}", []):
+        # Takeout gives an edited version no JSON of its own, and names it in the language of the account.
+        edited = re.compile(re.escape(f"{stem}-") + r"[^\W\d_]+" + re.escape(f"{counter}{ending}"))
+        among = slice(bisect_left(self._sorted, f"{stem}-"), bisect_left(self._sorted, f"{stem}-{_LAST}"))
+        keys = [f"{stem}{counter}{ending}", *filter(edited.fullmatch, self._sorted[among])]
+        if whole := [one for key in keys for one in self._by_name.get(key, ())]:
             return [one for one in whole if one in self._owning]
         if len(os.fsencode(title)) < _LEAST_CUT:
             return []
@@ -148,14 +152,22 @@ def what_would_be_lost(duplicate: Iterable[Companion], kept: Iterable[Companion]
 
 
 def differing_companion(
-    duplicate: Iterable[Companion], kept: Iterable[Companion], hash_of: Callable[[str], str]
+    duplicate: Iterable[Companion],
+    kept: Iterable[Companion],
+    hash_of: Callable[[str], str],
+    says_all: Callable[[str, str], bool] = lambda other, one: True,
 ) -> str:
     """Return the first kind of companion whose content the kept photo's companions do not have; empty if they have all.
 
-    ``hash_of`` is called only for files of equal size.
+    ``hash_of`` is called only for files of equal size, and ``says_all`` only for those of equal content: it tells
+    whether the first path has all attributes of the second.
     """
     others = list(kept)
-    return next((one.kind for one in duplicate if not any(_is_copy(one, other, hash_of) for other in others)), "")
+
+    def is_held(one: Companion) -> bool:
+        return any(_is_copy(one, other, hash_of) and says_all(other.path, one.path) for other in others)
+
+    return next((one.kind for one in duplicate if not is_held(one)), "")
 
 
 def _is_copy(one: Companion, other: Companion, hash_of: Callable[[str], str]) -> bool:

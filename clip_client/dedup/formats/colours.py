@@ -40,10 +40,14 @@ _CODED: Final = {
 _UNSPECIFIED: Final = 2
 _SRGB_CODES: Final = frozenset(struct.pack(">HH", *codes) for codes in ((1, 13), (2, 2), (1, 2), (2, 13)))
 """Primaries and transfer of sRGB, or unspecified."""
+_USUAL_CURVES: Final = frozenset({1, 2, 4, 6, 7, 11, 12, 13, 14, 15})
+"""Transfer by ITU-T H.273, table 3: those by which viewers show a picture as they show sRGB; none is linear."""
 _HDR: Final = (16, 18)
 """Transfer by ITU-T H.273, table 3: PQ and HLG."""
 _SRGB_GAMMA: Final = 0.45455
 _SAME_GAMMA: Final = 0.0001
+_NEAR_GAMMA: Final = 0.03
+"""Beyond it lie 1 and 1 / 1.8, but not what programs write for Adobe RGB."""
 _SRGB_CHROMATICITIES: Final = (*_D65, *_RGB_709)
 """What PNG, third edition, section 11.3.2.5 tells encoders to write for sRGB."""
 _ADOBE_RGB: Final = (0.64, 0.33, 0.21, 0.71, 0.15, 0.06)
@@ -100,7 +104,7 @@ def space_of(layout: Layout) -> ColourSpace:
     if abs(gamma - _SRGB_GAMMA) <= _SAME_GAMMA and _are_near(chromaticities, _SRGB_CHROMATICITIES):
         return SRGB
     key = repr((gamma, chromaticities)).encode()
-    if layout.chromaticities:
+    if layout.chromaticities and abs(gamma - _SRGB_GAMMA) <= _NEAR_GAMMA:
         across, down, *primaries = chromaticities
         return space_of_chromaticities((across, down), tuple(primaries), key)
     return ColourSpace(name="with another gamma", primaries=None, key=key, is_profile=False)
@@ -142,6 +146,8 @@ def space_of_codes(primaries: int, transfer: int) -> ColourSpace:
     if primaries not in _CODED:
         return ColourSpace(name=f"H.273 number {primaries}", primaries=None, key=key, is_profile=False, is_hdr=is_hdr)
     measured = _under_d50(*_CODED[primaries])
+    if not is_hdr and transfer not in _USUAL_CURVES:
+        return ColourSpace(name="with another gamma", primaries=None, key=key, is_profile=False)
     if not is_hdr and _are_near(measured, SRGB.primaries):
         return replace(SRGB, key=key)
     name = f"{_known_name(measured) or f'H.273 number {primaries}'}{' with HDR' if is_hdr else ''}"

@@ -15,11 +15,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, AnyStr, Final, NamedTuple, TypeAlias
 
 from clip_client.dedup.metadata.fields import Fields, read_fields
-from clip_client.dedup.metadata.names import DEVELOPERS, is_housekeeping, name_of
-from clip_client.dedup.metadata.summary import clean_text, iso_date, metadata_of
+from clip_client.dedup.metadata.names import DEVELOPERS, is_exact, is_housekeeping, name_of
+from clip_client.dedup.metadata.summary import clean_text, iso_date, metadata_of, places_of
 from clip_client.dedup.metadata.xmp import Item, texts_of
 
 Value: TypeAlias = "str | tuple[float, ...] | None"
@@ -41,10 +41,13 @@ _CHARSET: Final = 8
 """Bytes before the text of a UserComment: EXIF 2.32, section 4.6.5."""
 _OF_PROGRAMS: Final = re.compile(
     r"CREATOR: gd-jpeg|Created with GIMP|Created by OpenJPEG|Kakadu-v|Creator: JasPer|Lavc\d|LEAD Technologies"
-    r"|File (?:written|source)|Optimized|Compressed by|Processed By|FBMD|Handmade Software|JPEG Encoder Copyright"
-    r"|Intel\(R\) JPEG"
+    r"|File (?:written by Adobe|source: https?://)|FBMD|Handmade Software|JPEG Encoder Copyright|Intel\(R\) JPEG"
+    r"|(?:Optimized|Compressed|Processed) (?:by|with|using) (?:\S*(?:JPEG|PNG|Image)|eBay)",
+    re.IGNORECASE,
 )
-"""Texts that programs sign with, and the code that Facebook puts into each file."""
+"""Beginnings of texts that programs sign with, and of the code that Facebook puts into each file."""
+_NO_TEXT: Final = re.compile(rb"[\x01-\x08\x0b\x0c\x0e-\x1f]")
+"""Bytes that no text has; zeros separate the items of some lists."""
 _FINDER_COLOUR: Final = (9, 0x0E)
 """Byte and bits of the colour in com.apple.FinderInfo: Finder.h, kColor."""
 
@@ -80,7 +83,7 @@ class Facts:
         ours = itertools.chain(self.said.items(), () if has_notes else self.of_maker.items())
         lost: defaultdict[str, set[Value]] = defaultdict(set)
         for name, values in ours:
-            lost[name] |= not_held(values, known[name])
+            lost[name] |= not_held(values, known[name], is_exact=is_exact(name))
         return {name: values for name, values in lost.items() if values}
 
     @classmethod
@@ -96,10 +99,10 @@ class Facts:
                 time = fields.first({"iptc:55": "iptc:60", "iptc:62": "iptc:63"}.get(name, ""), b"")
                 for value in values:
                     is_text = name.startswith(("iptc:", "file:"))
-                    facts._add(name, clean_text(value + time) if is_text else value)
+                    facts._add(name, clean_text(_without_ends(value + time)) if is_text else value)
         shown = metadata_of(fields)
-        if shown.latitude is not None and shown.longitude is not None:
-            facts.said["GPS position"] = {Position(shown.latitude, shown.longitude)}
+        if places := places_of(fields):
+            facts.said["GPS position"] = {Position(*place) for place in places}
         if shown.taken and "date" not in facts.said:  # the only date is that of the photo
             facts.said["date"].add(shown.taken)
             if facts.said.get("date of digitisation") == {shown.taken}:
@@ -121,7 +124,7 @@ class Facts:
             if data[byte : byte + 1] and data[byte] & bits:
                 self.said["Finder label"].add(str(data[byte] & bits))
             return
-        content: Any = data.decode("utf-8", "backslashreplace")
+        content: Any = data.hex() if _NO_TEXT.search(data) else data.decode("utf-8", "backslashreplace")
         if data.startswith(b"bplist"):
             try:
                 content = plistlib.loads(data)
@@ -134,6 +137,7 @@ class Facts:
         """Add one value, as EXIF or a text has it."""
         if field.startswith("XP") and isinstance(value, bytes):
             value = value.decode("utf-16-le", "replace")
+        value = _without_ends(value) if isinstance(value, str) else value
         if field in _DATES or (field == "png:Creation_Time" and iso_date(value)):
             self._add_date(field, clean_text(value))
         elif field == "XPKeywords" and isinstance(value, str):
@@ -259,7 +263,12 @@ def _user_comment(value: bytes) -> Value:
         # The byte order is that of EXIF, which not all programs keep to; most characters are below 256.
         is_little = text[1:2] == b"\0" or text.startswith(b"\xff\xfe")
         return _plain(text.decode("utf-16-le" if is_little else "utf-16-be", "replace"))
-    return _plain(clean_text(text if charset.strip(b"\0") in (b"", b"ASCII", b"JIS") else value))
+    return _plain(clean_text(_without_ends(text if charset.strip(b"\0") in (b"", b"ASCII", b"JIS") else value)))
+
+
+def _without_ends(text: AnyStr) -> AnyStr:
+    """Return a text with spaces for its zeros: what stands behind one says something, too, and ends are stripped."""
+    return text.replace("\0", " ") if isinstance(text, str) else text.replace(b"\0", b" ")
 
 
 def _plain(text: str) -> str:
@@ -274,15 +283,19 @@ def _numbers_in(texts: Iterable[str]) -> tuple[float, ...]:
         return ()
 
 
-def not_held(values: set[Value], by: set[Value]) -> set[Value]:
-    """Return those of ``values`` that none of the others of one field equals, in any form of them."""
+def not_held(values: set[Value], by: set[Value], *, is_exact: bool = False) -> set[Value]:
+    """Return those of ``values`` that none of the others of one field equals, in any form of them.
+
+    ``is_exact``: programs do not round its numbers.
+    """
     texts = sorted(other for other in by if isinstance(other, str))
     mangled = {_as_ascii(text) for text in texts}
     numbers = [other for other in by if isinstance(other, tuple)]
     left = set()
     for value in values - by:
         if isinstance(value, tuple):
-            is_held = any(_are_near(value, other) for other in numbers) or value in map(_numbers_of, texts)
+            is_near = not is_exact and any(_are_near(value, other) for other in numbers)
+            is_held = is_near or value in map(_numbers_of, texts)
         elif isinstance(value, str):
             # Pillow writes question marks into EXIF in place of characters beyond ASCII, one for each of their bytes.
             is_mangled = "?" in value and _as_ascii(value) in mangled

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from clip_client.dedup.metadata.names import is_layout
+from clip_client.dedup.metadata.names import UNNAMED, is_layout
 from clip_client.dedup.metadata.xmp import Item, XmpError, read_xmp
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Fields:
         return self.values[name][0] if self.values.get(name) else default
 
     def add_xmp(self, packet: bytes) -> None:
-        """Add the properties of a packet; of one property the first that is found counts."""
+        """Add the properties of a packet."""
         try:
             for name, items in read_xmp(packet).items():
                 self.values[name] += items
@@ -87,7 +87,7 @@ class Fields:
                 value = b"; ".join(parts if tag == _COPYRIGHT else parts[:1])
             if value:
                 text = value.decode("latin-1") if entry.type == _TEXT and isinstance(value, bytes) else value
-                self.values[names.get(tag, f"EXIF field 0x{tag:04x}")].append(text)
+                self.values[names.get(tag, f"{UNNAMED}{tag:04x}")].append(text)
 
     def _add_resources(self, block: bytes) -> None:
         for number, content in _resources(block):

@@ -99,6 +99,9 @@ SAVED: Final = {
 LISTS: Final = frozenset({"keywords", "creator", "supplemental categories"})
 """Those of :data:`SAVED` that have any number of values; of the others a photo has one."""
 
+UNNAMED: Final = "EXIF field 0x"
+"""How private fields of EXIF and TIFF are called, and those of GeoTIFF."""
+
 DEVELOP_SETTINGS: Final = "develop settings"
 DEVELOPERS: Final = frozenset({"crs", "darktable"})
 """Prefixes of programs that develop RAW files: hundreds of fields, which people know by one name."""
@@ -148,9 +151,13 @@ _LAYOUT: Final = frozenset(
 """Numbers of fields in the first directory of EXIF or TIFF that say nothing about the photo. All others do: many are
 private ones, such as the regions of ImageJ."""
 
-_PNG_HOUSEKEEPING: Final = re.compile(r"\w+::?\w|Raw_profile_type_|(?:signature|unknown)$")
-"""Blocks that are read as such, and what thumbnailers and ImageMagick write: the latter repeats each field of these
-blocks, such as ``exif:FNumber``."""
+_PNG_HOUSEKEEPING: Final = re.compile(
+    r"(?:Thumb:|aux|crs|date|dc|exif|exifEX|icc|iptc|Iptc4xmpCore|jpeg|pdf|photoshop|png|psd|stEvt|stRef|tiff|webp|xap"
+    r"|xapMM|xmp|xmpMM):\w"
+    r"|Raw_profile_type_ic[cm]$|(?:signature|unknown)$"
+)
+"""Colour profiles that no viewer reads, and what thumbnailers and ImageMagick write: the latter repeats each field of
+its blocks of metadata, such as ``exif:FNumber``."""
 _ATTRIBUTE_HOUSEKEEPING: Final = re.compile(
     r"com\.apple\.(?!metadata:|FinderInfo$)|com\.apple\.metadata:(?:kMDLabel_|com_apple_|kMDItemDownloadedDate"
     r"|kMDItemLastUsed|kMDItemUsedDates|kMDItemUseCount)|com\.(?:dropbox|google|microsoft|box)\.|oc\.|nextcloud\."
@@ -173,6 +180,11 @@ def is_housekeeping(field: str) -> bool:
 def is_layout(tag: int) -> bool:
     """Tell whether a number of a TIFF or EXIF field, in its first directory, is one that lays out a picture."""
     return tag in _LAYOUT
+
+
+def is_exact(name: str) -> bool:
+    """Tell whether no program rounds the numbers of a field, or repeats them: a map's position has seven digits."""
+    return name.startswith(UNNAMED)
 
 
 def rank(name: str) -> tuple[int, str]:

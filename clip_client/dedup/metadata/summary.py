@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -41,6 +42,11 @@ def metadata_of(fields: Fields) -> Metadata:
     return _Summary(fields).metadata()
 
 
+def places_of(fields: Fields) -> list[tuple[float, float]]:
+    """Return latitude and longitude in degrees of each position that the fields of a file give."""
+    return list(_Summary(fields).places())
+
+
 class _Summary:
     """What the fields of one file say."""
 
@@ -65,7 +71,7 @@ class _Summary:
         )
 
     def metadata(self) -> Metadata:
-        latitude, longitude = self._place()
+        latitude, longitude = next(self.places(), (None, None))
         programs = self._texts("Software", "ProcessingSoftware", "xmp:CreatorTool", "png:Software")
         return Metadata(
             taken=self._taken(),
@@ -86,7 +92,8 @@ class _Summary:
         )
         return next(filter(None, map(iso_date, texts)), "")
 
-    def _place(self) -> tuple[float, float] | tuple[None, None]:
+    def places(self) -> Iterator[tuple[float, float]]:
+        """Yield latitude and longitude in degrees, as EXIF has them, then as XMP has them."""
         north, east = ("GPSLatitude", "GPSLatitudeRef"), ("GPSLongitude", "GPSLongitudeRef")
         places = (
             (_degrees(*map(self._first_of, north)), _degrees(*map(self._first_of, east))),
@@ -95,8 +102,7 @@ class _Summary:
         for latitude, longitude in places:
             # Receivers without a position write zeros.
             if latitude is not None and longitude is not None and (latitude or longitude):
-                return latitude, longitude
-        return None, None
+                yield latitude, longitude
 
     def _is_other_size(self) -> bool:
         """Tell whether EXIF gives another size than that of the picture."""

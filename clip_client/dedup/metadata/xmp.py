@@ -96,10 +96,10 @@ def read_xmp(packet: bytes) -> dict[str, list[Item]]:
     for rdf in root.iter(_qualified("rdf:RDF")):
         for description in rdf.findall(_qualified("rdf:Description")):
             for name, text in description.attrib.items():
-                found.setdefault(_split(name), [{"": [text]}])
+                found.setdefault(_split(name), []).append({"": [text]})
             for element in description:
                 if items := _items(element):
-                    found.setdefault(_split(element.tag), items)
+                    found.setdefault(_split(element.tag), []).extend(items)
     named: dict[str, list[Item]] = {}
     for (uri, local), items in found.items():
         if prefix := _NAMESPACES.get(uri, uri):

@@ -132,8 +132,10 @@ class PackedText(nn.Module):
 
     def encode_text(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return the vectors (N, D), not yet of unit length, for token ids (N, context) int32."""
-        # ONNX Runtime's CUDA has no ArgMax of integers. float32 holds ids up to 16,777,216.
-        ends = tokens.to(torch.float32).argmax(-1)  # (N)
+        # The end of text has the largest id. ONNX Runtime's CUDA has no ArgMax of integers. As floats, the ids of
+        # beginning and end would be equal in bf16, to which OpenVINO rounds.
+        is_end = tokens == tokens.amax(-1, keepdim=True)
+        ends = is_end.to(torch.float32).argmax(-1)  # (N)
         length = ends.max() + 1  # L
         counts = torch.arange(length)[None] <= ends[:, None]  # (N, L)
         real = counts.reshape(-1).nonzero().reshape(-1)  # (T)

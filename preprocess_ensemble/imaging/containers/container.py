@@ -53,6 +53,8 @@ class Layout:
     """Frames of an animation, or pictures of a file."""
     is_lossless: bool = True
     """Whether it may store exactly the pixels that it was made from."""
+    colour_step: tuple[int, int] = (1, 1)
+    """Pixels across and down that have one colour: more than one where a file stores colours at a part of its size."""
     profile: bytes = b""
     """ICC."""
     codes: tuple[bytes, ...] = ()

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from preprocess_ensemble.imaging.containers.container import EXIF, XMP, Container, Layout
+from preprocess_ensemble.imaging.containers.container import DATA, EXIF, XMP, Container, Layout
 from preprocess_ensemble.imaging.containers.container import number as _number
 from preprocess_ensemble.imaging.limits import DecodeError, check_count
 
@@ -38,11 +38,17 @@ _KNOWN_BOXES: Final = frozenset(
 XMP_UUID: Final = bytes.fromhex("be7acfcb97a942e89c71999491e3afac")
 _CREDENTIALS: Final = bytes.fromhex("d8fec3d61b0e483c92975828877ec481")
 """How a box ``uuid`` begins that holds XMP (XMP specification, part 3), or content credentials (C2PA 2.1, annex A)."""
+_TEXTS: Final = {b"udes": "description", b"altt": "alternative text"}
+"""Properties in which people write: 23008-12, sections 6.5.20 and 6.5.21."""
 _TIFF: Final = (b"II*\0", b"MM\0*")
 _HIGH_BIT_DEPTH: Final = 0x40
 """In the third byte of ``av1C``: AV1 Codec ISO Media File Format Binding, section 2.3.3."""
-_DEPTH_OF_HEVC: Final = 17
-"""Byte of ``hvcC`` with the bits of luma beyond 8: 14496-15, section 8.3.3.1."""
+_HALF_ACROSS, _HALF_DOWN = 0x08, 0x04
+"""In the same byte: whether colours are stored at half size."""
+_COLOURS_OF_HEVC, _DEPTH_OF_HEVC = 16, 17
+"""Bytes of ``hvcC`` with how colours are stored, and with the bits of luma beyond 8: 14496-15, section 8.3.3.1."""
+_STEPS_OF_HEVC: Final = {1: (2, 2), 2: (2, 1)}
+"""4:2:0 and 4:2:2."""
 
 _CONSTANT_LUMINANCE, _NON_CONSTANT = b"\0\x0a", b"\0\x09"
 """Matrices of BT.2020 by ITU-T H.273, table 4."""
@@ -169,6 +175,12 @@ class IsoMedia:
     def content(self, item: int) -> bytes:
         """Return the bytes of an item."""
         return b"".join(self._data[start:stop] for start, stop in self.extents.get(item, ()))
+
+    def is_unused(self, box: Box) -> bool:
+        """Tell whether a box of data holds nothing of any item, nor of a sequence."""
+        if box.name != b"mdat" or any(one.name == b"moov" for one in self.top_level):
+            return False
+        return not any(box.start <= start < box.stop for pieces in self.extents.values() for start, _ in pieces)
 
     def crop(self, width: int, height: int) -> tuple[int, int, int, int] | None:
         """Return left, top, right and bottom of what is shown of the primary picture, which has this size in pixels.
@@ -328,12 +340,20 @@ def read(data: bytes) -> Container:
         identity = data[box.start : box.start + 16] if box.name == b"uuid" else b""
         if identity == XMP_UUID:
             container.add(XMP, data[box.start + 16 : box.stop])
-        elif box.name not in _KNOWN_BOXES and identity != _CREDENTIALS:
+        elif (box.name not in _KNOWN_BOXES and identity != _CREDENTIALS) or media.is_unused(box):
             container.unknown.append(data[box.start : box.stop])
         elif is_jxl and box.name == b"Exif":
             _add_exif(container, data[box.start : box.stop])
         elif is_jxl and box.name == b"xml ":
             container.add(XMP, data[box.start : box.stop])
+    _add_items(container, data, media)
+    return container
+
+
+def _add_items(container: Container, data: bytes, media: IsoMedia) -> None:
+    for box in media.properties:
+        if name := _TEXTS.get(box.name):
+            container.add(DATA, data[box.start : box.stop], name, box.start)
     for item, kind in media.items.items():
         if kind == b"Exif":
             _add_exif(container, media.content(item))
@@ -341,7 +361,6 @@ def read(data: bytes) -> Container:
             container.add(XMP, packet)
         elif kind in (b"mime", b"uri "):
             container.unknown.append(media.content(item))
-    return container
 
 
 def _add_exif(container: Container, content: bytes) -> None:
@@ -364,10 +383,13 @@ def _layout(data: bytes, media: IsoMedia) -> Layout:
             layout.profile = data[box.start + 4 : box.stop]
         elif box.name == b"pixi":
             layout.depth = max(layout.depth, *content[5 : 5 + _number(content, 4, 1)], 0)
-        elif box.name == b"av1C" and _number(content, 2, 1) & _HIGH_BIT_DEPTH:
-            layout.depth = max(layout.depth, 10)
+        elif box.name == b"av1C":
+            flags = _number(content, 2, 1)
+            layout.depth = max(layout.depth, 10 if flags & _HIGH_BIT_DEPTH else 8)
+            layout.colour_step = 1 + bool(flags & _HALF_ACROSS), 1 + bool(flags & _HALF_DOWN)
         elif box.name == b"hvcC":
             layout.depth = max(layout.depth, 8 + (_number(content, _DEPTH_OF_HEVC, 1) & 7))
+            layout.colour_step = _STEPS_OF_HEVC.get(_number(content, _COLOURS_OF_HEVC, 1) & 3, (1, 1))
     layout.codes = tuple(sorted(codes))
     for one in media.references:
         if one.kind == b"auxl" and media.primary in one.to:

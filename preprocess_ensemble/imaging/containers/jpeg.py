@@ -41,18 +41,21 @@ _XMP_EXTENSION_HEADER: Final = len(_XMP_EXTENSION) + 40
 """Followed by a digest of 32 characters, total length and offset: XMP specification, part 3, section 1.1.3.1."""
 _PROFILE: Final = b"ICC_PROFILE\0"
 _RESOURCES: Final = b"Photoshop 3.0\0"
+_OLD_RESOURCES: Final = b"Adobe_Photoshop2.5:"
+_UNDESCRIBED: Final = 8
+"""Bytes that follow it, which nothing describes; ExifTool skips them, too."""
 _MPF: Final = b"MPF\0"
 _EXTENSION, _PROFILE_PART = "extension", "profile"
 _METADATA: Final = dict.fromkeys(range(0xE0, 0xF0), ()) | {
     _APP1: (*_EXIF, (_XMP, XMP), (_XMP_EXTENSION, _EXTENSION)),
     _APP2: ((_MPF, PICTURES), (_PROFILE, _PROFILE_PART)),
-    _APP13: ((_RESOURCES, RESOURCES),),
+    _APP13: ((_RESOURCES, RESOURCES), (_OLD_RESOURCES, RESOURCES)),
     _COMMENT: ((b"", COMMENT),),
 }
 """Marker -> how its segments begin, and what they hold."""
 _BLOCK_BEGINS: Final = {EXIF: (b"II*\0", b"MM\0*"), RESOURCES: RESOURCE_BEGINS}
 """Of what may be longer than a segment: the next segment begins in the middle of it."""
-_SILENT: Final = (b"JFIF\0", b"JFXX\0", _PROFILE, b"Adobe", b"Ducky")
+_SILENT: Final = (b"JFIF\0", b"JFXX\0", _PROFILE, b"Adobe\0")
 """How application segments begin that hold neither metadata nor parts of unknown kind."""
 _CREDENTIALS: Final = b"jumdc2pa"
 """In the first segment of content credentials (C2PA 2.1, section 11): a box of this type in JUMBF, in APP11."""
@@ -188,7 +191,8 @@ def read(data: bytes) -> Container:
         elif kind == _PROFILE_PART:
             profile[number(content, len(_PROFILE), 1)] = content[len(_PROFILE) + 2 :]
         elif kind:
-            _add(container, kind, content[len(beginning) :], start + len(beginning))
+            skipped = len(beginning) + (_UNDESCRIBED if beginning == _OLD_RESOURCES else 0)
+            _add(container, kind, content[skipped:], start + skipped)
         elif not content.startswith(_SILENT):
             # Each segment of a JUMBF box begins with "JP" and the number of the box.
             credentials |= {content[:4]} if marker == _APP11 and _CREDENTIALS in content[:32] else set()

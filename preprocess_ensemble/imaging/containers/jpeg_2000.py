@@ -21,7 +21,7 @@ _START: Final = b"\xff\x4f\xff\x51"
 _TILE, _COMMENT, _END = 0xFF90, 0xFF64, 0xFFD9
 _LATIN: Final = 1
 """Of a comment that is a text: section A.9.2."""
-_KNOWN: Final = frozenset({b"jP  ", b"ftyp", b"jp2h", b"jp2c", b"jp2i", b"free", b"rreq"})
+_KNOWN: Final = frozenset({b"jP  ", b"ftyp", b"jp2h", b"jp2c", b"free", b"rreq"})
 _METADATA: Final = {
     XMP_UUID: XMP,
     b"JpgTiffExif->JP2": EXIF,

@@ -51,6 +51,9 @@ def read_bmp(data: bytes) -> Container:
     row = (width * bits + 31) // 32 * 4
     container = Container(end=pixels + (row * height if compression in _UNCOMPRESSED else stored))
     layout = container.layout = Layout()
+    masks = 12 if size == _LEAST_BMP - 14 and compression in _BIT_FIELDS else 0
+    palette = 4 * (number(data, 46, 4, "little") or (1 << bits if bits <= 8 else 0))
+    container.unknown.append(data[14 + size + masks + palette : pixels])
     # Without a mask the highest bits mean nothing, and programs write transparency there all the same.
     layout.has_alpha = bits in (16, 32) and compression in _UNCOMPRESSED
     if size >= _V4_HEADER:

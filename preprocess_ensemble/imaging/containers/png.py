@@ -28,6 +28,8 @@ _KNOWN: Final = frozenset(
 """Those of the standard, and that of content credentials."""
 _MEASURES: Final = {b"pCAL": "pixel calibration", b"sCAL": "physical scale"}
 """Of scientific pictures: Extensions to the PNG 1.2 Specification, sections 4.2 and 4.3."""
+_PLAIN_CODES: Final = b"\0\1"
+"""Of a colour space by its numbers: RGB without a matrix, in the full range."""
 _COLOURS: Final = {0: ("grey", False), 2: ("RGB", False), 3: ("RGB", False), 4: ("grey", True), 6: ("RGB", True)}
 """Colour type -> colours, and whether there is an alpha channel."""
 
@@ -65,8 +67,7 @@ def read(data: bytes) -> Container:
         elif (layout := container.layout) is not None:
             is_srgb |= name == b"sRGB"
             _read_colours(layout, name, content)
-    if container.layout is not None and is_srgb:
-        container.layout.gamma, container.layout.chromaticities = None, ()
+    _choose_colours(container, is_srgb=is_srgb)
     return container
 
 
@@ -84,7 +85,7 @@ def _read_colours(layout: Layout, name: bytes, content: bytes) -> None:
     if name == b"iCCP":
         layout.profile = _inflated(content.partition(b"\0")[2][1:], _MOST_TEXT)
     elif name == b"cICP" and len(content) >= 2:
-        layout.codes = (bytes((0, content[0], 0, content[1])),)
+        layout.codes = (bytes((0, content[0], 0, content[1])) + content[2:4],)
     elif name == b"gAMA":
         layout.gamma = number(content, 0, 4) / 100_000
     elif name == b"cHRM":
@@ -93,6 +94,19 @@ def _read_colours(layout: Layout, name: bytes, content: bytes) -> None:
         layout.has_alpha = True
     elif name == b"acTL":
         layout.pages = 2  # at least; the picture itself may be none of its frames
+
+
+def _choose_colours(container: Container, *, is_srgb: bool) -> None:
+    """Keep the chunk that counts before the others: section 4.3."""
+    if (layout := container.layout) is None:
+        return
+    if layout.codes:
+        layout.profile = b""
+    if layout.codes or is_srgb:
+        layout.gamma, layout.chromaticities = None, ()
+    if layout.codes and layout.codes[0][4:] != _PLAIN_CODES:
+        container.layout = None
+    layout.codes = tuple(codes[:4] for codes in layout.codes)
 
 
 def _add_text(container: Container, kind: bytes, content: bytes, most: int) -> int:

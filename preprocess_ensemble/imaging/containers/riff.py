@@ -53,6 +53,7 @@ def read(data: bytes) -> Container:
             layout.pages = container.kinds.count(name)
         elif name in (b"VP8 ", b"VP8L"):
             layout.is_lossless = name == b"VP8L"
+            layout.colour_step = (1, 1) if layout.is_lossless else (2, 2)
             layout.has_alpha |= layout.is_lossless and bool(number(data, start + 4, 1) & _ALPHA_OF_LOSSLESS)
         layout.has_alpha |= name == b"ALPH"
     container.end = min(container.end, end(data)) if container.kinds else end(data)

@@ -22,6 +22,11 @@ _PIECES: Final = ((273, 279), (324, 325), (513, 514))
 """Offsets and lengths of strips, tiles and a JPEG thumbnail."""
 _METADATA: Final = {700: XMP, 33723: IPTC, 34377: RESOURCES}
 _PROFILE, _WHITE, _PRIMARIES, _TRANSFER = 34675, 318, 319, 301
+_PALETTE, _SAMPLE_FORMAT, _REFERENCE_BLACK_WHITE = 320, 339, 532
+_SIGNED: Final = 2
+_YCBCR, _PALETTE_COLOURS = 6, 3
+_FULL_RANGE: Final = (0, 255, 128, 255, 128, 255)
+"""What YCbCr of 8 bits has in files of JPEG; other black and white are read as if they were these."""
 _MOST_DIRECTORIES: Final = 1_000
 _SMALL: Final = 2**16
 """Bytes that may be read of any file, some of them several times."""
@@ -168,23 +173,39 @@ def _end(tiff: Tiff, directory: Directory) -> int:
 
 
 def _layout(tiff: Tiff, directory: Directory, pages: int) -> Layout | None:
-    colours, needed = _COLOURS.get((tiff.numbers(directory, _PHOTOMETRIC) or (2,))[0], ("", 1))
+    photometric = (tiff.numbers(directory, _PHOTOMETRIC) or (2,))[0]
+    colours, needed = _COLOURS.get(photometric, ("", 1))
     channels = (tiff.numbers(directory, _CHANNELS) or (1,))[0]
     profile = tiff.values(directory.entries.get(_PROFILE))
     if not colours or (_TRANSFER in directory.entries and not profile):
+        return None
+    if _SIGNED in tiff.numbers(directory, _SAMPLE_FORMAT):
+        return None
+    if (tiff.numbers(directory, _REFERENCE_BLACK_WHITE) or _FULL_RANGE) != _FULL_RANGE and photometric == _YCBCR:
         return None
     kinds = tiff.numbers(directory, _EXTRA)
     extra = channels - needed
     alpha = sum(kind in _ALPHA for kind in kinds[:extra])
     measured = (*tiff.values(directory.entries.get(_WHITE)), *tiff.values(directory.entries.get(_PRIMARIES)))
+    if len(measured) not in (0, 8) and not profile:
+        return None
+    depth = max(tiff.numbers(directory, _BITS), default=1)
+    if photometric == _PALETTE_COLOURS and not _are_of_8_bits(tiff.numbers(directory, _PALETTE)):
+        depth = 16
     (width, *_), (height, *_) = (tiff.numbers(directory, tag) or (0,) for tag in (_WIDTH, _HEIGHT))
     return Layout(
         size=(width, height),
         colours=colours,
-        depth=max(tiff.numbers(directory, _BITS), default=1),
+        depth=depth,
         has_alpha=alpha > 0,
         further_channels=max(0, extra - min(alpha, 1)),
         pages=pages,
         profile=profile if isinstance(profile, bytes) else b"",
         chromaticities=tuple(map(float, measured)) if len(measured) == 8 else (),
     )
+
+
+def _are_of_8_bits(palette: tuple[int, ...]) -> bool:
+    """Tell whether the 16 bits of a palette were made from 8, in one of the three ways in which programs do that."""
+    is_plain = all(level < 256 for level in palette)
+    return is_plain or all(level % 257 == 0 for level in palette) or all(level % 256 == 0 for level in palette)

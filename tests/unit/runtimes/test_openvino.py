@@ -11,12 +11,15 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from preprocess_ensemble.contract import EMBEDDING, FINGERPRINT, PIXELS, STATUS
+from preprocess_ensemble.contract import DEFAULT_NAMES, EMBEDDING, FINGERPRINT, PIXELS, STATUS
+from preprocess_ensemble.model_repository.config import version_directory
 from preprocess_ensemble.model_repository.passport import Passport
 from preprocess_ensemble.runtimes.agreement import lowest_cosine, sample_pixels
 from preprocess_ensemble.runtimes.model import RuntimeUnusable
+from preprocess_ensemble.runtimes.onnx_session import open_session
 from preprocess_ensemble.runtimes.openvino_model import open_openvino
 from preprocess_ensemble.runtimes.processor import Processor
+from tests.fixtures.models.exports import installed
 from tests.paths import ROOT
 
 
@@ -62,6 +65,16 @@ def test_bf16_is_refused_or_agrees(model: Path) -> None:
     opened = open_openvino(model, precision="bf16")
     reference = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     assert 0.9999 <= lowest_cosine(opened.session, reference, passport_of(model)) < 0.9999999
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_texts_have_the_vectors_of_onnx_runtime(tiny_pair_repository: Path, precision: str) -> None:
+    if precision == "bf16" and not Processor.here().has_bf16:
+        pytest.skip("this processor has no bf16")
+    file = version_directory(tiny_pair_repository, DEFAULT_NAMES.text_encoder) / "model.onnx"
+    tokenizer = version_directory(tiny_pair_repository, DEFAULT_NAMES.tokenize)
+    opened = open_openvino(file, precision=precision)
+    assert lowest_cosine(opened.session, open_session(file), installed(tiny_pair_repository), tokenizer) >= 0.9999
 
 
 def test_what_cannot_be_loaded_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -169,3 +169,8 @@ def test_tags_of_a_file_manager_keep_even_a_copy_of_the_same_bytes(root: Path, t
     assert stays(planned(found, [root])) == "It has metadata that the kept photo lacks: file tags."
     os.setxattr(kept, "user.xdg.tags", b"holiday")
     assert len(planned(found, [root]).moves) == 1
+    for photo in (kept, copy):
+        write(photo.with_suffix(".xmp"), b"<x/>")
+    assert len(planned(found, [root]).moves) == 1
+    os.setxattr(copy.with_suffix(".xmp"), "user.xdg.comment", b"by Ann")
+    assert stays(planned(found, [root])) == "The sidecar beside it is damaged, or differs from that of the kept photo."

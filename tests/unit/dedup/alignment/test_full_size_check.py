@@ -16,6 +16,7 @@ from clip_client.dedup.aligned import ENLARGED, MADE_LATER, UNPROVED, UNTOLD
 from clip_client.dedup.alignment.full_size_check import check_at_full_size, confirmed, full_photo
 from clip_client.dedup.compare.proofs import prove_again
 from clip_client.dedup.types import ALTERED, EDITED, RE_ENCODED, SAME_PIXELS
+from preprocess_ensemble.imaging.decode import decode
 from tests.fixtures.images import phone_files
 from tests.fixtures.images.embedded_files import MP4
 from tests.fixtures.images.scenes import cropped, noisy, resized, scene
@@ -271,6 +272,15 @@ def test_colours_at_full_size_do_not_move_for_a_file_made_beside_them() -> None:
     half, across, full = (jpeg(smooth, 85, subsampling=sampling) for sampling in (2, 1, 0))
     for duplicate in (full, across):
         assert checked(half, duplicate).doubts == (UNTOLD,)
+
+
+@pytest.mark.parametrize("kind", ["AVIF", "HEIC", "WEBP"])
+def test_colours_at_full_size_do_not_move_for_a_phone_file_with_half_of_them(kind: str) -> None:
+    smooth = Image.fromarray(np.random.default_rng(7).integers(60, 200, (45, 60, 3), dtype=np.uint8)).resize(SIZE)
+    half = phone_files.heic(smooth, quality=95) if kind == "HEIC" else written(smooth, kind, quality=95)
+    assert checked(half, jpeg(smooth, 92, subsampling=0)).doubts == (UNTOLD,)
+    source = decode(half).convert("RGB")
+    assert checked(half, jpeg(source, 75, subsampling=0)).doubts == ()  # it has no more than its source
 
 
 def test_repeated_pixels_are_no_finer_detail() -> None:

@@ -81,6 +81,12 @@ THERMAL = (0xE1, b"FLIR\0\1\0\0" + b"?" * 600)
 LAYERS_OF_FIREWORKS = image_files.png_with_chunk(b"mkTS", b"?" * 1024)
 
 
+def bmp_with_gap(gap: bytes) -> bytes:
+    """A BMP with ``gap`` between its header and its pixels."""
+    data = image_files.file("BMP")
+    return data[:10] + struct.pack("<I", 54 + len(gap)) + data[14:54] + gap + data[54:]
+
+
 PARTS: dict[str, tuple[bytes, tuple[str, ...]]] = {
     "Pixel motion photo": (PIXEL_FILM + MP4, ("film",)),
     "Samsung motion photo": (STILL + samsung_trailer(UTC, (0x0A30, b"MotionPhoto_Data", MP4)), ("film",)),
@@ -98,6 +104,7 @@ PARTS: dict[str, tuple[bytes, tuple[str, ...]]] = {
     "PNG with a film": (image_files.file("PNG") + MP4, ("film",)),
     "WebP with a film": (image_files.file("WEBP") + MP4, ("film",)),
     "BMP with a film": (image_files.file("BMP") + MP4, ("film",)),
+    "BMP with a film before its pixels": (bmp_with_gap(MP4), ("film",)),
     "QOI with data": (image_files.file("QOI") + bytes([7]) * 1024, ("unknown data",)),
     "PPM with a film": (image_files.file("PPM") + MP4, ("film",)),
     "plain PPM with data": (b"P3 1 1 255 1 2 3\n" + b"?" * 1024, ("unknown data",)),
@@ -108,6 +115,7 @@ PARTS: dict[str, tuple[bytes, tuple[str, ...]]] = {
     "JPEG 2000 with data": (image_files.file("JPEG2000") + b"?" * 1024, ("unknown data",)),
     "codestream with data": (image_files.file("JPEG2000", no_jp2=True) + b"?" * 1024, ("unknown data",)),
     "thermal camera": (with_segments(THERMAL, THERMAL), ("unknown data",)),
+    "what only begins as Adobe's segment": (with_segments((0xED, b"Adobe_X" + b"?" * 1024)), ("unknown data",)),
     "JUMBF of another kind": (with_segments((0xEB, b"JP\0\1" + b"?" * 1024)), ("unknown data",)),
     "Fireworks": (LAYERS_OF_FIREWORKS, ("unknown data",)),
     "WebP with a chunk of unknown kind": (riff_chunk(b"priv", 1024), ("unknown data",)),
@@ -131,6 +139,7 @@ PARTS: dict[str, tuple[bytes, tuple[str, ...]]] = {
     "motion photo of a Samsung": (HEIC + box(b"mpvd", MP4), ("film",)),
     "motion photo of a Pixel": (HEIC + MP4 + box(b"moov", bytes(99)), ("film",)),
     "a box of unknown kind": (HEIC + box(b"sefd", b"?" * 1024), ("unknown data",)),
+    "data that is of no picture": (HEIC + box(b"mdat", MP4), ("film",)),
     "a box of its own identity": (HEIC + box(b"uuid", b"?" * 1024), ("unknown data",)),
     "an item of unknown kind": (phone_files.heic(xmp=b"?" * 1024), ("unknown data",)),
     "JPEG XL with a film": (JXL + MP4, ("film",)),

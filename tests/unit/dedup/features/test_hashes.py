@@ -203,7 +203,15 @@ UNTOLD = {
         b"colr\1\0\0" + b"\0\0\0\x10", b"colr\1\0\0" + b"\0\0\0\x15"
     ),
     "a transparent level of 16 bits": png_with_chunk(b"tRNS", b"\0\7", encoded(Image.fromarray(DEEP), "PNG")),
+    "the narrow range of a PNG": png_with_chunk(b"cICP", bytes((1, 13, 0, 0)), PNG),
     "a curve of a TIFF": tiff([*picture_tags((2, 2), [8], 1, 4), (301, SHORT, [0] * 256)], bytes(4)),
+    "a white of a TIFF without primaries": encoded(NOISE, "TIFF", tiffinfo={318: (0.3457, 0.3585)}),
+    "levels below zero": tiff([*picture_tags((2, 2), [8], 1, 4), (339, SHORT, [2])], bytes(4)),
+    "another black and white": tiff(
+        [*picture_tags((2, 2), [8] * 3, 6, 12), (530, SHORT, [1, 1]), (532, SHORT, [15, 235, 128, 240, 128, 240])],
+        bytes(12),
+    ),
+    "a palette of 16 bits": tiff([*picture_tags((2, 2), [8], 3, 4), (320, SHORT, [7, *[999] * 767])], bytes(4)),
 }
 
 
@@ -235,6 +243,7 @@ SPACES = {
     "none": [
         PNG, encoded(NOISE, "TIFF"), png_with_chunk(b"gAMA", struct.pack(">I", 45455), PNG),
         png_with_chunk(b"cICP", bytes((1, 13, 0, 1)), PNG),
+        png_with_chunk(b"cICP", bytes((1, 13, 0, 1)), encoded(NOISE, "PNG", icc_profile=b"wide" * 50)),
     ],
     "a wide profile": [encoded(NOISE, name, icc_profile=b"wide" * 50) for name in ("PNG", "TIFF")],
     "a narrow profile": [encoded(NOISE, "PNG", icc_profile=b"narrow" * 50)],
@@ -246,7 +255,10 @@ SPACES = {
     "CMYK": [encoded(NOISE.convert("CMYK"), "TIFF")],
     "a profile of a GIF": [with_profile_of_gif(encoded(NOISE, "GIF"))],
     "sRGB with the transfer of films": [png_with_chunk(b"cICP", bytes((1, 1, 0, 1)), PNG)],
-    "P3 by its number": [png_with_chunk(b"cICP", bytes((12, 13, 0, 1)), PNG)],
+    "P3 by its number": [
+        png_with_chunk(b"cICP", bytes((12, 13, 0, 1)), data)
+        for data in (PNG, encoded(NOISE, "PNG", icc_profile=b"wide" * 50))
+    ],
     "HDR by its number": [png_with_chunk(b"cICP", bytes((9, 16, 0, 1)), PNG)],
     "a HEIC without": [heic_in(1, 13), heic_in(2, 2)],
     "a HEIC in P3": [heic_in(12, 13)],

@@ -38,6 +38,10 @@ FOLDERS: dict[str, dict[str, str]] = {
         "a(1).jpg": "a.jpg(1).json a.jpg.supplemental-metadata(1).json",
         "a(2).jpg": "a(2).jpg.json",
     },
+    "Takeout's edited versions": {
+        "a.jpg": "a.jpg.json", "a-edited.jpg": "a.jpg.json", "a-modifi\u00e9(1).jpg": "a.jpg.suppl(1).json",
+        "b-bearbeitet.jpg": "b.jpg.supplemental-metadata.json",
+    },
     "Takeout's cuts": {
         f"{LONG}.jpg": f"{CUT}.json", f"{LONG}(1).jpg": f"{CUT}(1).json", f"{LONG[:40]}.jpg": f"{LONG[:40]}.jpg.s.json",
         f"{LONG[:41]}.jpg": f"{LONG[:41]}.jpg..json", f"{LONG[:42]}.jpg": f"{LONG[:42]}.jpg.json",

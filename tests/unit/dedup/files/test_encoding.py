@@ -76,6 +76,7 @@ FILES: list[tuple[bytes, str]] = [
     (png_with_chunk(b"cICP", bytes((1, 13, 0, 1))), "sRGB"),
     (png_with_chunk(b"cHRM", CHROMATICITIES), "Adobe RGB"),
     (png_with_chunk(b"gAMA", LINEAR), "with another gamma"),
+    (png_with_chunk(b"gAMA", LINEAR, png_with_chunk(b"cHRM", CHROMATICITIES)), "with another gamma"),
     # What says sRGB counts before the gamma for programs that do not know it.
     (png_with_chunk(b"sRGB", b"\0", png_with_chunk(b"gAMA", LINEAR)), "sRGB"),
     (file("PNG"), "sRGB"),
@@ -163,6 +164,9 @@ def test_a_space_is_known_by_its_primaries(space: ColourSpace, name: str) -> Non
         (space_of_codes(12, 13), P3, True),
         (space_of_codes(12, 13), SRGB, False),
         (space_of_codes(1, 1), SRGB, True),
+        # The same numbers on a linear curve are brighter.
+        (SRGB, space_of_codes(1, 8), False),
+        (SRGB, space_of_codes(1, 1), True),
         (space_of_codes(9, 16), space_of_codes(9, 14), True),
         (space_of_codes(9, 14), space_of_codes(9, 16), False),
         # What cannot be measured has only its own colours.

@@ -98,6 +98,18 @@ def test_a_value_of_another_type_is_not_the_same_value(kept: set[Value], copy: s
     assert Facts(said={"mood": {(7.0,)}}).lost_in([Facts(said={"mood": {"7"}})]) == {}
 
 
+def test_numbers_of_private_fields_are_never_rounded_or_cut_off() -> None:
+    def tied(*numbers: float) -> Facts:
+        return read_facts(file("TIFF", tiffinfo={33922: numbers}))
+
+    kept = tied(0.5, 0.5, 0.0, 440720.5, 5301234.25, 0.0)
+    for other in (
+        tied(0.5, 0.5, 0.0, 446720.5, 5301234.25, 0.0),
+        tied(*(0.5, 0.5, 0.0, 440720.5, 5301234.25, 0.0) * 4),
+    ):
+        assert set(other.lost_in([kept])) == {"EXIF field 0x8482"}
+
+
 def test_a_name_is_lost_if_the_other_face_has_none() -> None:
     named, nameless = (read_facts(jpeg(xmp=xmp(">" + REGIONS.format(name, 0.5)))) for name in ("Anna", ""))
     assert named.lost_in([nameless]) == {"face regions": {"Anna"}}
@@ -114,6 +126,8 @@ HOUSEKEEPING: dict[str, bytes] = {
     "empty fields": detailed(f9286=bytes(64), f9999=""),
     "a sign of a program": jpeg(comment=b"CREATOR: gd-jpeg v1.0 (using IJG JPEG v62), quality = 90"),
     "a sign of a program in a PNG": png(comment="Created with GIMP"),
+    "a sign of a program that compresses": jpeg(comment=b"Compressed by jpeg-recompress"),
+    "a sign of a shop": jpeg(comment=b"Processed By eBay with ImageMagick, z1.1.0. ||B2"),
     "a code of Facebook": with_iptc(jpeg(), [(40, b"FBMD0a000a"), (103, b"xYz")]),
     "the version of IPTC": with_iptc(jpeg(), [(0, b"\0\4"), (65, b"x"), (70, b"1")]),
     "what thumbnailers and ImageMagick write": png(
@@ -143,6 +157,11 @@ def test_a_copy_with_all_metadata_says_nothing_that_the_original_lacks(image_for
     assert read_facts(copy).lost_in([read_facts(original)]) == {}
     if image_format not in ("TIFF", "PNG"):  # whose writers leave out one of the blocks
         assert read_facts(original).lost_in([read_facts(copy)]) == {}
+
+
+def test_what_stands_behind_a_zero_counts() -> None:
+    whole, beginning = (read_facts(jpeg(comment=text)) for text in (b"Ann\0at the gate", b"Ann\0\0"))
+    assert whole.lost_in([beginning]) == {"comment": {"Ann at the gate"}}
 
 
 def test_a_sidecar_may_say_it() -> None:
@@ -182,10 +201,14 @@ def test_tags_and_comments_of_file_managers_are_read(tmp_path: Path) -> None:
     os.setxattr(one, "user.com.apple.FinderInfo", bytes(9) + b"\x0c" + bytes(22))
     os.setxattr(one, "user.xdg.comment", b"At the gate")
     os.setxattr(one, "user.own", b"\xff")
+    os.setxattr(one, "user.list", b"red\0blue")
+    os.setxattr(other, "user.list", b"red")
+    os.setxattr(one, "user.number", b"x\1")
+    os.setxattr(other, "user.number", b"x\2")
     for housekeeping in ("user.com.apple.quarantine", "user.com.dropbox.attrs", "user.DOSATTRIB"):
         os.setxattr(one, housekeeping, b"1")
     lost = read_attributes(str(one)).lost_in([read_attributes(str(other))])
-    assert set(lost) == {"file tags", "Finder tags", "Finder label", "file comment", "own"}
+    assert set(lost) == {"file tags", "Finder tags", "Finder label", "file comment", "own", "list", "number"}
     os.setxattr(other, "user.xdg.tags", b"blue,red")
     assert "file tags" not in read_attributes(str(one)).lost_in([read_attributes(str(other))])
     assert read_attributes(str(tmp_path / "gone")) == Facts()

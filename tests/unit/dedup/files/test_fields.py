@@ -41,12 +41,24 @@ PLAIN = camera_jpeg(gps=True)
 PHOTOSHOP = b"Photoshop 3.0\0"
 BY_ANN = b"\x1c\2\x50\0\3Ann"
 """A creator in IPTC."""
+DESCRIPTION = '<rdf:Description xmlns:xmp="http://ns.adobe.com/xap/1.0/" xmp:Rating="4"/>'
 LONG_IPTC = b"\x1c\2\x78\x80\4" + struct.pack(">I", 33_000) + b"gate " * 6_600
 
 
 def resource(name: bytes, content: bytes) -> bytes:
     """A resource of Photoshop by its signature and number."""
     return name + b"\0\0" + struct.pack(">I", len(content)) + content + bytes(len(content) % 2)
+
+
+def with_property(name: bytes, content: bytes) -> bytes:
+    """An AVIF with a property before the others, of which nothing but metadata can be read."""
+    data, added = file("AVIF"), box(name, bytes(4), content)
+    for outer in (b"meta", b"iprp", b"ipco"):
+        place = data.index(outer)
+        length = int.from_bytes(data[place - 4 : place], "big") + len(added)
+        data = data[: place - 4] + struct.pack(">I", length) + data[place:]
+    first = data.index(b"ipco") + 4
+    return data[:first] + added + data[first:]
 
 
 LACKING: dict[str, tuple[bytes, set[str]]] = {
@@ -79,6 +91,9 @@ LACKING: dict[str, tuple[bytes, set[str]]] = {
         file("JPEG2000") + box(b"uuid", bytes.fromhex("b14bf8bd083d4b43a5ae8cd7d5a6ce03") + b"II*\0"),
         {"map position"},
     ),
+    "rights of a JPEG 2000": (file("JPEG2000") + box(b"jp2i", b"<by>Ann</by>"), {"box jp2i"}),
+    "a description of an AVIF": (with_property(b"udes", b"en\0Gate\0\0\0"), {"description"}),
+    "an alternative text of an AVIF": (with_property(b"altt", b"At the gate\0en\0"), {"alternative text"}),
     "a label": (jpeg(xmp=xmp('xmp:Label="Red">')), {"colour label"}),
     "a label of digiKam": (jpeg(xmp=xmp('digiKam:ColorLabel="3" digiKam:PickLabel="0">')), {"colour label"}),
     "people": (jpeg(xmp=xmp(">" + listed("Iptc4xmpExt:PersonInImage", "Anna"))), {"people"}),
@@ -95,7 +110,11 @@ LACKING: dict[str, tuple[bytes, set[str]]] = {
     "a hierarchy": (jpeg(xmp=xmp(">" + listed("lr:hierarchicalSubject", "a|b"))), {"hierarchical keywords"}),
     "a comment": (detailed(f9286=b"ASCII\0\0\0At the gate"), {"comment"}),
     "a comment in Unicode": (detailed(f9286=b"UNICODE\0" + "Caf\u00e9".encode("utf-16-be")), {"comment"}),
+    "a comment in Unicode that names no charset": (
+        detailed(f9286=bytes(8) + "Caf\u00e9".encode("utf-16-be")), {"comment"},
+    ),
     "a comment of a JPEG": (jpeg(comment=b"At the gate"), {"comment"}),
+    "a comment behind a zero": (jpeg(comment=b"\0At the gate"), {"comment"}),
     "a comment before another one": (
         with_segment(jpeg(comment=b"CREATOR: gd-jpeg v1.0"), 0xFE, b"At the gate"), {"comment"},
     ),
@@ -105,6 +124,13 @@ LACKING: dict[str, tuple[bytes, set[str]]] = {
     "a prompt": (png(parameters="a gate, 35mm"), {"prompt"}),
     "another prompt": (png(prompt='{"1": {}}', workflow="{}"), {"prompt"}),
     "text of an unknown program": (png(Mood="calm"), {"mood"}),
+    "texts whose keywords have a prefix": (
+        png(**{"lab:sample": "37b", "Raw profile type label": "A"}), {"sample", "raw profile type label"},
+    ),
+    "texts that begin as the signs of programs do": (
+        png_with_chunk(b"tEXt", b"Comment\0Processed by Ann", png(Title="File source: box 12", Mood="Optimized")),
+        {"comment", "title", "mood"},
+    ),
     "a text without a keyword": (png_with_chunk(b"tEXt", b"At the gate"), {"text"}),
     "a text that is damaged": (png_with_chunk(b"zTXt", b"Mood\0\0calm"), {"mood"}),
     "a calibration": (png_with_chunk(b"pCAL", b"bias\0"), {"pixel calibration"}),
@@ -127,10 +153,16 @@ LACKING: dict[str, tuple[bytes, set[str]]] = {
         jpeg(xmp=xmp('><Iptc4xmpCore:CreatorContactInfo Iptc4xmpCore:CiEmailWork="a@b.org"/>')), {"contact"},
     ),
     "a field of an unknown program": (jpeg(xmp=xmp('own:moodOfThePhoto="calm">')), {"mood of the photo"}),
+    "another position in XMP": (
+        jpeg(exif=exif(gps=True), xmp=xmp('exif:GPSLatitude="1,0N" exif:GPSLongitude="2,0E">')), {"GPS position"},
+    ),
     "a city": (with_iptc(jpeg(), [(90, b"Wien")]), {"city"}),
     "a name behind 32 KiB of IPTC": (
         jpeg_with_segment(0xED, PHOTOSHOP + resource(b"8BIM\4\4", LONG_IPTC + BY_ANN)),
         {"caption", "creator"},
+    ),
+    "IPTC of Photoshop 2.5": (
+        jpeg_with_segment(0xED, b"Adobe_Photoshop2.5:" + bytes(8) + resource(b"8BIM\4\4", BY_ANN)), {"creator"},
     ),
     "IPTC that is cut off": (
         jpeg_with_segment(0xED, PHOTOSHOP + resource(b"8BIM\4\4", BY_ANN + b"\x1c")), {"creator"},
@@ -165,6 +197,9 @@ LACKING: dict[str, tuple[bytes, set[str]]] = {
             jpeg(xmp=xmp('crs:Tint="3">')), 0xE1, b"http://ns.adobe.com/xap/1.0/\0" + xmp('xmp:Label="Red">')
         ),
         {"colour label", "develop settings"},
+    ),
+    "XMP that says a property twice": (
+        jpeg(xmp=xmp('xmp:Rating="0">').replace(b"</rdf:RDF>", DESCRIPTION.encode() + b"</rdf:RDF>")), {"rating"},
     ),
     "XMP without a zero before it": (
         jpeg_with_segment(0xE1, b"http://ns.adobe.com/xap/1.0/" + xmp('xmp:Label="Red">')), {"colour label"},
