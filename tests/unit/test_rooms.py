@@ -74,13 +74,13 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
             BASE, "contract", "imaging", "dedup types", "dedup files", "dedup metadata", "dedup formats", "dedup store",
         ),
     ),
-    "dedup alignment": (
-        ("clip_client.dedup.alignment",),
-        ("imaging", "dedup types", "dedup files", "dedup proof", "dedup store", "dedup features"),
-    ),
+    "dedup describe": (("clip_client.dedup.describe",), ("dedup types",)),
     "dedup compare": (
         ("clip_client.dedup.compare",),
-        ("dedup types", "dedup files", "dedup formats", "dedup store", "dedup features", "dedup alignment"),
+        (
+            "imaging", "dedup types", "dedup files", "dedup formats", "dedup store", "dedup features", "dedup proof",
+            "dedup describe",
+        ),
     ),
     "dedup search": (
         ("clip_client.dedup.search", "clip_client.dedup"),
@@ -112,7 +112,7 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
         ("clip_client.distributed",),
         (
             BASE, "contract", "pipeline", "client", "vectors", "dedup types", "dedup files", "dedup store",
-            "dedup features", "dedup compare", "dedup alignment", "dedup search", "dedup actions",
+            "dedup features", "dedup compare", "dedup search", "dedup actions",
         ),
     ),
     "client testing": (
@@ -302,7 +302,7 @@ def test_other_tests_import_only_the_fixtures_that_benchmarks_share() -> None:
             {"clip_client._transports", "clip_client.testing", "preprocess_ensemble.model_repository.config"},
         ),
         ("openvino", {"preprocess_ensemble.runtimes.openvino_model"}),
-        ("cv2", {"clip_client.dedup.alignment", "clip_client.dedup.proof"}),
+        ("cv2", {"clip_client.dedup.describe", "clip_client.dedup.proof"}),
         ("torch", {"preprocess_ensemble.export.pytorch", "preprocess_ensemble.export.exporter"}),
         ("open_clip", {"preprocess_ensemble.export.pytorch"}),
         ("tokenizers", {"preprocess_ensemble.text"}),

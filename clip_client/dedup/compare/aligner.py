@@ -1,8 +1,9 @@
-"""Aligns photos by their contents: each pair once per store, with keypoints from the store, or from the files."""
+"""Compares photos by their contents, each pair once per store: first the proof, then, without one, a description."""
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -11,11 +12,13 @@ from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
-from clip_client.dedup.aligned import Alignment
-from clip_client.dedup.alignment.align import align
-from clip_client.dedup.alignment.full_size_check import check_at_full_size, confirmed, full_photo, in_srgb
-from clip_client.dedup.alignment.geometry import frame_affine
-from clip_client.dedup.alignment.keypoints import (
+from PIL import ImageCms
+
+from clip_client.dedup.aligned import MADE_LATER, UNPROVED, Alignment
+from clip_client.dedup.describe.align import align, copy_transform
+from clip_client.dedup.describe.changes import at_full_size, size_in_words, turn_in_words
+from clip_client.dedup.describe.geometry import frame_affine
+from clip_client.dedup.describe.keypoints import (
     ALGORITHM,
     PICTURE_SIDE,
     Keypoints,
@@ -25,14 +28,16 @@ from clip_client.dedup.alignment.keypoints import (
 from clip_client.dedup.features.preview import picture_file
 from clip_client.dedup.files.file_types import is_raw
 from clip_client.dedup.files.reading import PLAIN_READER, read_content
-from clip_client.dedup.types import SearchStats
+from clip_client.dedup.proof.gate import PhotoFile
+from clip_client.dedup.proof.prove import DUPLICATE, prove_file
+from clip_client.dedup.types import RE_ENCODED, SearchStats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from PIL import Image
 
-    from clip_client.dedup.alignment.full_size_check import FullPhoto
+    from clip_client.dedup.describe.geometry import Affine
     from clip_client.dedup.features.preview import DecodedPhoto
     from clip_client.dedup.files.reading import PhotoReader
     from clip_client.dedup.photo import Photo
@@ -45,11 +50,9 @@ _REMEMBERED: Final = 64
 """Photos whose keypoints stay in memory: about 1 MB each, with the small picture and the unit vectors."""
 _AT_FULL_SIZE: Final = 2
 """Photos that stay in memory at full size: 300 MB for 100 megapixels."""
-_CHECKS: Final = "full-size-8"
-"""Version of :func:`check_at_full_size` and of :mod:`clip_client.dedup.proof`: change it with anything that changes
-what they say. Up to 7, the check alone decided."""
-_OUTCOMES: Final = f"{ALGORITHM}-align-2-{_CHECKS}"
-"""Version of all that :meth:`Aligner.align` computes, and its name in a store; keys are the hashes of two contents."""
+_OUTCOMES: Final = f"{ALGORITHM}-align-2-proof-1"
+"""Version of all that :meth:`Aligner.align` computes, and its name in a store: change the last number with
+:mod:`clip_client.dedup.proof`. Keys are the hashes of two contents."""
 _NEEDED: Final = PICTURE_SIDE, PICTURE_SIDE
 """The least size (height, width) of a scaled decode."""
 _LEAST_PIXELS: Final = 2**20
@@ -77,7 +80,7 @@ class Aligner:
         self._pictures = pictures or {}
         self._table, self._outcomes = store.alignment_tables(ALGORITHM, _OUTCOMES)
         self._keypoints = lru_cache(_REMEMBERED)(self._load)
-        self._full_size = lru_cache(_AT_FULL_SIZE)(self._decode)
+        self._full_size = lru_cache(_AT_FULL_SIZE)(self._open)
         self._pool = ThreadPoolExecutor(reader.threads, thread_name_prefix="clip_client verify")
         self._opencv = opencv_for_many()
         self.reasons: dict[str, str] = {}
@@ -115,8 +118,8 @@ class Aligner:
     def align(self, kept: str, duplicates: Sequence[str]) -> list[Alignment | None]:
         """Return how each content lies on ``kept``; None if they do not show the same, or cannot be verified.
 
-        What could move by its alignment is checked at full size, for which the files are read. Each pair is aligned
-        once per store.
+        What looks alike is proved at full size, for which the files are read; the rest is described. Each pair is
+        compared once per store.
         """
         keys = {sha256: _key(kept, sha256) for sha256 in duplicates}
         stored = {sha256: self._outcomes.get(key) for sha256, key in keys.items()}
@@ -133,20 +136,32 @@ class Aligner:
         with self._known([kept, *duplicates]) as known:  # here, because the database serves one thread at a time
             if kept not in known:
                 return [None] * len(duplicates)
-            found = self._pool.map(lambda one: align(known[one], known[kept]) if one in known else None, duplicates)
-            aligned = list(found)
-        return [
-            self._checked(kept, sha256, one) if one is not None and one.loses_nothing else one
-            for sha256, one in zip(duplicates, aligned, strict=True)
-        ]
+            found: dict[str, Alignment | None] = dict.fromkeys(duplicates)
+            doubts = dict.fromkeys(duplicates, UNPROVED)
+            for sha256 in duplicates:
+                to_kept = copy_transform(known[sha256], known[kept]) if sha256 in known else None
+                if to_kept is not None:
+                    # One pair at a time: a picture of 100 megapixels takes 300 MB.
+                    doubts[sha256] = self._doubt(kept, sha256)
+                    if not doubts[sha256]:
+                        found[sha256] = _proved(at_full_size(known[sha256], known[kept], to_kept))
+            others = [sha256 for sha256 in duplicates if sha256 in known and found[sha256] is None]
+            described = self._pool.map(lambda sha256: align(known[sha256], known[kept]), others)
+            for sha256, one in zip(others, described, strict=True):
+                is_copy = one is not None and one.tier == RE_ENCODED
+                found[sha256] = replace(one, doubts=(doubts[sha256],)) if one is not None and is_copy else one
+        return list(found.values())
 
-    def _checked(self, kept: str, duplicate: str, alignment: Alignment) -> Alignment:
-        # One pair at a time, its tiles side by side: a picture of 100 megapixels takes 300 MB.
-        whole, copy = self._full_size(kept), self._full_size(duplicate)
-        if whole is None or copy is None:
+    def _doubt(self, kept: str, duplicate: str) -> str:
+        """Return why ``kept`` is not proved to be a source that shows all of ``duplicate``; empty if it is."""
+        files = list(self._pool.map(self._full_size, (kept, duplicate)))
+        if files[0] is None or files[1] is None:
             self._full_size.cache_clear()  # what cannot be read now may be readable later
-            return replace(alignment, doubts=(_UNREAD,))
-        return confirmed(whole, copy, check_at_full_size(whole, copy, alignment, each=self._pool.map))
+            return _UNREAD
+        proof = prove_file(files[0], files[1])
+        if not proof.holds:
+            return UNPROVED
+        return MADE_LATER if proof.source == DUPLICATE else ""
 
     def _row(self, kept: str, duplicate: str, found: Alignment | None) -> bytes:
         reasons = {sha256: self.reasons[sha256] for sha256 in (kept, duplicate) if sha256 in self.reasons}
@@ -179,9 +194,9 @@ class Aligner:
         yield known
         self._table.put((sha256, photo.to_bytes()) for sha256, photo in without.items() if photo.found is not None)
 
-    def _decode(self, sha256: str) -> FullPhoto | None:
+    def _open(self, sha256: str) -> PhotoFile | None:
         data = self._image_file(sha256)
-        return None if data is None else full_photo(data)
+        return None if data is None else PhotoFile(data)
 
     def _load(self, sha256: str) -> Keypoints | None:
         data = self._table.get(sha256)
@@ -206,6 +221,19 @@ class Aligner:
         path = self._photos[sha256].path
         data = read_content(path, sha256, self._read)
         return None if data is None else picture_file(path, data)
+
+
+def _proved(full_size: Affine) -> Alignment:
+    """Return what is known of a proved copy, given the transform from its pixels to those of the kept photo."""
+    return Alignment(
+        tier=RE_ENCODED,
+        changes=tuple(filter(None, (turn_in_words(full_size), size_in_words(full_size)))),
+        lost=(),
+        transform=tuple(full_size.ravel().tolist()),
+        residual=0.0,
+        region=None,
+        region_share=0.0,
+    )
 
 
 def _key(kept: str, duplicate: str) -> str:
@@ -251,4 +279,7 @@ def _as_shown(image: Image.Image, data: bytes) -> Image.Image:
     if profile:
         image = image.copy()
         image.thumbnail((2 * PICTURE_SIDE, 2 * PICTURE_SIDE))
-    return in_srgb(image, profile)
+        with suppress(Exception):  # a damaged profile counts as none, as it does in most viewers
+            own = ImageCms.ImageCmsProfile(io.BytesIO(profile))
+            return ImageCms.profileToProfile(image, own, ImageCms.createProfile("sRGB"), outputMode="RGB") or image
+    return image.convert("RGB")

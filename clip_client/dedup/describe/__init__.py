@@ -1,2 +1,1 @@
-"""How two photos lie on each other, and what differs: keypoints, their alignment, and the comparison of what remains.
-Only its aligner reads files."""
+"""What people read about a pair of photos: how one lies on the other, and what differs. It proves nothing."""

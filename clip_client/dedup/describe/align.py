@@ -6,20 +6,21 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
+import cv2
 import numpy as np
 
-from clip_client.dedup.aligned import PUT_INTO, Alignment
-from clip_client.dedup.alignment.changes import Changes
-from clip_client.dedup.alignment.comparison import Comparison, compare, refined
-from clip_client.dedup.alignment.geometry import frame_affine, inverse, is_frame, matched_affine, whole_affine
-from clip_client.dedup.alignment.motion import STEP
+from clip_client.dedup.aligned import PUT_INTO, UNTOLD, Alignment
+from clip_client.dedup.describe.changes import Changes
+from clip_client.dedup.describe.comparison import Comparison, compare, laid_on_grid, refined
+from clip_client.dedup.describe.geometry import frame_affine, inverse, is_frame, matched_affine, whole_affine
+from clip_client.dedup.describe.motion import STEP
 from clip_client.dedup.types import ALTERED, EDITED, RE_ENCODED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from clip_client.dedup.alignment.geometry import Affine
-    from clip_client.dedup.alignment.keypoints import Keypoints
+    from clip_client.dedup.describe.geometry import Affine
+    from clip_client.dedup.describe.keypoints import Keypoints
     from clip_client.dedup.types import Mask
 
 _MOST_EXCESS: Final = 4.0
@@ -57,6 +58,15 @@ _MOST_OUTSIDE: Final = 0.005
 _MOST_BEYOND: Final = 0.1
 """Share of a side. If each picture goes on beyond the other by more, both are views of a scene, however plain what they
 do not share is. A rotation by 5 degrees moves corners by 0.09."""
+
+
+_LIKE_A_COPY: Final = 0.9
+"""Correlation of two thumbnails: that of a copy of 40 pixels on a side and quality 40 falls to 0.95."""
+_BLURRED: Final = 3.0
+"""Pixels, standard deviation: what encoders and filters change is finer."""
+_MOST_DIFFERENT: Final = 32.0
+"""Levels of the blurred luma. Copies differ by 14 at most, at quality 40 and by the coarsest filters; what moves in a
+film differs by more, and a proof takes ten times as long as a description."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -163,12 +173,34 @@ def align(duplicate: Keypoints, kept: Keypoints) -> Alignment | None:
         tier=tier,
         changes=words,
         lost=changes.lost(),
-        doubts=(PUT_INTO,) if tier == EDITED and changes.is_put_into() else (),
+        doubts=_doubts(changes, best.comparison) if tier == EDITED else (),
         transform=tuple(changes.full_size.ravel().tolist()),
         residual=best.residual,
         region=region,
         region_share=share,
     )
+
+
+def _doubts(changes: Changes, seen: Comparison) -> tuple[str, ...]:
+    """Say why nothing moves for an edited photo: size and frame tell which of two shows more, and little else does."""
+    if changes.is_put_into():
+        return (PUT_INTO,)
+    is_toned = not seen.grading.is_none and not seen.grading.is_from_colour_to_grey
+    return (UNTOLD,) if is_toned or seen.blur else ()
+
+
+def copy_transform(duplicate: Keypoints, kept: Keypoints) -> Affine | None:
+    """Return how the whole of a small picture lies on another one; None if it does not look like a copy of it."""
+    affine = frame_affine(duplicate, kept, _LIKE_A_COPY)
+    if affine is None:
+        return None
+    grid, source, to_grid = kept, duplicate, affine
+    if not _is_reduced(affine):
+        grid, source, to_grid = duplicate, kept, inverse(affine)
+    laid, _ = laid_on_grid(source.picture, to_grid, (grid.picture.shape[1], grid.picture.shape[0]))
+    lumas = [cv2.cvtColor(one, cv2.COLOR_RGB2GRAY).astype(np.float32) for one in (laid, grid.picture)]
+    different = np.abs(cv2.GaussianBlur(lumas[0] - lumas[1], (0, 0), _BLURRED)).max()
+    return affine if different <= _MOST_DIFFERENT else None
 
 
 def _hypotheses(first: Keypoints, second: Keypoints) -> Iterator[_Hypothesis]:

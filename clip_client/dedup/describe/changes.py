@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Final
 import cv2
 import numpy as np
 
-from clip_client.dedup.alignment.geometry import between_middles, corners_of, inverse
+from clip_client.dedup.describe.geometry import between_middles, corners_of, inverse
 from clip_client.dedup.text import percent
 
 if TYPE_CHECKING:
-    from clip_client.dedup.alignment.comparison import Comparison
-    from clip_client.dedup.alignment.geometry import Affine
-    from clip_client.dedup.alignment.keypoints import Keypoints
+    from clip_client.dedup.describe.comparison import Comparison
+    from clip_client.dedup.describe.geometry import Affine
+    from clip_client.dedup.describe.keypoints import Keypoints
     from clip_client.dedup.types import Mask, Pixels
 
 _PLAIN: Final = 4.0
@@ -66,14 +66,9 @@ class Changes:
         """Share of the duplicate that has content and lies outside the kept photo."""
         self.outside_duplicate = _content_outside(kept, duplicate, to_duplicate)
         """Share of the kept photo that has content and lies outside the duplicate."""
-        enlarged, reduced = (
-            np.diag([photo.width / photo.picture.shape[1], photo.height / photo.picture.shape[0]])
-            for photo in (kept, duplicate)
-        )
-        self.full_size: Affine = enlarged @ to_kept
+        self.full_size = at_full_size(duplicate, kept, to_kept)
         """The transform from the duplicate's pixels to the kept photo's at full size."""
-        self.full_size[:, :2] /= reduced.diagonal()
-        self._scale = float(1 / np.sqrt(abs(np.linalg.det(self.full_size[:, :2]))))
+        self._scale = _scale(self.full_size)
         self._duplicate, self._kept, self._to_kept = duplicate, kept, to_kept
         self._seen = seen
         self._own, self._of_kept = seen.grading.tones[:: 1 if duplicate_is_grid else -1]
@@ -111,7 +106,15 @@ class Changes:
     def words(self) -> tuple[str, ...]:
         """Say what was done."""
         detail = ("blurred" if self._duplicate_is_softer else "sharpened") if self._seen.blur else ""
-        words = self._turn(), self._crop(), self._border(), self._shape(), *self._colours(), detail, self._size()
+        words = (
+            turn_in_words(self.full_size),
+            self._crop(),
+            self._border(),
+            self._shape(),
+            *self._colours(),
+            detail,
+            size_in_words(self.full_size),
+        )
         return tuple(filter(None, words))
 
     def lost(self) -> tuple[str, ...]:
@@ -129,21 +132,6 @@ class Changes:
             "sharpness": self._seen.blur and not self._duplicate_is_softer,
         }
         return tuple(what for what, is_lost in lost.items() if is_lost)
-
-    def _turn(self) -> str:
-        linear = self.full_size[:, :2]
-        mirrored = np.linalg.det(linear) < 0
-        if mirrored:
-            linear = np.diag([-1.0, 1.0]) @ linear
-        angle = np.arctan2(linear[0, 1] - linear[1, 0], linear[0, 0] + linear[1, 1])
-        degrees = round(float(np.degrees(angle)), 1) % 360
-        if mirrored and round(degrees) == 180:
-            return "mirrored top to bottom"
-        turned = ""
-        if 0.3 < degrees < 359.7:
-            way, by = ("to the right", degrees) if degrees <= 180 else ("to the left", 360 - degrees)
-            turned = f"rotated by {by:.3g} degrees" + ("" if round(by) == 180 else f" {way}")
-        return " and ".join(filter(None, ("mirrored" if mirrored else "", turned)))
 
     def _crop(self) -> str:
         left, top, right, bottom = shares = [max(0.0, share) for share in self.kept_margins]
@@ -183,13 +171,49 @@ class Changes:
             words.append(f"with {how} colours")
         return words or ["with slightly other colours"]
 
-    def _size(self) -> str:
-        if abs(self._scale - 1) < 0.02:
-            return ""
-        for value, word in ((0.5, "half the size"), (0.25, "a quarter of the size"), (2.0, "twice the size")):
-            if abs(self._scale / value - 1) < 0.02:
-                return word
-        return f"{self._scale:.0%} of the size"
+
+def at_full_size(duplicate: Keypoints, kept: Keypoints, to_kept: Affine) -> Affine:
+    """Return the transform between two photos, given that between their small pictures."""
+    enlarged, reduced = (
+        np.diag([photo.width / photo.picture.shape[1], photo.height / photo.picture.shape[0]])
+        for photo in (kept, duplicate)
+    )
+    found: Affine = enlarged @ to_kept
+    found[:, :2] /= reduced.diagonal()
+    return found
+
+
+def turn_in_words(full_size: Affine) -> str:
+    """Say how a duplicate is turned; empty if it is not."""
+    linear = full_size[:, :2]
+    mirrored = np.linalg.det(linear) < 0
+    if mirrored:
+        linear = np.diag([-1.0, 1.0]) @ linear
+    angle = np.arctan2(linear[0, 1] - linear[1, 0], linear[0, 0] + linear[1, 1])
+    degrees = round(float(np.degrees(angle)), 1) % 360
+    if mirrored and round(degrees) == 180:
+        return "mirrored top to bottom"
+    turned = ""
+    if 0.3 < degrees < 359.7:
+        way, by = ("to the right", degrees) if degrees <= 180 else ("to the left", 360 - degrees)
+        turned = f"rotated by {by:.3g} degrees" + ("" if round(by) == 180 else f" {way}")
+    return " and ".join(filter(None, ("mirrored" if mirrored else "", turned)))
+
+
+def size_in_words(full_size: Affine) -> str:
+    """Say how large a duplicate is; empty if it has the size of the kept photo."""
+    scale = _scale(full_size)
+    if abs(scale - 1) < 0.02:
+        return ""
+    for value, word in ((0.5, "half the size"), (0.25, "a quarter of the size"), (2.0, "twice the size")):
+        if abs(scale / value - 1) < 0.02:
+            return word
+    return f"{scale:.0%} of the size"
+
+
+def _scale(full_size: Affine) -> float:
+    """Return how large a pixel of the kept photo is on the duplicate."""
+    return float(1 / np.sqrt(abs(np.linalg.det(full_size[:, :2]))))
 
 
 def _margins(of: Keypoints, on: Keypoints, to: Affine) -> tuple[float, float, float, float]:

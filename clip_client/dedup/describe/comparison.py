@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Final
 import cv2
 import numpy as np
 
-from clip_client.dedup.alignment.geometry import FRAME_TOLERANCE, after, between_middles
-from clip_client.dedup.alignment.grading import Grading, cut_off, grading_of, regrading
-from clip_client.dedup.alignment.motion import STEP, Windows, find_motion, sampled
+from clip_client.dedup.describe.geometry import FRAME_TOLERANCE, after, between_middles
+from clip_client.dedup.describe.grading import Grading, cut_off, grading_of, regrading
+from clip_client.dedup.describe.motion import STEP, Windows, find_motion, sampled
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from clip_client.dedup.alignment.geometry import Affine
+    from clip_client.dedup.describe.geometry import Affine
     from clip_client.dedup.types import Floats, Mask, Pixels
 
 
@@ -86,7 +86,7 @@ def compare(grid: Pixels, source: Pixels, to_grid: Affine) -> Comparison | None:
     ``to_grid`` leads from the pixels of ``source`` to those of ``grid``, counted from the corner. It should not
     enlarge, so that the coarser picture sets the detail.
     """
-    moved, inside = _warp(source, to_grid, (grid.shape[1], grid.shape[0]))
+    moved, inside = laid_on_grid(source, to_grid, (grid.shape[1], grid.shape[0]))
     windows = Windows(sampled(inside))
     if np.count_nonzero(inside) < _LEAST_OVERLAP or not windows.valid[::2, ::2].any():  # a strip along an edge
         return None
@@ -150,7 +150,7 @@ def refined(grid: Pixels, source: Pixels, to_grid: Affine) -> Affine:
     small = np.asarray(cv2.resize(luma, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA), np.uint8)
     to_small = np.diag([scale, scale])
     for _ in range(2):
-        moved, inside = _warp(source, to_small @ to_grid, (small.shape[1], small.shape[0]))
+        moved, inside = laid_on_grid(source, to_small @ to_grid, (small.shape[1], small.shape[0]))
         if np.count_nonzero(inside) < _LEAST_OVERLAP * scale**2:
             break
         one, other = (_smooth(picture, _SMOOTHING) for picture in (small, moved))
@@ -165,7 +165,7 @@ def refined(grid: Pixels, source: Pixels, to_grid: Affine) -> Affine:
     return to_grid
 
 
-def _warp(source: Pixels, to_grid: Affine, size: tuple[int, int]) -> tuple[Pixels, Mask]:
+def laid_on_grid(source: Pixels, to_grid: Affine, size: tuple[int, int]) -> tuple[Pixels, Mask]:
     """Return the picture on the grid, and which pixels of the grid can be compared with it."""
     if source.shape[1::-1] == size and (to_grid == np.eye(2, 3)).all():
         return source, np.ones(source.shape[:2], np.bool_)

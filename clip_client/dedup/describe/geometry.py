@@ -10,7 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from clip_client.dedup.alignment.keypoints import Keypoints
+    from clip_client.dedup.describe.keypoints import Keypoints
 
     Affine: TypeAlias = NDArray[np.float64]
     """(2, 3): from the pixels of one picture to those of another, counted from the corner."""
@@ -24,7 +24,7 @@ FRAME_TOLERANCE: Final = 1.0
 """Pixels of the coarser small picture, by which the sides of one frame may be off."""
 _MOST_STRETCH: Final = 2.0
 """Ratio of the scales along two axes above which no photo editor made the transform."""
-_ALIKE: Final = 0.97
+ALIKE: Final = 0.97
 """Correlation of two thumbnails from which on it is worth while to compare the pictures as they are."""
 
 # A mirrored picture has the same descriptors in another order: SIFT's 4 x 4 cells upside down along the axis of the
@@ -54,14 +54,14 @@ def corners_of(affine: Affine, size: tuple[int, ...] | NDArray[np.int_]) -> NDAr
     return np.asarray(corners @ affine[:, :2].T + affine[:, 2], np.float64)
 
 
-def frame_affine(first: Keypoints, second: Keypoints) -> Affine | None:
+def frame_affine(first: Keypoints, second: Keypoints, least: float = ALIKE) -> Affine | None:
     """Return the transform of the whole picture of ``first`` onto that of ``second``, turned or mirrored if need be.
 
-    None if no orientation looks alike.
+    None if the thumbnails have a correlation of at most ``least`` in every orientation.
     """
     correlations = first.orientations @ second.thumbnail.ravel() / second.thumbnail.size
     best = int(correlations.argmax())
-    if correlations[best] <= _ALIKE:
+    if correlations[best] <= least:
         return None
     turn = np.linalg.matrix_power([[0, 1], [-1, 0]], best % 4)  # to the left, as numpy.rot90 turns
     return whole_affine(first, second, turn @ np.diag([-1, 1]) if best >= 4 else turn)

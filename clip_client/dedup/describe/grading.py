@@ -77,6 +77,11 @@ class Grading:
         """True if encoders and resizing explain the difference."""
         return max(self.shift, self.tint) < _SAME_LEVELS
 
+    @property
+    def is_from_colour_to_grey(self) -> bool:
+        """True if one of the pictures is grey and the other one is not."""
+        return self.tones[0].is_mostly_grey != self.tones[1].is_mostly_grey
+
 
 def grading_of(first: Pixels, second: Pixels, inside: Mask) -> Grading:
     """Compare the mean colours of cells; the pictures are RGB (h, w, 3)."""

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import cv2
 import numpy as np
 
-from clip_client.dedup.alignment.geometry import corners_of
+from clip_client.dedup.describe.geometry import corners_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from clip_client.dedup.alignment.geometry import Affine
+    from clip_client.dedup.describe.geometry import Affine
     from clip_client.dedup.types import Floats, Mask
 
     Values = TypeVar("Values", Floats, Mask, NDArray[np.uint8])

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from clip_client.dedup.types import Floats, Pixels
 
-_SHARE: Final = 0.4
-"""The share of fine detail that is added to the limit of a flat block: ten times that of luma, because chroma passes
+_SHARE: Final = 0.2
+"""The share of fine detail that is added to the limit of a flat block: five times that of luma, because chroma passes
 through two averages and an interpolation that programs do in several ways."""
 _SHARE_OF_LUMA: Final = 0.1
 """How much of luma's fine detail counts as chroma's: rounded RGB carries one into the other."""

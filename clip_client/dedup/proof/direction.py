@@ -17,7 +17,7 @@ square of the ratio of the steps. 0.8 took 11 of 270 true copies for sources, 0.
 _STEP: Final = 6
 """Finer steps than this one are covered by the rounding of levels,"""
 _FEWEST: Final = 100
-"""and with fewer coefficients of coarser steps the duplicate is known to a level, and nothing tells."""
+"""and with fewer coefficients of coarser steps the duplicate is known to a level, and its steps tell nothing."""
 _LEAST_BROKEN: Final = 0.02
 """Share of the kept photo's coefficients off whose steps its copy lies; below it, the duplicate may be its source. A
 re-save at similar steps has 0.001."""
@@ -25,18 +25,19 @@ _BLOCKS: Final = 20_000
 """Blocks that are looked at, spread evenly over the picture."""
 
 
-def is_closer_than_a_source(kept: Pixels, duplicate: Pixels, steps: Floats) -> bool:
+def is_closer_than_a_source(kept: Pixels, duplicate: Pixels, steps: Floats) -> bool | None:
     """Tell whether ``kept``, laid on ``duplicate``, lies closer to its ``steps`` (64,) than a source does.
 
-    Both are luma, (H, W). Their spread is 12 times the mean square of the distance in steps, which is cut at a half.
+    None if too few of them are coarse enough to tell. Both are luma, (H, W). Their spread is 12 times the mean square
+    of the distance in steps, which is cut at a half.
     """
     is_coarse = steps >= _STEP
     if not is_coarse.any():
-        return False
+        return None
     ours, theirs = _coefficients(kept, duplicate)
     counts = (np.rint(theirs / steps) != 0) & is_coarse
     if counts.sum() < _FEWEST:
-        return False
+        return None
     distances = np.clip((ours - theirs) / steps, -0.5, 0.5)[counts]
     return float(12 * np.mean(distances**2)) < _LEAST_SPREAD
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,7 +13,7 @@ from clip_client.dedup.proof.choice import likeliest_way
 from clip_client.dedup.proof.chroma import worst_block_of_chroma
 from clip_client.dedup.proof.direction import is_closer_than_a_source, lies_on_steps_of_kept
 from clip_client.dedup.proof.frame import best_turn
-from clip_client.dedup.proof.gate import NotProvedError, check_files, check_grey
+from clip_client.dedup.proof.gate import NotProvedError, PhotoFile, check_grey
 from clip_client.dedup.proof.law import fine_detail, luma_limits, worst_block
 from clip_client.dedup.proof.lay import Layable
 from clip_client.dedup.proof.planes import duplicate_planes, own_luma, readings, to_chroma, to_luma
@@ -59,7 +60,12 @@ class _Laid:
 
 
 def prove(kept: bytes, duplicate: bytes) -> Proof:
-    """Prove from two encoded files that ``kept`` shows all that ``duplicate`` shows.
+    """Prove from two encoded files that ``kept`` shows all that ``duplicate`` shows; see :func:`prove_file`."""
+    return prove_file(PhotoFile(kept), PhotoFile(duplicate))
+
+
+def prove_file(kept: PhotoFile, duplicate: PhotoFile) -> Proof:
+    """Prove that ``kept`` shows all that ``duplicate`` shows.
 
     In no block of its own grid may the duplicate show what the kept photo, turned, reduced and laid on it, does not
     show to within the duplicate's own steps. Files of which nothing is proved give a proof that does not hold.
@@ -68,20 +74,20 @@ def prove(kept: bytes, duplicate: bytes) -> Proof:
 
     with quiet_libraries():
         try:
-            files = check_files(kept, duplicate)
-            stored = duplicate_planes(files[1])
-            best = _best_reading(*files, stored)
+            duplicate.check_parts(kept)
+            stored = duplicate_planes(duplicate.as_duplicate)
+            best = _best_reading(kept, duplicate, stored)
         except NotProvedError as error:
             return Proof(holds=False, reason=error.reason)
         if best.used > 1:
             return Proof(holds=False, reason=best.reason, used=best.used)
-        return Proof(holds=True, source=_source(*files, stored, best), used=best.used)
+        return Proof(holds=True, source=_source(kept, duplicate, stored, best), used=best.used)
 
 
-def _best_reading(kept: Checked, duplicate: Checked, stored: Duplicate) -> _Laid:
+def _best_reading(kept: PhotoFile, duplicate: PhotoFile, stored: Duplicate) -> _Laid:
     """Return what the law says of the kept photo by the first reading of which it holds, or by the nearest one."""
     found = []
-    for reading in readings(kept, duplicate):
+    for reading in readings(kept.as_kept, duplicate.as_duplicate):
         found.append(_compared(reading, stored))
         if found[-1].used <= 1:
             break
@@ -119,22 +125,31 @@ def _compared(reading: Reading, stored: Duplicate) -> _Laid:
     return _Laid(used=used, luma=luma, is_same_size=is_same_size)
 
 
-def _source(kept: Checked, duplicate: Checked, stored: Duplicate, laid: _Laid) -> str:
+def _source(kept: PhotoFile, duplicate: PhotoFile, stored: Duplicate, laid: _Laid) -> str:
     """Return which of the two is the source, where the law holds."""
     assert laid.luma is not None
-    may_be_later = is_closer_than_a_source(laid.luma, stored.planes[0], stored.steps[0])
-    if laid.is_same_size and not may_be_later:
-        may_be_later = _lies_on_steps(kept, stored)
-    if not may_be_later:
-        return KEPT
+    is_closer = is_closer_than_a_source(laid.luma, stored.planes[0], stored.steps[0])
     if laid.is_same_size:
-        try:
-            files = check_files(duplicate.data, kept.data)
-            if _best_reading(*files, duplicate_planes(files[1])).used <= 1:
-                return EITHER
-        except NotProvedError:
-            pass
-    return DUPLICATE
+        if not is_closer and not _lies_on_steps(kept.as_kept, stored):
+            return KEPT
+        return EITHER if _holds(duplicate, kept) else DUPLICATE
+    if is_closer is None:
+        # A photo that shows no more than an enlarged copy of the duplicate was most likely enlarged.
+        is_closer = _shows_more_pixels(kept, stored) and _holds(duplicate, kept)
+    return DUPLICATE if is_closer else KEPT
+
+
+def _holds(kept: PhotoFile, duplicate: PhotoFile) -> bool:
+    """Tell whether the law holds."""
+    with suppress(NotProvedError):
+        duplicate.check_parts(kept)
+        return _best_reading(kept, duplicate, duplicate_planes(duplicate.as_duplicate)).used <= 1
+    return False
+
+
+def _shows_more_pixels(kept: PhotoFile, stored: Duplicate) -> bool:
+    pixels = kept.as_kept.pixels
+    return pixels is not None and pixels[..., 0].size > stored.planes[0].size
 
 
 def _lies_on_steps(kept: Checked, stored: Duplicate) -> bool:

@@ -11,14 +11,13 @@ import pytest
 
 from clip_client.dedup import find_duplicates
 from clip_client.dedup.aligned import UNPROVED
-from clip_client.dedup.alignment import aligner
-from clip_client.dedup.alignment.aligner import Aligner, keep_small_picture, keypoints_in
-from clip_client.dedup.alignment.keypoints import Keypoints, extract_keypoints, opencv_for_many
+from clip_client.dedup.compare.aligner import Aligner, keep_small_picture, keypoints_in
+from clip_client.dedup.describe.keypoints import Keypoints, extract_keypoints, opencv_for_many
 from clip_client.dedup.features.preview import DecodedPhoto
 from clip_client.dedup.photo import Photo
 from clip_client.dedup.store.blob_table import Spool
 from clip_client.dedup.store.store import Store
-from clip_client.dedup.types import EDITED, RE_ENCODED
+from clip_client.dedup.types import RE_ENCODED
 from preprocess_ensemble.imaging import decode as decoding
 from tests.fixtures.images.scenes import resized, scene
 
@@ -56,7 +55,7 @@ def test_a_file_that_is_away_for_one_search_is_not_doubted_in_the_next(is_replac
 async def test_a_large_photo_is_decoded_once_before_it_is_proved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The features and the small picture are made of one decode; the other one is the proof, at full size."""
+    """The features and the small picture are made of one decode; the proof reads the files once more by itself."""
     whole = scene(0, (2000, 1504))
     whole.save(tmp_path / "large.jpg", quality=95)
     resized(whole, 0.75).save(tmp_path / "copy.jpg", quality=60)
@@ -69,7 +68,7 @@ async def test_a_large_photo_is_decoded_once_before_it_is_proved(
     monkeypatch.setattr(decoding, "decode", decode)
     report = await find_duplicates(None, tmp_path)
     assert [group.tier for group in report.groups] == [RE_ENCODED]
-    assert [size is None for size in sizes] == [False, False, True, True]
+    assert [size is None for size in sizes] == [False, False]
 
 
 def test_the_small_picture_is_the_same_from_whichever_decode_and_kept_of_large_photos_only(tmp_path: Path) -> None:
@@ -115,7 +114,7 @@ def test_what_other_versions_made_is_removed_and_refusals_are_kept(tmp_path: Pat
             found.append(aligner.align(kept, others))
             counts.append((aligner.work.keypoints, aligner.work.aligned))
             reasons.append(aligner.reasons)
-    assert [one and one.tier for one in found[0]] == [EDITED, None, None]
+    assert [one and one.tier for one in found[0]] == [RE_ENCODED, None, None]
     assert found[0] == found[1]
     assert reasons[0] == reasons[1] == {contents["tiny"]: "It has fewer than 80 pixels on one side."}
     assert counts == [(4, 3), (0, 0)]
@@ -124,7 +123,7 @@ def test_what_other_versions_made_is_removed_and_refusals_are_kept(tmp_path: Pat
     assert not left & {"sift-4", "full-size-1"}
 
 
-def test_no_outcome_of_the_comparison_alone_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_law_does_not_prove_is_described_and_stays(tmp_path: Path) -> None:
     """A WebP leaves no steps by which the law could prove it, so only a person moves it."""
     ways: dict[str, dict[str, Any]] = {"kept.png": {}, "copy.jpg": {"quality": 80}, "copy.webp": {"quality": 80}}
     for name, options in ways.items():
@@ -132,17 +131,9 @@ def test_no_outcome_of_the_comparison_alone_is_trusted(tmp_path: Path, monkeypat
     contents = [hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() for name in ways]
     photos = {sha256: photo(tmp_path / name) for sha256, name in zip(contents, ways, strict=True)}
 
-    def doubts() -> list[tuple[str, ...]]:
-        with Store(tmp_path / "store") as store, Aligner(photos, store) as opened:
-            found = opened.align(contents[0], contents[1:])
-        assert [one and one.tier for one in found] == [RE_ENCODED, RE_ENCODED]
-        return [one.doubts for one in found if one is not None]
-
-    with monkeypatch.context() as before:
-        before.setattr(aligner, "_OUTCOMES", aligner._OUTCOMES.replace("full-size-8", "full-size-7"))
-        before.setattr(aligner, "confirmed", lambda kept, duplicate, alignment: alignment)
-        assert doubts() == [(), ()]
-    assert doubts() == [(), (UNPROVED,)]
+    with Store(tmp_path / "store") as store, Aligner(photos, store) as opened:
+        found = opened.align(contents[0], contents[1:])
+    assert [one and (one.tier, one.doubts) for one in found] == [(RE_ENCODED, ()), (RE_ENCODED, (UNPROVED,))]
 
 
 def test_other_bytes_are_refused() -> None:

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageOps
 
 from clip_client.dedup.aligned import PUT_INTO
-from clip_client.dedup.alignment.align import align
-from clip_client.dedup.alignment.comparison import compare
-from clip_client.dedup.alignment.keypoints import extract_keypoints
+from clip_client.dedup.describe.align import align
+from clip_client.dedup.describe.comparison import compare
+from clip_client.dedup.describe.keypoints import extract_keypoints
 from clip_client.dedup.types import ALTERED, EDITED, RE_ENCODED
 from tests.fixtures.images.scenes import SIZE, cropped, encoded, noisy, resized, scene
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clip_client.dedup.aligned import Alignment
-    from clip_client.dedup.alignment.keypoints import Keypoints
+    from clip_client.dedup.describe.keypoints import Keypoints
 
     Change = Callable[[Image.Image], Image.Image]
 

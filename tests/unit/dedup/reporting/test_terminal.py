@@ -14,7 +14,7 @@ from rich.console import Console
 
 from clip_client.dedup import FailedFile, Match, Member
 from clip_client.dedup.actions.verdicts import WAITS
-from clip_client.dedup.aligned import ENLARGED, PUT_INTO, Alignment
+from clip_client.dedup.aligned import MADE_LATER, PUT_INTO, Alignment
 from clip_client.dedup.group import Verdict
 from clip_client.dedup.reporting.rows import CSV_COLUMNS, copy_lines, csv_lines
 from clip_client.dedup.reporting.terminal import print_groups, print_notes
@@ -252,7 +252,7 @@ def test_an_alignment_in_words(found: Alignment, words: str) -> None:
         (copy(alignment(EDITED)), WAITS.format(EDITED)),
         (photo("b.jpg", tier=SIMILAR), WAITS.format(SIMILAR)),
         (copy(alignment(EDITED, lost=("colour",))), "It shows what the kept photo lacks: colour."),
-        (copy(alignment(RE_ENCODED, doubts=(ENLARGED,))), f"The kept photo may be made from it: {ENLARGED}."),
+        (copy(alignment(RE_ENCODED, doubts=(MADE_LATER,))), f"The kept photo may be made from it: {MADE_LATER}."),
         (copy(alignment(EDITED), copy_of="a.jpg", copy_tier=EXACT), ""),
         (copy(alignment(ALTERED), copy_of="a.jpg", copy_tier=EXACT), ""),
     ],
