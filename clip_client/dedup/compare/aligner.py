@@ -53,6 +53,8 @@ _AT_FULL_SIZE: Final = 2
 _OUTCOMES: Final = f"{ALGORITHM}-align-2-proof-1"
 """Version of all that :meth:`Aligner.align` computes, and its name in a store: change the last number with
 :mod:`clip_client.dedup.proof`. Keys are the hashes of two contents."""
+VERSIONS: Final = ALGORITHM, _OUTCOMES
+"""Those of all that a store keeps."""
 _NEEDED: Final = PICTURE_SIDE, PICTURE_SIDE
 """The least size (height, width) of a scaled decode."""
 _LEAST_PIXELS: Final = 2**20
@@ -78,7 +80,7 @@ class Aligner:
         self._photos = photos
         self._read = reader.read
         self._pictures = pictures or {}
-        self._table, self._outcomes = store.alignment_tables(ALGORITHM, _OUTCOMES)
+        self._table, self._outcomes = store.alignment_tables(*VERSIONS)
         self._keypoints = lru_cache(_REMEMBERED)(self._load)
         self._full_size = lru_cache(_AT_FULL_SIZE)(self._open)
         self._pool = ThreadPoolExecutor(reader.threads, thread_name_prefix="clip_client verify")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from clip_client.dedup.aligned import Alignment
+    from clip_client.dedup.store.store import Store
 
     AlignRows = Callable[[int, Sequence[int]], Sequence[Alignment | None]]
     """``align(kept, duplicates)`` returns the alignment of each of the rows with the row ``kept``, None for no copy."""
@@ -161,6 +162,12 @@ def import_aligner() -> tuple[ModuleType | None, str]:
     except ImportError as error:
         return None, _NO_OPENCV.format(error)
     return aligner, ""
+
+
+def has_old_proofs(store: Store) -> bool:
+    """Tell whether a store holds proofs by an earlier rule, which the next search makes again."""
+    aligner, _ = import_aligner()
+    return aligner is not None and bool(store.old_alignments(*aligner.VERSIONS))
 
 
 def prove_again(kept: str, moved: str) -> str:
