@@ -139,7 +139,7 @@ def test_the_schema_names_every_tier() -> None:
 
 
 def test_the_page_names_the_columns_of_the_csv_file() -> None:
-    page = (ROOT / "docs" / "dedup-reference.md").read_text()
+    page = (ROOT / "docs" / "output.md").read_text()
     table = page[page.index("| column of `--csv` |") :].split("\n\n")[0]
     named = [name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])]
     assert named == list(CSV_COLUMNS)
