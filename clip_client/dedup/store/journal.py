@@ -44,9 +44,9 @@ IN_QUARANTINE: Final = (State.PLANNED, State.MOVED, State.RESTORING, State.PURGI
 
 PROOF: Final = 5
 """Version of the proof by which photos move, in each new entry. Raise it with any change that would have refused an
-earlier move. Entries with 4 allowed chroma twice as much in busy blocks. Those with 3 moved re-encoded copies without the law of ``dedup/proof``, those with 2 by what Pillow
-reports of pixels and profiles, those with 1 for any file with the metadata of a camera; those with 0, of versions
-without a number, compared photos at a reduced size only."""
+earlier move. Entries with 4 allowed chroma twice as much in busy blocks. Those with 3 moved re-encoded copies without
+the law of ``dedup/proof``, those with 2 by what Pillow reports of pixels and profiles, those with 1 for any file with
+the metadata of a camera; those with 0, of versions without a number, compared photos at a reduced size only."""
 
 _RUN_TIME: Final = "%Y%m%d-%H%M%S"
 LONGEST_RUN: Final = "00000000-000000-00000000"
