@@ -225,7 +225,7 @@ def test_plain_words(given: dict[str, Any], words: str) -> None:
 HALF = "half the size"
 ALIGNED = [
     (alignment(RE_ENCODED), "same picture, re-encoded"),
-    (alignment(RE_ENCODED, HALF), "same picture, re-encoded at half the size"),
+    (alignment(RE_ENCODED, HALF), "same picture, re-encoded, half the size"),
     (alignment(EDITED, "cropped to 84%", "brighter"), "same picture, cropped to 84%, brighter"),
     (alignment(ALTERED, region=(0.8, 0.1, 0.1, 0.1), region_share=0.03), "a region differs (3% at the top right)"),
     (
