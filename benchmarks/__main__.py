@@ -26,6 +26,7 @@ MODULES: Final = {
     "preprocess": "experiments.imaging.preprocess",
     "fidelity": "experiments.imaging.fidelity",
     "accuracy": "experiments.dedup.accuracy",
+    "golden": "experiments.dedup.golden",
     "first_scan": "experiments.dedup.first_scan",
     "scale": "experiments.dedup.scale",
     "search": "experiments.search",
