@@ -35,6 +35,7 @@ MODULES: Final = {
     "in_process": "gpu.in_process",
     "report": "report.command",
     "demo": "demo",
+    "originals": "scripts.originals",
     "install_size": "scripts.install_size",
 }
 """Name on the command line -> module in ``benchmarks`` that runs it."""

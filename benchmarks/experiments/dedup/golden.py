@@ -30,14 +30,16 @@ _TIMEOUT_S: Final = 900
 def outcomes(folder: Path, command: Path) -> list[Row]:
     """Search one case and return a row for each of its files, in the order of their names."""
     with tempfile.TemporaryDirectory() as store:
-        arguments = [command, "dedup", "--without-model", "--quiet", "--json", "-", "--store", store, folder]
+        words = [command, "dedup", *"--without-model --quiet --json - --store".split(), store, folder]
         try:
-            done = subprocess.run(arguments, capture_output=True, check=False, timeout=_TIMEOUT_S)
+            done = subprocess.run(words, capture_output=True, check=False, timeout=_TIMEOUT_S)
             report = json.loads(done.stdout or b"{}")
             problem = f"exit code {done.returncode}" if done.returncode else "alone"
         except subprocess.TimeoutExpired:
             report, problem = {}, f"more than {_TIMEOUT_S} s"
-    found = {item["path"]: ("failed", "never", item["code"], None) for item in report.get("failed", [])}
+    found: dict[str, tuple[str, str, str, str | None]] = {}
+    for item in report.get("failed", []):
+        found[item["path"]] = ("failed", "never", str(item["code"]), None)
     for member in (member for group in report.get("groups", []) for member in group["members"]):
         verdict = member["verdict"]
         kept = verdict["kept"] and str(Path(verdict["kept"]).relative_to(folder))
@@ -47,7 +49,7 @@ def outcomes(folder: Path, command: Path) -> list[Row]:
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         tier, moves, reason, kept = found.get(str(path), (problem, "never", "", None))
         name = str(path.relative_to(folder))
-        rows.append({"file": name, "tier": tier, "moves": moves, "reason": str(reason), "kept": kept})
+        rows.append({"file": name, "tier": tier, "moves": moves, "reason": reason, "kept": kept})
     return rows
 
 
