@@ -30,7 +30,7 @@ _TIMEOUT_S: Final = 900
 def outcomes(folder: Path, command: Path) -> list[Row]:
     """Search one case and return a row for each of its files, in the order of their names."""
     with tempfile.TemporaryDirectory() as store:
-        words = [command, "dedup", *"--without-model --quiet --json - --store".split(), store, folder]
+        words: list[str | Path] = [command, "dedup", *"--without-model --quiet --json - --store".split(), store, folder]
         try:
             done = subprocess.run(words, capture_output=True, check=False, timeout=_TIMEOUT_S)
             report = json.loads(done.stdout or b"{}")
