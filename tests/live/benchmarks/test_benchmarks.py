@@ -136,9 +136,9 @@ def test_ensemble(tiny_repository: Path, tmp_path: Path, measured: Measure) -> N
 
 
 def test_accuracy(measured: Measure) -> None:
-    kinds = ("copy: Pillow, thumbnail", "equal: bytes", "character: table")
+    kinds = ("copy: Pillow, thumbnail", "equal: bytes", "text: other colour")
     result = measured("accuracy", "--most", "1", "--seeds", "7", "--classes", *kinds)
-    assert {*result["classes"]} == {*kinds, "all", "all: copy", "all: equal", "all: character"}
+    assert {*result["classes"]} == {*kinds, "all", "all: copy", "all: equal", "all: text"}
     assert result["classes"]["equal: bytes"]["moved_default"] == 1
     assert result["classes"]["all"]["harmful_default"] == 0
     assert result["classes"]["all"]["moved_hash"] > 0
