@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
 from clip_client.cli.options.paths import add_store_option, opened_store
-from clip_client.cli.output import STDOUT, add_json_option, progress_bars, write_json
+from clip_client.cli.output import STDOUT, add_output_options, progress_bars, write_json
 from clip_client.dedup.store.journal import IN_QUARANTINE, Journal, JournalEntry
 from clip_client.dedup.text import counted, human_bytes, printable
 from clip_client.dedup.types import QUARANTINE_NAME
@@ -53,7 +53,7 @@ def add_undo_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         action="store_true",
         help="only list the photos in the quarantine and the decisions of runs",
     )
-    add_json_option(parser, "the result")
+    add_output_options(parser, json="the result")
     add_store_option(parser)
 
 
@@ -123,7 +123,7 @@ def add_purge_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="purge only the photos that one run moved; clip-client undo --list shows the runs",
     )
     parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
-    add_json_option(parser, "the result")
+    add_output_options(parser, json="the result")
     add_store_option(parser)
 
 

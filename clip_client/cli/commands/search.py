@@ -24,15 +24,15 @@ from clip_client.cli.options.place import Where, add_place_options
 from clip_client.cli.output import (
     STDOUT,
     ProgressBars,
-    add_json_option,
-    check_place,
+    add_output_options,
     output,
     progress_bars,
     write_json,
+    write_text,
 )
 from clip_client.dedup.text import counted, escaped, moment, printable
 from clip_client.dedup.types import is_random
-from preprocess_ensemble.command_line import count, user_path
+from preprocess_ensemble.command_line import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -114,11 +114,10 @@ def _add_search_options(parser: argparse.ArgumentParser) -> None:
     for name, (metavar, meaning) in FILTERS.items():
         group.add_argument(f"--{name.replace('_', '-')}", default="", metavar=metavar, help=meaning)
     group = parser.add_argument_group("output").add_mutually_exclusive_group()
-    add_json_option(group, "the photos and their data")
-    group.add_argument("--csv", action="store_true", help="print CSV")
+    add_output_options(group, json="the photos and their data", csv="a row for each photo")
     group.add_argument("--null", action="store_true", help="print paths that end with a NUL byte, for xargs -0")
     parser.add_argument("--preview", action="store_true", help="in a terminal, show small pictures in the list")
-    parser.add_argument("--report", type=user_path, metavar="FILE.html", help="also write a page that shows the photos")
+    add_output_options(parser, report="the photos")
     add_model_options(parser)
 
 
@@ -158,7 +157,6 @@ def _search_and_print(
         need("textual_image")
     if arguments.report is not None:
         need("jinja2")
-        check_place(arguments.report)
     with places.opened_store() as store:
         with progress_bars() as show:
             photos = places.photos_in(store, show)
@@ -250,21 +248,21 @@ def _print(arguments: argparse.Namespace, found: FoundPictures, place: Place, ab
         for picture in found.pictures
         for path in (picture.path, *(picture.copies if arguments.copies else ()))
     ]
-    is_table = sys.stdout.isatty() and not (arguments.json == STDOUT or arguments.csv or arguments.null)
+    is_listed = STDOUT not in arguments.outputs and not arguments.null
+    is_table = is_listed and sys.stdout.isatty()
     notes = Console(stderr=not is_table, highlight=False, soft_wrap=True)
     for sentence in _warnings(about):
         notes.print(sentence, style="yellow", markup=False)
-    if write_json(arguments.json, about):
-        pass
-    elif arguments.csv:
-        _print_csv(listed)
-    elif arguments.null:
+    write_json(arguments.json, about)
+    if arguments.csv is not None:
+        write_text(arguments.csv, [_as_csv(listed)])
+    if arguments.null:
         sys.stdout.buffer.write(b"".join(os.fsencode(path) + b"\0" for _, path in listed))
     elif is_table:
         # Leave previews out on a serial line, which may report 0 rows.
         preview = arguments.preview and os.get_terminal_size(sys.stdout.fileno()).lines > 0
         _print_table(found.pictures, notes, copies=arguments.copies, preview=preview)
-    else:
+    elif is_listed:
         for picture, path in listed:
             score, taken, copies = f"{picture.score:.4f}", picture.taken, str(len(picture.copies))
             columns = (score, taken, copies) if path == picture.path else ("copy", "", "")
@@ -287,8 +285,9 @@ def _warnings(about: Mapping[str, Any]) -> Iterator[str]:
         yield "There is no photo that fits."
 
 
-def _print_csv(listed: Sequence[tuple[FoundPicture, str]]) -> None:
-    writer = csv.writer(sys.stdout)
+def _as_csv(listed: Sequence[tuple[FoundPicture, str]]) -> str:
+    buffer = io.StringIO(newline="")
+    writer = csv.writer(buffer)
     writer.writerow(("score", "path", "taken", "camera", "width", "height", "format", "copies", "copy_of"))
     for picture, path in listed:
         camera = str(picture.facts.get("camera") or "")
@@ -297,6 +296,7 @@ def _print_csv(listed: Sequence[tuple[FoundPicture, str]]) -> None:
         if path != picture.path:
             about = [*[""] * 6, printable(picture.path)]
         writer.writerow([f"{picture.score:.6f}", printable(path), *about])
+    return buffer.getvalue()
 
 
 def _print_table(pictures: Sequence[FoundPicture], console: Any, *, copies: bool, preview: bool) -> None:

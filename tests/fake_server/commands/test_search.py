@@ -108,7 +108,7 @@ def test_each_output_has_the_same_pictures(run: Run, album: Path, tmp_path: Path
     assert [os.path.basename(one["path"]) for one in found["photos"]] == plain
     assert [os.path.basename(path) for path in found["photos"][0]["copies"]] == ["red again.png"]
     assert (found["photos"][0]["format"], found["compared"], found["is_random"]) == ("PNG", 5, True)
-    rows = list(csv.DictReader(run("search", "red", "--csv", "--copies").out.splitlines()))
+    rows = list(csv.DictReader(run("search", "red", "--csv", "-", "--copies").out.splitlines()))
     assert [os.path.basename(row["path"]) for row in rows if not row["copy_of"]] == plain
     assert [os.path.basename(row["path"]) for row in rows if row["copy_of"]] == ["red again.png"]
     page = tmp_path / "page.html"
@@ -121,7 +121,7 @@ def test_a_camera_writes_nothing_to_the_terminal_but_its_name(run: Run, album: P
     exif = Image.Exif()
     exif[0x0110] = "A\x1b[31mB\nC"
     (album / "camera.png").write_bytes(encoded(picture(), "PNG", exif=exif))
-    rows = list(csv.DictReader(run("search", "red", album, "--csv").out.splitlines()))
+    rows = list(csv.DictReader(run("search", "red", album, "--csv", "-").out.splitlines()))
     assert {row["camera"] for row in rows} == {"", r"A[31mB\nC"}
 
 
