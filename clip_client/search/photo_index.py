@@ -212,11 +212,6 @@ class PhotoIndex:
         parts = [chunk for segment in self._segments for chunk in segment.photos.column(name).chunks]
         return pa.chunked_array(parts, self._segments[0].photos.schema.field(name).type)
 
-    @property
-    def column_names(self) -> list[str]:
-        """Names of the columns about the photos, without the keys."""
-        return self._segments[0].photos.column_names[1:] if self._segments else []
-
     def holding(self, keys: Iterable[str]) -> NDArray[np.bool_]:
         """Tell for each row whether its key is among ``keys``."""
         wanted = _encoded(keys)

@@ -10,17 +10,14 @@ import os
 import re
 import sys
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-
-from anyio import to_thread
 
 from clip_client._vectors.files import VECTOR_SUFFIXES
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
 from clip_client.cli.options.connection import add_model_options, client_config, connected
 from clip_client.cli.options.paths import meant, refuse_url
-from clip_client.cli.options.place import Where, add_place_options
+from clip_client.cli.options.place import NamedPlaces, add_place_options
 from clip_client.cli.output import (
     STDOUT,
     ProgressBars,
@@ -30,18 +27,22 @@ from clip_client.cli.output import (
     write_json,
     write_text,
 )
+from clip_client.dedup.features.preview import thumbnail
+from clip_client.dedup.files.directories import DirectorySet
 from clip_client.dedup.text import counted, escaped, moment, printable
-from clip_client.dedup.types import is_random
+from clip_client.search.filters import FILTERS, Wanted
+from clip_client.search.find import find
+from clip_client.search.pictures import write_page
+from clip_client.search.query import QueryError, Term, is_photo, query_vector, terms_of
 from preprocess_ensemble.command_line import count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from clip_client.dedup import Scan, Store
-    from clip_client.dedup.files.directories import DirectorySet
-    from clip_client.search.filters import Filter
-    from clip_client.search.pictures import FoundPicture, FoundPictures, Place
-    from clip_client.search.query import Term
+    from clip_client.search.pictures import FoundPicture, FoundPictures
+    from clip_client.search.query import QueryVector
+    from clip_client.search.space import SearchSpace
 
 TOP: Final = 20
 _PREVIEW_COLUMNS: Final = 24
@@ -49,17 +50,6 @@ _PREVIEW_PIXELS: Final = 384
 """Longest side of a preview, enough for terminals with fine pixels."""
 _PATH: Final = re.compile(r"(~|\.{0,2})/|\.{1,2}$|~$")
 """Beginning of a word that is meant as a path, even if there is no such file."""
-
-FILTERS: Final = {
-    "since": ("DATE", "taken in this year, month or day, or later: 2019, 2019-05 or 2019-05-03"),
-    "until": ("DATE", "taken in this year, month or day, or earlier"),
-    "in_folder": ("DIR", "in this folder or below it"),
-    "camera": ("NAME", "taken with a camera whose make and model contain NAME"),
-    "format": ("NAME", "in this format: JPEG, PNG, HEIC, RAW, ..."),
-    "min_pixels": ("N", "with at least N pixels: 2000000 or 2M"),
-    "near": ("LAT,LON,KM", "taken within KM kilometres of this place: 47.37,8.54,10"),
-}
-"""Argument of :meth:`~clip_client.search.filters.Filter.of` -> (metavar of its option, meaning)."""
 
 _EPILOG: Final = """\
 examples:
@@ -111,8 +101,8 @@ def _add_search_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top", type=count, default=TOP, metavar="N", help=f"list N pictures (default: {TOP})")
     parser.add_argument("--copies", action="store_true", help="also list the proven copies of each picture")
     group = parser.add_argument_group("only photos that were")
-    for name, (metavar, meaning) in FILTERS.items():
-        group.add_argument(f"--{name.replace('_', '-')}", default="", metavar=metavar, help=meaning)
+    for name, one in FILTERS.items():
+        group.add_argument(f"--{name.replace('_', '-')}", default="", metavar=one.metavar, help=one.meaning)
     group = parser.add_argument_group("output").add_mutually_exclusive_group()
     add_output_options(group, json="the photos and their data", csv="a row for each photo")
     group.add_argument("--null", action="store_true", help="print paths that end with a NUL byte, for xargs -0")
@@ -123,63 +113,52 @@ def _add_search_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read the words, and search."""
-    return _search_and_print(arguments, *_read_words(arguments))
+    return _find_and_print(arguments, *_read_words(arguments))
 
 
 def run_similar(arguments: argparse.Namespace) -> int:
     """Search, and print the most similar photos."""
-    from clip_client.search.query import Term
-
     (photo,) = map(os.path.expanduser, arguments.parts)
     refuse_url(photo)
     if os.path.isdir(photo):
         raise CommandFailed(f"{printable(photo)} is a folder, and clip-client similar needs a photo")
     if not os.path.lexists(photo):
         raise CommandFailed(f"there is no file {printable(photo)}{meant(photo)}")
-    places = Where.of(arguments.places, arguments.store)
-    return _search_and_print(arguments, [Term(photo=photo)], places, without=[photo])
+    named = NamedPlaces.of(arguments.places, arguments.store)
+    return _find_and_print(arguments, [Term(photo=photo)], named, without=[photo])
 
 
-def _search_and_print(
-    arguments: argparse.Namespace, terms: list[Term], places: Where, *, without: Sequence[str] = ()
+def _find_and_print(
+    arguments: argparse.Namespace, terms: list[Term], named: NamedPlaces, *, without: Sequence[str] = ()
 ) -> int:
-    """Search, and print the found photos, except the files ``without``; return 1 if no photo is found, else 0."""
+    """Find photos, and print them, except the files ``without``; return 1 if no photo is found, else 0."""
     need("rich", "pyarrow", "faiss", "defusedxml", extras="cli,dedup")
-    from clip_client.dedup.files.directories import DirectorySet
-    from clip_client.search.filters import Filter
-    from clip_client.search.query import QueryError
-
-    try:
-        wanted = Filter.of(**{name: getattr(arguments, name) for name in FILTERS})
-    except QueryError as error:  # it begins with the name of the filter
-        raise CommandMisused(f"--{error}") from None
     if arguments.preview:
         need("textual_image")
     if arguments.report is not None:
         need("jinja2")
-    with places.opened_store() as store:
-        with progress_bars() as show:
-            photos = places.photos_in(store, show)
-            search = _search(arguments, terms, places, wanted, DirectorySet(without), store, photos, show)
-            found, place, about = asyncio.run(search)
-        _print(arguments, found, place, about)
-        if arguments.report is not None:
-            from clip_client.dedup.features.preview import thumbnail
-            from clip_client.search.pictures import write_page
-
-            with output(arguments.report) as file:
-                write_page(about, found, file, thumbnail=thumbnail)
-            print(f"clip-client: written: {arguments.report}", file=sys.stderr)
+    try:
+        wanted = Wanted.of({name: getattr(arguments, name) for name in FILTERS})
+    except QueryError as error:  # it begins with the name of the filter
+        raise CommandMisused(f"--{error}") from None
+    with named.opened_store() as store, progress_bars() as show:
+        photos = named.photos_in(store, show)
+        query, space = asyncio.run(_embed(arguments, terms, named, store, photos, show))
+        found = find(query, replace(space, without=DirectorySet(without)), wanted, top=arguments.top)
+    _print(arguments, found, space)
+    if arguments.report is not None:
+        with output(arguments.report) as file:
+            write_page(" ".join(arguments.parts), found, file, thumbnail=thumbnail)
+        print(f"clip-client: written: {arguments.report}", file=sys.stderr)
     return 0 if found.pictures else 1
 
 
-def _read_words(arguments: argparse.Namespace) -> tuple[list[Term], Where]:
+def _read_words(arguments: argparse.Namespace) -> tuple[list[Term], NamedPlaces]:
     """Return the terms to search for, and the places to search.
 
     Raises QueryError, CommandFailed for a path that does not exist, and CommandMisused for a URL.
     """
     from clip_client.dedup.files.file_types import PHOTO_SUFFIXES, RAW_SUFFIXES, suffix_of
-    from clip_client.search.query import is_photo, terms_of
 
     words, places = [], list(arguments.places)
     for word in arguments.parts:
@@ -198,46 +177,25 @@ def _read_words(arguments: argparse.Namespace) -> tuple[list[Term], Where]:
             note = f"clip-client: {word} is searched for as a word; write ./{word} for the {kind} of that name"
             print(note, file=sys.stderr)
         words.append(word)
-    return terms_of(words), Where.of(places, arguments.store)
+    return terms_of(words), NamedPlaces.of(places, arguments.store)
 
 
-async def _search(
+async def _embed(
     arguments: argparse.Namespace,
     terms: list[Term],
-    places: Where,
-    wanted: Filter,
-    without: DirectorySet,
+    named: NamedPlaces,
     store: Store | None,
     photos: Scan | None,
     show: ProgressBars,
-) -> tuple[FoundPictures, Place, dict[str, Any]]:
-    """Return the found photos, the place, and the value of ``--json``."""
-    from clip_client.search.query import query_vector
-
+) -> tuple[QueryVector, SearchSpace]:
     async with connected(client_config(arguments), show=show) as clip:
         show("embedding the query", 0, None)  # the first text opens a tower of the model, which takes seconds
         query = await query_vector(clip, terms)  # first, because new photos may take hours
         show("embedding the query", len(terms), len(terms))
-        model = await clip.model()
-        place = replace(await places.opened(clip, store, photos, show), without=without)
-        query.check(place.index.vector_id)
-        found = await to_thread.run_sync(partial(place.find, query.vector, wanted, top=arguments.top))
-    about = {
-        "query": " ".join(arguments.parts),
-        "model": model.id,
-        "vector_id": place.index.vector_id,
-        "compared": found.compared,
-        "is_random": is_random(model.id),
-        "gone": found.gone,
-        "truncated": list(query.truncated),
-        "photos": [picture.to_mapping() for picture in found.pictures],
-        "failed": list(map(vars, place.failed)),
-        "skipped": dict(place.skipped),
-    }
-    return found, place, about
+        return query, await named.opened(clip, store, photos, show)
 
 
-def _print(arguments: argparse.Namespace, found: FoundPictures, place: Place, about: Mapping[str, Any]) -> None:
+def _print(arguments: argparse.Namespace, found: FoundPictures, space: SearchSpace) -> None:
     """Print the pictures on standard output, and notes on standard error; in a terminal, both on standard output."""
     from rich.console import Console
 
@@ -251,9 +209,9 @@ def _print(arguments: argparse.Namespace, found: FoundPictures, place: Place, ab
     is_listed = STDOUT not in arguments.outputs and not arguments.null
     is_table = is_listed and sys.stdout.isatty()
     notes = Console(stderr=not is_table, highlight=False, soft_wrap=True)
-    for sentence in _warnings(about):
+    for sentence in _warnings(found):
         notes.print(sentence, style="yellow", markup=False)
-    write_json(arguments.json, about)
+    write_json(arguments.json, _as_json(arguments, found, space))
     if arguments.csv is not None:
         write_text(arguments.csv, [_as_csv(listed)])
     if arguments.null:
@@ -268,20 +226,35 @@ def _print(arguments: argparse.Namespace, found: FoundPictures, place: Place, ab
             columns = (score, taken, copies) if path == picture.path else ("copy", "", "")
             print("\t".join((columns[0], escaped(path), *columns[1:])))
     sys.stdout.flush()
-    print_failed(place.failed, place.skipped, notes)
-    if about["gone"]:
-        are_gone = counted(about["gone"], "nearer picture")
+    print_failed(space.failed, space.skipped, notes)
+    if found.gone:
+        are_gone = counted(found.gone, "nearer picture")
         notes.print(f"{are_gone} not listed, because the files are gone or have changed", markup=False)
-    notes.print(f"{found.compared_in_words} compared, model {about['model']}", markup=False)
+    notes.print(f"{found.compared_in_words} compared, model {found.model_id}", markup=False)
 
 
-def _warnings(about: Mapping[str, Any]) -> Iterator[str]:
+def _as_json(arguments: argparse.Namespace, found: FoundPictures, space: SearchSpace) -> dict[str, Any]:
+    return {
+        "query": " ".join(arguments.parts),
+        "model": found.model_id,
+        "vector_id": space.index.vector_id,
+        "compared": found.compared,
+        "is_random": found.is_random,
+        "gone": found.gone,
+        "truncated": list(found.truncated),
+        "photos": [picture.to_mapping() for picture in found.pictures],
+        "failed": list(map(vars, space.failed)),
+        "skipped": dict(space.skipped),
+    }
+
+
+def _warnings(found: FoundPictures) -> Iterator[str]:
     """Yield sentences that a person should read before the list."""
-    for text in about["truncated"]:
+    for text in found.truncated:
         yield f"The model has read only the beginning of: {printable(text)}"
-    if about["is_random"]:
+    if found.is_random:
         yield "The weights of this model are random: the ranking means nothing, but copies of a photo are near it."
-    if not about["compared"]:
+    if not found.compared:
         yield "There is no photo that fits."
 
 
@@ -326,8 +299,6 @@ def _preview(path: str) -> Any:
     import logging
 
     from textual_image.renderable import Image  # asks the terminal what it can draw
-
-    from clip_client.dedup.features.preview import thumbnail
 
     logging.getLogger("textual_image").setLevel(logging.CRITICAL)  # it warns of a terminal that does not answer
     jpeg = thumbnail(path, _PREVIEW_PIXELS)
