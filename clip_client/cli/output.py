@@ -64,8 +64,7 @@ def read_outputs(arguments: argparse.Namespace) -> tuple[Path, ...]:
     """
     outputs = tuple(path for name in _OUTPUTS if (path := getattr(arguments, name, None)) is not None)
     for path in outputs:
-        if path != STDOUT:
-            check_place(path)
+        check_place(path)
     if len(set(map(os.path.abspath, outputs))) < len(outputs):
         raise CommandMisused("--json, --csv and --report cannot write the same file: name different files")
     return outputs

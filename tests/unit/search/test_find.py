@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -13,7 +12,7 @@ import pytest
 from clip_client import VectorsError
 from clip_client.dedup import Store
 from clip_client.dedup.files.directories import DirectorySet
-from clip_client.dedup.types import EDITED, EXACT, RE_ENCODED, SIMILAR
+from clip_client.dedup.types import EDITED, EXACT, RE_ENCODED, SIMILAR, PhotoFile
 from clip_client.search import PhotoIndex
 from clip_client.search.filters import Wanted
 from clip_client.search.find import find
@@ -137,10 +136,9 @@ def test_a_filter_that_cannot_be_read_is_named(wanted: dict[str, str], message: 
 def test_vectors_alone_know_paths_and_nothing_else() -> None:
     space = SearchSpace(index=PhotoIndex.from_arrays(["/a/b.jpg", "/ab/c.jpg"], np.ones((2, 2))))
     assert [one.path for one in find(QUERY, space, Wanted.of({"in_folder": "/a"})).pictures] == ["/a/b.jpg"]
-    since = Wanted.of({"since": "2020"})
     with pytest.raises(QueryError, match="files of vectors know only --in-folder"):
-        find(QUERY, space, since)
-    assert find(QUERY, SearchSpace(index=PhotoIndex(2)), since).pictures == ()
+        find(QUERY, space, Wanted.of({"since": "2020"}))
+    assert find(QUERY, SearchSpace(index=PhotoIndex(2)), Wanted.of({"since": "2020"})).pictures == ()
 
 
 def member(name: str, tier: str = RE_ENCODED, **more: Any) -> Member:
@@ -170,12 +168,9 @@ def test_proven_copies_are_one_picture_until_a_person_says_otherwise(store: Stor
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_copies_that_two_searches_proved_are_one_picture(store: Store, order: int) -> None:
-    groups = [
-        members.group(member("Alps/small.jpg"), member("Sea/wave.jpg")),
-        members.group(member("Alps/peak.jpg"), member("Alps/small.jpg")),
-    ]
+    groups = [("Alps/small.jpg", "Sea/wave.jpg"), ("Alps/peak.jpg", "Alps/small.jpg")]
     for group in groups[::order]:
-        store.copies.record([group])
+        store.copies.record([members.group(*map(member, group))])
     assert found(store) == ["peak.jpg", "edited.png", "shore.heic", "box.jpg"]
     store.decisions.add("different", [content_of("Alps/peak.jpg"), content_of("Alps/small.jpg")])
     assert found(store) == ["peak.jpg", "small.jpg", "edited.png", "shore.heic", "box.jpg"]
@@ -189,19 +184,29 @@ def test_different_copies_of_one_photo_are_pictures_of_their_own(store: Store) -
     assert not any(one.copies for one in pictures)
 
 
+def test_the_best_copy_is_shown_if_it_is_in_the_folder(store: Store, tmp_path: Path) -> None:
+    (elsewhere := tmp_path / "photos" / "a.jpg").write_bytes(b"Alps/peak.jpg")
+    store.files.remember([(PhotoFile.of(str(elsewhere), elsewhere.stat()), content_of("Alps/peak.jpg"))])
+    store.copies.record([members.group(member("Alps/edited.png", EXACT), member("Alps/peak.jpg"))])
+    assert found(store)[0] == "edited.png"
+    (tmp_path / "photos/Alps/edited.png").unlink()
+    assert found(store, top=1) == ["a.jpg"]
+    assert found(store, top=1, in_folder=str(tmp_path / "photos/Alps")) == ["peak.jpg"]
+
+
 def test_pictures_whose_files_are_gone_or_changed_are_counted_and_the_list_is_still_full(
     store: Store, tmp_path: Path
 ) -> None:
-    peak, wave, *copies = (
-        tmp_path / "photos" / name
-        for name in ("Alps/peak.jpg", "Sea/wave.jpg", "Sea/copy 1 of wave.jpg", "Sea/copy 2 of wave.jpg")
-    )
-    os.replace(wave, peak)  # now another picture
-    for copy in copies:
+    photos = tmp_path / "photos"
+    os.replace(photos / "Sea/wave.jpg", photos / "Alps/peak.jpg")  # now another picture
+    for copy in (photos / "Sea").glob("copy * of wave.jpg"):
         os.utime(copy, (0, 0))
     result = find(QUERY, space_of(store), top=3)
     assert names(*(picture.path for picture in result.pictures)) == ["small.jpg", "edited.png", "shore.heic"]
     assert (result.gone, result.compared) == (2, 6)
+    os.utime(photos / "Alps/small.jpg", (0, 0))
+    result = find(QUERY, space_of(store), top=1)
+    assert (names(result.pictures[0].path), result.gone) == (["edited.png"], 2)  # not wave.jpg, which is farther
 
 
 def test_the_index_follows_the_store(store: Store, tmp_path: Path) -> None:
@@ -218,7 +223,7 @@ def test_an_index_of_an_earlier_version_is_made_again(tmp_path: Path, monkeypatc
     with Store(tmp_path / "store") as store:
         with monkeypatch.context() as earlier:
             for module in ("clip_client.dedup.features.image_features", "clip_client.search.store_index"):
-                earlier.setattr(import_module(module), "ALGORITHM", "look-0")
+                earlier.setattr(f"{module}.ALGORITHM", "look-0")
             plant(store, tmp_path / "photos", {"a.jpg": at(1)})
             assert found(store, since="2019") == []
         plant(store, tmp_path / "photos", {"a.jpg": at(1, taken="2019-05-03")})
