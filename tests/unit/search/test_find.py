@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -223,7 +224,7 @@ def test_an_index_of_an_earlier_version_is_made_again(tmp_path: Path, monkeypatc
     with Store(tmp_path / "store") as store:
         with monkeypatch.context() as earlier:
             for module in ("clip_client.dedup.features.image_features", "clip_client.search.store_index"):
-                earlier.setattr(f"{module}.ALGORITHM", "look-0")
+                earlier.setattr(import_module(module), "ALGORITHM", "look-0")
             plant(store, tmp_path / "photos", {"a.jpg": at(1)})
             assert found(store, since="2019") == []
         plant(store, tmp_path / "photos", {"a.jpg": at(1, taken="2019-05-03")})
