@@ -21,7 +21,7 @@ from clip_client.dedup.proof.planes import duplicate_planes, own_luma, readings,
 if TYPE_CHECKING:
     from clip_client.dedup.proof.gate import Checked
     from clip_client.dedup.proof.planes import Duplicate, Reading
-    from clip_client.dedup.types import Pixels
+    from clip_client.dedup.types import Floats, Pixels
 
 OTHER_FRAME: Final = "another frame"
 OTHER_PIXELS: Final = "other pixels"
@@ -130,13 +130,36 @@ def _source(kept: PhotoFile, duplicate: PhotoFile, stored: Duplicate, laid: _Lai
     assert laid.luma is not None
     is_closer = is_closer_than_a_source(laid.luma, stored.planes[0], stored.steps[0])
     if laid.is_same_size:
-        if not is_closer and not _lies_on_steps(kept.as_kept, stored):
+        on_kept = _on_steps_of_kept(kept.as_kept, stored.planes[0])
+        if not is_closer and not (on_kept and lies_on_steps_of_kept(*on_kept)):
             return KEPT
-        return EITHER if _holds(duplicate, kept) else DUPLICATE
+        if not _holds(duplicate, kept):
+            return DUPLICATE
+        return _source_of_equals(on_kept, stored, is_kept_closer=bool(is_closer))
     if is_closer is None:
         # A photo that shows no more than an enlarged copy of the duplicate was most likely enlarged.
         is_closer = _shows_more_pixels(kept, stored) and _holds(duplicate, kept)
     return DUPLICATE if is_closer else KEPT
+
+
+def _on_steps_of_kept(kept: Checked, duplicate: Pixels) -> tuple[Pixels, Pixels, Floats] | None:
+    """Return the luma of the kept photo as it is stored, that of the duplicate turned to it, and the steps, (64,)."""
+    own = own_luma(kept)
+    turn = None if own is None else best_turn(duplicate, own[0])
+    return None if own is None or turn is None else (own[0], turn.of(duplicate), own[1])
+
+
+def _source_of_equals(on_kept: tuple[Pixels, Pixels, Floats] | None, stored: Duplicate, *, is_kept_closer: bool) -> str:
+    """Return the source of two files of one size, of which each shows all of the other."""
+    if on_kept is None:
+        return EITHER
+    luma, turned, steps = on_kept
+    is_duplicate_closer = is_closer_than_a_source(turned, luma, steps)
+    if is_duplicate_closer is None:  # the steps are too fine to tell, and the finer ones keep more
+        return DUPLICATE if steps.mean() > stored.steps[0].mean() else EITHER
+    if is_duplicate_closer:
+        return EITHER if is_kept_closer else KEPT
+    return DUPLICATE
 
 
 def _holds(kept: PhotoFile, duplicate: PhotoFile) -> bool:
@@ -150,12 +173,3 @@ def _holds(kept: PhotoFile, duplicate: PhotoFile) -> bool:
 def _shows_more_pixels(kept: PhotoFile, stored: Duplicate) -> bool:
     pixels = kept.as_kept.pixels
     return pixels is not None and pixels[..., 0].size > stored.planes[0].size
-
-
-def _lies_on_steps(kept: Checked, stored: Duplicate) -> bool:
-    own = own_luma(kept)
-    if own is None:
-        return False
-    luma, steps = own
-    turn = best_turn(stored.planes[0], luma)
-    return turn is not None and lies_on_steps_of_kept(luma, turn.of(stored.planes[0]), steps)
