@@ -54,11 +54,11 @@ _OUTCOMES: Final = f"{ALGORITHM}-align-2-proof-1"
 """Version of all that :meth:`Aligner.align` computes, and its name in a store: change the last number with
 :mod:`clip_client.dedup.proof`. Keys are the hashes of two contents."""
 VERSIONS: Final = ALGORITHM, _OUTCOMES
-"""Those of all that a store keeps."""
+"""Versions of all tables that a store keeps."""
 _NEEDED: Final = PICTURE_SIDE, PICTURE_SIDE
 """The least size (height, width) of a scaled decode."""
 _LEAST_PIXELS: Final = 2**20
-"""Of a photo; a smaller one is decoded again in less time than its small picture is made."""
+"""Pixels of a photo from which on its small picture is kept; a smaller photo is decoded again in less time."""
 _UNREAD: Final = "one of the two files could not be read again"
 _GONE: Final = "Its file cannot be read any more."
 
@@ -88,7 +88,7 @@ class Aligner:
         self.reasons: dict[str, str] = {}
         """Content -> why it cannot be verified."""
         self.work = SearchStats()
-        """What the store did not have."""
+        """Work that the store did not save."""
 
     def __enter__(self) -> Aligner:
         self._opencv.__enter__()

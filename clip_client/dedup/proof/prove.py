@@ -39,10 +39,10 @@ class Proof:
 
     holds: bool
     reason: str = ""
-    """Why it does not hold: a constant of this module or of :mod:`.gate`; empty if it does."""
+    """Reason why it does not hold: a constant of this module or of :mod:`.gate`; empty if it does."""
     source: str = ""
-    """If it holds, which of the two the other one was made from: :data:`KEPT`; :data:`DUPLICATE`, as far as their steps
-    tell; or :data:`EITHER` if each shows all of the other."""
+    """Source of the other photo, if the proof holds: :data:`KEPT`; :data:`DUPLICATE`, as far as the steps tell; or
+    :data:`EITHER` if each photo shows all of the other."""
     used: float = 0.0
     """The share of its limit that the worst block uses. Above 1 it is that of the first such block; 0 if none was
     compared."""
@@ -50,12 +50,12 @@ class Proof:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Laid:
-    """What the law says of one reading of the kept photo."""
+    """Outcome of the law for one reading of the kept photo."""
 
     used: float
     reason: str = ""
     luma: Pixels | None = None
-    """Of the kept photo on the duplicate's grid, (H, W)."""
+    """Luma of the kept photo on the duplicate's grid, (H, W)."""
     is_same_size: bool = False
 
 
