@@ -43,8 +43,8 @@ _EXACT_DRIFT: Final = 0.1
 _MOST_MOVING: Final = 0.025
 """Share of the windows that move on their own. Copies seldom reach 0.02, frames of a film seldom stay below 0.04."""
 _MOST_MOVING_EDITED: Final = 0.045
-"""Share of the windows if the frame, the colours or the sharpness differ: undoing that is a little inexact. Frames of a film
-that stay below it differ in 50 windows and more."""
+"""Share of the windows if the frame, the colours or the sharpness differ: undoing that is a little inexact. Frames of a
+film that stay below it differ in 50 windows and more."""
 _MOST_GRAIN: Final = 0.04
 """Share of the windows with grain of their own."""
 _LEAST_TEXTURED: Final = 0.03

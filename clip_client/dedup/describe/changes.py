@@ -58,7 +58,7 @@ class Changes:
         """``to_kept`` leads from the duplicate's small picture to the kept photo's, and ``seen`` compares the two."""
         to_duplicate = inverse(to_kept)
         self.kept_margins = _margins(duplicate, kept, to_kept)
-        """Shares of the kept photo beyond the duplicate at the four sides; less than 0 if the duplicate goes on there."""
+        """Shares of the kept photo beyond the duplicate's sides; less than 0 where the duplicate goes on."""
         self.duplicate_margins = _margins(kept, duplicate, to_duplicate)
         """Shares of the duplicate beyond the kept photo, likewise."""
         self.outside_kept = _content_outside(duplicate, kept, to_kept)

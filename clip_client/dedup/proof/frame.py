@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 _THUMBNAIL: Final = 32
 """Pixels on a side of what is compared to find the turn, averaged by area; fewer if the duplicate has fewer."""
 _LEAST_CORRELATION: Final = 0.7
-"""Least correlation of the thumbnails. True copies reach 0.96. It only nominates: 3 of 5,356 pairs of other photos are above 0.9."""
+"""Least correlation of the thumbnails. True copies reach 0.96. It only nominates: 3 of 5,356 pairs of other photos are
+above 0.9."""
 _OTHER_ASPECT: Final = (0.02, 1.5)
 """Share of a side, and pixels, by which programs that round or fit sizes change the aspect at most."""
 _DECIMALS: Final = 2
