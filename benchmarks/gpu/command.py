@@ -23,8 +23,8 @@ from typing import Final, NamedTuple
 import psutil
 
 from benchmarks.harness.results import commit
+from clip_client.serving.tensorrt import TensorrtMissing, check_tensorrt, usable_gpus
 from preprocess_ensemble.model_repository.config import installed_passport
-from preprocess_ensemble.serving.tensorrt import TensorrtMissing, check_tensorrt, usable_gpus
 
 LOG: Final = "gpu.log"
 """Everything that the runs and their servers print, in the output folder."""

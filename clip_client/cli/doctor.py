@@ -26,7 +26,7 @@ from preprocess_ensemble.cores import usable_cores
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.model_repository.location import default_repository, has_model
 from preprocess_ensemble.runtimes.processor import OPENVINO, OPENVINO_BF16, Processor, row_of
-from preprocess_ensemble.tritonserver import find_triton, missing_libraries, open_holes
+from preprocess_ensemble.tritonserver.installation import find_triton, missing_libraries, open_holes
 
 if TYPE_CHECKING:
     from clip_client._transports.base import ModelSettings, ServerDescription, Transport

@@ -138,11 +138,10 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
         ),
     ),
     "serving": (
-        ("preprocess_ensemble.serving", "preprocess_ensemble.port_handover"),
+        ("clip_client.serving",),
         (
             "command line",
-            BASE, "contract", "imaging", "model_repository", "runtimes", "transports", "server state", "client",
-            "tritonserver",
+            BASE, "contract", "imaging", "model_repository", "runtimes", "transports", "server state", "tritonserver",
         ),
     ),
 }  # fmt: skip
@@ -235,6 +234,11 @@ def test_every_import_leads_into_a_room_that_is_allowed(room: str) -> None:
         if not item.importer.startswith("benchmarks") and room_of(item.importer) == room
     ]
     assert [str(item) for item in inside if room_of(item.imported) not in allowed] == []
+
+
+def test_what_runs_inside_triton_knows_no_client() -> None:
+    inside = [item for item in all_imports() if item.importer.split(".")[0] == "preprocess_ensemble"]
+    assert [str(item) for item in inside if item.imported.split(".")[0] in ("clip_client", "benchmarks")] == []
 
 
 def test_every_room_has_a_module() -> None:

@@ -33,7 +33,7 @@ from benchmarks.harness.results import show
 from benchmarks.load.loops import closed_loop
 from clip_client import ClipClient
 from preprocess_ensemble.contract import ENCODER, PREPROCESSOR
-from preprocess_ensemble.serving.cleanup import SHARED_MEMORY, region_prefix
+from preprocess_ensemble.tritonserver.cleanup import SHARED_MEMORY, region_prefix
 
 PICTURES: Final = 24
 CANCELLED_AFTER_S: Final = 0.002

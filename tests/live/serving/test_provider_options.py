@@ -14,13 +14,13 @@ from google.protobuf import text_format
 
 from benchmarks.fixtures.server import serving
 from clip_client import SyncClipClient
+from clip_client.serving.tensorrt import TensorrtMissing, check_tensorrt, usable_gpus
 from preprocess_ensemble.backends.onnxruntime.session import open_planned_session
 from preprocess_ensemble.backends.onnxruntime.session_plan import plan_session
 from preprocess_ensemble.contract import ENCODER
 from preprocess_ensemble.export.atomic_install import write
 from preprocess_ensemble.model_repository.config import pending_files, read_config
 from preprocess_ensemble.model_repository.tensorrt import Tensorrt
-from preprocess_ensemble.serving.tensorrt import TensorrtMissing, check_tensorrt, usable_gpus
 from tests.fixtures.models import tiny_onnx
 from tests.fixtures.models.exports import installed
 

@@ -17,8 +17,8 @@ from benchmarks.fixtures.server_setting import ServerSetting
 from benchmarks.gpu import command, run
 from benchmarks.gpu.in_process import verdict
 from benchmarks.gpu.kit import copy_tree, write_parts
+from clip_client.serving.tensorrt import usable_gpus
 from preprocess_ensemble.contract import ENCODER
-from preprocess_ensemble.serving.tensorrt import usable_gpus
 from tests.fixtures.models.configurations import configs
 from tests.paths import ROOT
 

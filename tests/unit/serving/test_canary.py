@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
+from clip_client.serving import triton_backend
+from clip_client.serving.config import ServeConfig
+from clip_client.serving.triton_backend import Probe, ProbeOutcome, Step, TritonBackend, read_metrics
+from clip_client.serving.triton_process import TritonProcess
 from clip_client.testing import PNG_1X1, FakeTriton, Reply
-from preprocess_ensemble.serving import triton_backend
-from preprocess_ensemble.serving.config import ServeConfig
-from preprocess_ensemble.serving.triton_backend import Probe, ProbeOutcome, Step, TritonBackend, read_metrics
-from preprocess_ensemble.serving.triton_process import TritonProcess
 from tests.fixtures.waiting import until
 
 if TYPE_CHECKING:

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from clip_client.serving import tensorrt
+from clip_client.serving.config import ServeConfig
+from clip_client.serving.tensorrt import TensorrtMissing, check_gpu, check_tensorrt
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.export.atomic_install import write
 from preprocess_ensemble.model_repository.config import pending_files
 from preprocess_ensemble.model_repository.tensorrt import Tensorrt
-from preprocess_ensemble.serving import tensorrt
-from preprocess_ensemble.serving.config import ServeConfig
-from preprocess_ensemble.serving.tensorrt import TensorrtMissing, check_gpu, check_tensorrt
 from tests.fixtures.models.passports import PASSPORT
 
 

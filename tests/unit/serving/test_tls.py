@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
+from clip_client.serving.config import ServeConfig
+from clip_client.serving.tls import ServerTls
+from clip_client.serving.triton_backend import TritonBackend
 from preprocess_ensemble.errors import ReportedError
-from preprocess_ensemble.serving.config import ServeConfig
-from preprocess_ensemble.serving.tls import ServerTls
-from preprocess_ensemble.serving.triton_backend import TritonBackend
 from tests.unit.serving.authority import Authority, Pair
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.model_repository.config import installed_passport
-from preprocess_ensemble.serving.launcher import with_package
+from preprocess_ensemble.tritonserver.launcher import with_package
 
 if TYPE_CHECKING:
-    from preprocess_ensemble.serving.config import ServeConfig
+    from clip_client.serving.config import ServeConfig
 
 logger = logging.getLogger(__name__)
 # Progress is worth a line of the log, although no warning.

@@ -15,11 +15,11 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from clip_client.serving.logs import OUTPUT, parse_line
 from preprocess_ensemble.runtimes.precision import PRECISION_VARIABLE
-from preprocess_ensemble.serving.launcher import PARENT_VARIABLE, with_package
-from preprocess_ensemble.serving.links import with_repository
-from preprocess_ensemble.serving.logs import OUTPUT, parse_line
-from preprocess_ensemble.serving.process_group import (
+from preprocess_ensemble.tritonserver.launcher import PARENT_VARIABLE, with_package
+from preprocess_ensemble.tritonserver.links import with_repository
+from preprocess_ensemble.tritonserver.process_group import (
     any_runs,
     ended_children,
     hide_argument,
@@ -30,7 +30,7 @@ from preprocess_ensemble.serving.process_group import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from preprocess_ensemble.serving.config import ServeConfig
+    from clip_client.serving.config import ServeConfig
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ class TritonProcess:
     @classmethod
     async def start(cls, config: ServeConfig) -> TritonProcess:
         """Start the server. Raises ``OSError`` if no process can be started."""
-        command = (sys.executable, "-c", "from preprocess_ensemble.serving.launcher import main; main()")
+        command = (sys.executable, "-c", "from preprocess_ensemble.tritonserver.launcher import main; main()")
         environment = with_package(os.environ) | {PARENT_VARIABLE: str(os.getpid())}
         if config.precision is not None:
             environment[PRECISION_VARIABLE] = config.precision

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from preprocess_ensemble.serving.process_group import any_runs, listens, processor_time_s, shares_port, watch_ends
+from preprocess_ensemble.tritonserver.process_group import any_runs, listens, processor_time_s, shares_port, watch_ends
 
 
 def test_processor_time_is_that_of_the_whole_group() -> None:

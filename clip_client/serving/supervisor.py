@@ -23,15 +23,15 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from clip_client.serving.config import CONNECTION_AGE_S
+from clip_client.serving.health_endpoint import HEALTHY, Status
+from clip_client.serving.triton_backend import Probe, ProbeOutcome, Step, TritonBackend
+from clip_client.serving.triton_process import SAMPLE_EVERY_S, Activity, TritonProcess, race
 from preprocess_ensemble.errors import ReportedError
-from preprocess_ensemble.serving.config import CONNECTION_AGE_S
-from preprocess_ensemble.serving.health_endpoint import HEALTHY, Status
-from preprocess_ensemble.serving.triton_backend import Probe, ProbeOutcome, Step, TritonBackend
-from preprocess_ensemble.serving.triton_process import SAMPLE_EVERY_S, Activity, TritonProcess, race
 
 if TYPE_CHECKING:
-    from preprocess_ensemble.port_handover import PortHandover
-    from preprocess_ensemble.serving.config import ServeConfig
+    from clip_client.serving.config import ServeConfig
+    from clip_client.serving.port_handover import PortHandover
 
 logger = logging.getLogger(__name__)
 logger.setLevel(logging.INFO)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from preprocess_ensemble.serving.cleanup import LINKS_SUFFIX, OWNED, TEMPORARY, region_prefix
+from preprocess_ensemble.tritonserver.cleanup import LINKS_SUFFIX, OWNED, TEMPORARY, region_prefix
 
 REPOSITORY_OPTIONS: Final = ("--model-repository", "--model-store")
 _PLAIN: Final = re.compile(r"[A-Za-z0-9/._+@%=-]*")

@@ -7,8 +7,8 @@ from contextlib import ExitStack
 
 import pytest
 
+from clip_client.serving.port_handover import CANARY_DSCP, PortHandover
 from preprocess_ensemble.errors import ReportedError
-from preprocess_ensemble.port_handover import CANARY_DSCP, PortHandover
 
 ADDRESSES = {"127.0.0.1": (socket.AF_INET, socket.IPPROTO_IP, socket.IP_TOS), "::1": (
     socket.AF_INET6, socket.IPPROTO_IPV6, socket.IPV6_TCLASS,

@@ -13,6 +13,16 @@ from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
+from clip_client.serving.config import ServeConfig
+from clip_client.serving.first_export import Stopped, export_if_missing, stop_signals
+from clip_client.serving.health_endpoint import serve_health, serve_metrics
+from clip_client.serving.logs import JsonFormatter, append_output_to, print_line
+from clip_client.serving.preflight import check_ports, check_repository
+from clip_client.serving.supervisor import Supervisor
+from clip_client.serving.tensorrt import check_gpu
+from clip_client.serving.tls import ServerTls
+from clip_client.serving.triton_backend import Probe, TritonBackend
+from clip_client.serving.triton_process import reap_adopted
 from preprocess_ensemble.command_line import Parser, port, seconds
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.model_repository.location import (
@@ -23,17 +33,7 @@ from preprocess_ensemble.model_repository.location import (
     model_to_export,
 )
 from preprocess_ensemble.runtimes.precision import PRECISION_VARIABLE, PRECISIONS
-from preprocess_ensemble.serving.config import ServeConfig
-from preprocess_ensemble.serving.first_export import Stopped, export_if_missing, stop_signals
-from preprocess_ensemble.serving.health_endpoint import serve_health, serve_metrics
-from preprocess_ensemble.serving.logs import JsonFormatter, append_output_to, print_line
-from preprocess_ensemble.serving.preflight import check_ports, check_repository
-from preprocess_ensemble.serving.supervisor import Supervisor
-from preprocess_ensemble.serving.tensorrt import check_gpu
-from preprocess_ensemble.serving.tls import ServerTls
-from preprocess_ensemble.serving.triton_backend import Probe, TritonBackend
-from preprocess_ensemble.serving.triton_process import reap_adopted
-from preprocess_ensemble.tritonserver import TRITON_VARIABLE, find_triton
+from preprocess_ensemble.tritonserver.installation import TRITON_VARIABLE, find_triton
 
 logger = logging.getLogger(__name__)
 

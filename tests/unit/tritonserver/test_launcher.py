@@ -20,17 +20,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from preprocess_ensemble import tritonserver
 from preprocess_ensemble.errors import ReportedError
-from preprocess_ensemble.serving import launcher
-from preprocess_ensemble.serving.cleanup import (
+from preprocess_ensemble.tritonserver import installation, launcher
+from preprocess_ensemble.tritonserver.cleanup import (
     LINKS_SUFFIX,
     TEMPORARY,
     end_orphaned_stubs,
     region_prefix,
     remove_stale_regions,
 )
-from preprocess_ensemble.tritonserver import Triton, find_triton
+from preprocess_ensemble.tritonserver.installation import Triton, find_triton
 from tests.paths import ROOT
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Triton:
     package = SimpleNamespace(submodule_search_locations=[str(server.parent)])
     monkeypatch.setattr("importlib.util.find_spec", lambda _: package)
     monkeypatch.setattr(importlib.metadata, "version", lambda _: "0.7.0")
-    monkeypatch.setattr(tritonserver, "CONTAINER", Path("/nowhere"))
+    monkeypatch.setattr(installation, "CONTAINER", Path("/nowhere"))
     return wheel
 
 
@@ -181,7 +180,7 @@ def test_an_environment_whose_path_a_shell_would_break_is_reached_through_links(
 def test_the_server_of_nvidias_container_is_preferred_and_left_alone(
     wheel: Triton, nvidia: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tritonserver, "CONTAINER", nvidia)
+    monkeypatch.setattr(installation, "CONTAINER", nvidia)
     command, changed = command_for()
     assert command[0] == f"{nvidia}/bin/tritonserver"
     assert not any(argument.startswith(("--backend-directory", "--cache-directory")) for argument in command)
@@ -247,12 +246,15 @@ def test_an_incomplete_wheel_is_refused(wheel: Triton) -> None:
         file.with_name("lost").rename(file)
 
 
-@pytest.mark.parametrize(("command", "name"), [("command", "clip-serve"), ("launcher", "tritonserver")])
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [("clip_client.serving.command", "clip-serve"), ("preprocess_ensemble.tritonserver.launcher", "tritonserver")],
+)
 def test_where_there_is_no_server_a_sentence_says_for_what_pip_has_one(command: str, name: str) -> None:
     code = (
         "import signal, sys; del signal.SIGBUS, signal.SIGHUP, signal.SIGKILL, signal.SIGUSR1; "  # as on Windows
         "sys.modules['pytriton'] = None; "
-        f"from preprocess_ensemble.serving.{command} import main; sys.exit(main([]))"
+        f"from {command} import main; sys.exit(main([]))"
     )
     ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr.count("\n")) == (1, 1)
@@ -265,32 +267,32 @@ def test_the_folder_of_the_shared_python_is_found_or_missing(tmp_path: Path, mon
     name = f"libpython{PYTHON}.so.1.0"
     monkeypatch.setattr(sysconfig, "get_config_var", {"LIBDIR": str(tmp_path)}.get)
     monkeypatch.setattr(ctypes, "CDLL", lambda library: None)
-    assert tritonserver._libpython_folder("") is None, "the linker finds it"
+    assert installation._libpython_folder("") is None, "the linker finds it"
 
     def not_found(library: str) -> None:
         raise OSError(library)
 
     monkeypatch.setattr(ctypes, "CDLL", not_found)
     with pytest.raises(ReportedError, match=rf"needs {re.escape(name)}.*apt-get install libpython3"):
-        tritonserver._libpython_folder("/nowhere")
+        installation._libpython_folder("/nowhere")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / name).touch()
-    assert tritonserver._libpython_folder(f"/nowhere:{tmp_path / 'other'}") is None
+    assert installation._libpython_folder(f"/nowhere:{tmp_path / 'other'}") is None
     (tmp_path / name).touch()
-    assert tritonserver._libpython_folder("") == tmp_path
+    assert installation._libpython_folder("") == tmp_path
 
 
 @pytest.mark.parametrize(
     ("version", "holes"), [("2.51.0", 4), ("2.59.0", 4), ("2.59.1", 1), ("2.73.0dev", 1), ("3.0.0", 1), ("", 0)]
 )
 def test_a_release_closes_holes(version: str, holes: int) -> None:
-    assert len(tritonserver.open_holes(version)) == holes
+    assert len(installation.open_holes(version)) == holes
 
 
 def test_a_server_whose_supervisor_is_gone_does_not_start() -> None:
     # This process's own parent is never the parent of its child, even if this is the first process of a container.
     environment = {**os.environ, launcher.PARENT_VARIABLE: str(os.getppid()), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "preprocess_ensemble.serving.launcher", "--help"]
+    command = [sys.executable, "-m", "preprocess_ensemble.tritonserver.launcher", "--help"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert "supervisor ended" in done.stderr

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.model_repository.config import read_config
 from preprocess_ensemble.model_repository.tensorrt import engine_cache
-from preprocess_ensemble.tritonserver import Triton, find_triton
+from preprocess_ensemble.tritonserver.installation import Triton, find_triton
 
 if TYPE_CHECKING:
-    from preprocess_ensemble.serving.config import ServeConfig
+    from clip_client.serving.config import ServeConfig
 
 _PROVIDER: Final = "libonnxruntime_providers_tensorrt.so"
 _REMEDY: Final = "serve a repository that was exported without --tensorrt"

@@ -24,7 +24,7 @@ from typing import Final, NoReturn
 from platformdirs import user_cache_path
 
 from preprocess_ensemble.errors import ReportedError
-from preprocess_ensemble.serving.cleanup import (
+from preprocess_ensemble.tritonserver.cleanup import (
     TEMPORARY,
     die_with_parent,
     end_orphaned_stubs,
@@ -32,8 +32,8 @@ from preprocess_ensemble.serving.cleanup import (
     remove_leftovers,
     start_guardian,
 )
-from preprocess_ensemble.serving.links import Links
-from preprocess_ensemble.tritonserver import Triton, find_triton, library_path
+from preprocess_ensemble.tritonserver.installation import Triton, find_triton, library_path
+from preprocess_ensemble.tritonserver.links import Links
 
 PACKAGE_ROOT: Final = Path(__file__).resolve().parents[2]
 """The folder that Python must search for this package."""

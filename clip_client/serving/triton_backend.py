@@ -17,18 +17,21 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
+from clip_client._config import ClientConfig
+from clip_client._errors import ClipError, DeadlineExceeded, ModelNotReady, Overloaded, Unavailable
+from clip_client._health import check_canary
+from clip_client._model import ModelInfo, Tower
+from clip_client.serving.port_handover import CANARY_DSCP, PortHandover
+from clip_client.serving.triton_process import COMPUTES, TritonProcess
 from preprocess_ensemble.contract import ENSEMBLE, ModelNames
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.imaging.transform import PreprocessConfig
-from preprocess_ensemble.port_handover import CANARY_DSCP, PortHandover
-from preprocess_ensemble.serving.cleanup import free_bytes, region_prefix
-from preprocess_ensemble.serving.process_group import connections, listening_addresses, listens, shares_port
-from preprocess_ensemble.serving.triton_process import COMPUTES, TritonProcess
+from preprocess_ensemble.tritonserver.cleanup import free_bytes, region_prefix
+from preprocess_ensemble.tritonserver.process_group import connections, listening_addresses, listens, shares_port
 
 if TYPE_CHECKING:
-    from clip_client import ModelInfo
     from clip_client._transports.base import Transport
-    from preprocess_ensemble.serving.config import ServeConfig
+    from clip_client.serving.config import ServeConfig
 
 _SMALL_IMAGE: Final = 64 * 2**10
 """Bytes of an encoded image; the thumbnails that clip_client sends have 10 to 25 KB."""
@@ -147,7 +150,6 @@ class TritonBackend:
     async def reconnect(self) -> None:
         """Trust the certificate that the server is about to read. Raises ReportedError if it cannot be used."""
         # Imported here: gRPC takes most of the time that `clip-serve --help` would need.
-        from clip_client import ClientConfig
         from clip_client._transports.grpc import transport_factory
 
         config = ClientConfig(urls=(self._config.grpc_url,))
@@ -185,10 +187,6 @@ class TritonBackend:
 
     async def _probe_model(self, served: _ServedModel) -> Probe | None:
         """Return what is wrong with a model, or None."""
-        from clip_client import ClipError, DeadlineExceeded, ModelNotReady, Overloaded, Unavailable
-        from clip_client._health import check_canary
-        from clip_client._model import Tower
-
         transport, timeout_s = served.transport, self._config.canary_timeout_s
         step = Step.HANDSHAKE
         try:
@@ -276,8 +274,6 @@ class TritonBackend:
         The estimate is a little high, so if the memory seems too small, a full batch decides. It is tried until it
         succeeds once: Triton never makes its regions of shared memory smaller.
         """
-        from clip_client import ClipError, DeadlineExceeded, Overloaded, Unavailable
-
         if self._full_batch_fits:
             return ""
         height, width = PreprocessConfig.from_mapping(model.preprocess).size

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from preprocess_ensemble.serving.cleanup import LINKS_SUFFIX, TEMPORARY, region_prefix, remove_leftovers
-from preprocess_ensemble.serving.launcher import PARENT_VARIABLE
-from preprocess_ensemble.serving.links import Links, with_repository
-from preprocess_ensemble.serving.process_group import any_runs
+from preprocess_ensemble.tritonserver.cleanup import LINKS_SUFFIX, TEMPORARY, region_prefix, remove_leftovers
+from preprocess_ensemble.tritonserver.launcher import PARENT_VARIABLE
+from preprocess_ensemble.tritonserver.links import Links, with_repository
+from preprocess_ensemble.tritonserver.process_group import any_runs
 from tests.fixtures.waiting import wait_until
 from tests.paths import ROOT
 
@@ -97,7 +97,7 @@ def test_a_guardian_ends_what_outlives_a_killed_server(tmp_path: Path) -> None:
     command = [
         sys.executable,
         "-m",
-        "preprocess_ensemble.serving.launcher",
+        "preprocess_ensemble.tritonserver.launcher",
         f"--model-repository={tmp_path / 'models'}",
     ]
     environment = {**os.environ, "CLIP_TRITON": str(tmp_path), PARENT_VARIABLE: str(os.getpid())}

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Final
 
 from preprocess_ensemble.errors import ReportedError
-from preprocess_ensemble.serving.process_group import all_processes, any_runs, start_ticks, started_at
+from preprocess_ensemble.tritonserver.process_group import all_processes, any_runs, start_ticks, started_at
 
 SHARED_MEMORY: Final = Path("/dev/shm")
 LINKS_SUFFIX: Final = "links"
