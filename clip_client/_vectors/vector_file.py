@@ -15,19 +15,18 @@ from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from clip_client._errors import ItemError, VectorsError
+from clip_client._files import printable, stored_ns
 from clip_client._model import tower_of
 from clip_client._results import EmbeddingBatch
 from clip_client.dedup.store.parquet_store import ParquetStore, table_of
 from clip_client.dedup.store.sqlite import StoreError
-from clip_client.dedup.text import printable
-from clip_client.dedup.types import stored_ns
 from preprocess_ensemble.errors import first_line
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from clip_client._files import FailedFile
     from clip_client._model import ModelInfo
-    from clip_client.dedup.types import FailedFile
 
 _ROWS_PER_GROUP: Final = 1024
 """Of a Parquet file: 2 MB with 512 numbers each, the memory that writing and reading take."""

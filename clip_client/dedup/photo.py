@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
+from clip_client._files import LATEST_NS
 from clip_client.dedup.text import moment
-from clip_client.dedup.types import LATEST_NS, RAW, CaptureTime, Metadata
+from clip_client.dedup.types import RAW, CaptureTime, Metadata
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 PACKAGES: Final = ("clip_client", "preprocess_ensemble", "benchmarks")
 
+FILES: Final = "clip_client files"
 BASE: Final = "clip_client base"
 FACADES: Final = ("clip_client", "clip_client.dedup", "preprocess_ensemble")
 """Packages whose modules belong to rooms of their own; the pattern holds the ``__init__`` alone."""
@@ -46,6 +47,7 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
         ("preprocess_ensemble.export",),
         ("command line", "contract", "imaging", "text", "model_repository", "runtimes"),
     ),
+    FILES: (("clip_client._files",), ()),
     BASE: (
         tuple(
             f"clip_client.{name}"
@@ -61,9 +63,9 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "pipeline": (("clip_client._pipeline",), (BASE, "contract", "imaging", "text", "transports", "balancing")),
     "dedup types": (
         tuple(f"clip_client.dedup.{name}" for name in ("aligned", "group", "photo", "report", "text", "types")),
-        (),
+        (FILES,),
     ),
-    "dedup files": (("clip_client.dedup.files",), ("contract", "imaging", "dedup types")),
+    "dedup files": (("clip_client.dedup.files",), (FILES, "contract", "imaging", "dedup types")),
     "dedup metadata": (("clip_client.dedup.metadata",), ("imaging", "dedup types")),
     "dedup formats": (("clip_client.dedup.formats",), ("imaging", "dedup types", "dedup files")),
     "dedup proof": (("clip_client.dedup.proof",), ("imaging", "dedup types", "dedup formats")),
@@ -71,7 +73,8 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "dedup features": (
         ("clip_client.dedup.features",),
         (
-            BASE, "contract", "imaging", "dedup types", "dedup files", "dedup metadata", "dedup formats", "dedup store",
+            BASE, FILES, "contract", "imaging", "dedup types", "dedup files", "dedup metadata", "dedup formats",
+            "dedup store",
         ),
     ),
     "dedup alignment": (
@@ -80,25 +83,26 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     ),
     "dedup compare": (
         ("clip_client.dedup.compare",),
-        ("dedup types", "dedup files", "dedup formats", "dedup store", "dedup features", "dedup alignment"),
+        (FILES, "dedup types", "dedup files", "dedup formats", "dedup store", "dedup features", "dedup alignment"),
     ),
     "dedup search": (
         ("clip_client.dedup.search", "clip_client.dedup"),
         (
-            BASE, "dedup types", "dedup files", "dedup store", "dedup features", "dedup compare", "dedup actions",
+            BASE, FILES, "dedup types", "dedup files", "dedup store", "dedup features", "dedup compare",
+            "dedup actions",
         ),
     ),
     "dedup actions": (
         ("clip_client.dedup.actions",),
-        ("contract", "dedup types", "dedup files", "dedup metadata", "dedup formats", "dedup store"),
+        (FILES, "contract", "dedup types", "dedup files", "dedup metadata", "dedup formats", "dedup store"),
     ),
-    "vectors": (("clip_client._vectors",), (BASE, "contract", "dedup types", "dedup store")),
-    "dedup reporting": (("clip_client.dedup.reporting",), ("contract", "dedup types")),
+    "vectors": (("clip_client._vectors",), (BASE, FILES, "contract", "dedup store")),
+    "dedup reporting": (("clip_client.dedup.reporting",), (FILES, "contract", "dedup types")),
     "search": (
         ("clip_client.search",),
         (
-            BASE, "contract", "imaging", "vectors", "dedup types", "dedup files", "dedup store", "dedup features",
-            "dedup reporting",
+            BASE, FILES, "contract", "imaging", "vectors", "dedup types", "dedup files", "dedup store",
+            "dedup features", "dedup reporting",
         ),
     ),
     "client": (
@@ -111,7 +115,7 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "distributed": (
         ("clip_client.distributed",),
         (
-            BASE, "contract", "pipeline", "client", "vectors", "dedup types", "dedup files", "dedup store",
+            BASE, FILES, "contract", "pipeline", "client", "vectors", "dedup types", "dedup files", "dedup store",
             "dedup features", "dedup compare", "dedup alignment", "dedup search", "dedup actions",
         ),
     ),
@@ -122,8 +126,8 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "review": (
         ("clip_client.review",),
         (
-            "contract", "dedup types", "dedup files", "dedup store", "dedup features", "dedup compare", "dedup search",
-            "dedup actions", "dedup reporting", "search",
+            FILES, "contract", "dedup types", "dedup files", "dedup store", "dedup features", "dedup compare",
+            "dedup search", "dedup actions", "dedup reporting", "search",
         ),
     ),
     "credentials": (("clip_client._credentials",), ("command line",)),
@@ -132,9 +136,9 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
         ("clip_client.cli", "clip_client.__main__"),
         (
             "command line", "credentials",
-            BASE, "contract", "imaging", "model_repository", "runtimes", "transports", "balancing", "server state",
-            "client", "vectors", "dedup types", "dedup files", "dedup store", "dedup features", "dedup compare",
-            "dedup search", "dedup actions", "dedup reporting", "review", "distributed", "search", "tritonserver",
+            BASE, FILES, "contract", "imaging", "model_repository", "runtimes", "transports", "balancing",
+            "server state", "client", "vectors", "dedup types", "dedup files", "dedup store", "dedup features",
+            "dedup compare", "dedup search", "dedup actions", "dedup reporting", "review", "distributed", "search", "tritonserver",
         ),
     ),
     "serving": (

@@ -7,6 +7,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
+from clip_client._files import printable
 from clip_client.cli.errors import CommandFailed, CommandMisused
 from clip_client.cli.options.dedup import check_keep_rules, saved_or_plain
 from clip_client.cli.options.paths import add_store_option, opened_store
@@ -14,7 +15,7 @@ from clip_client.cli.output import add_json_option, write_json
 from clip_client.dedup.files.reading import hash_files
 from clip_client.dedup.store.choices import KEEP, UNDONE, Choice, ChosenPhoto
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL, Decision
-from clip_client.dedup.text import counted, moment, printable
+from clip_client.dedup.text import counted, moment
 
 if TYPE_CHECKING:
     from clip_client.dedup import Store

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from clip_client._files import printable
 from clip_client.cli.commands.quarantine import print_failures
 from clip_client.cli.output import progress_bars
 from clip_client.dedup.actions.apple_photos_album import ALBUM, fill_album
@@ -21,7 +22,7 @@ from clip_client.dedup.files.directories import DirectorySet
 from clip_client.dedup.store.choices import Choice, moving_tiers
 from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.store.store import store_option
-from clip_client.dedup.text import counted, human_bytes, printable
+from clip_client.dedup.text import counted, human_bytes
 from clip_client.dedup.types import QUARANTINE_NAME, SAFE_TIERS
 
 if TYPE_CHECKING:

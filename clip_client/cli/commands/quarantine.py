@@ -8,11 +8,12 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
+from clip_client._files import printable
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
 from clip_client.cli.options.paths import add_store_option, opened_store
 from clip_client.cli.output import STDOUT, add_json_option, progress_bars, write_json
 from clip_client.dedup.store.journal import IN_QUARANTINE, Journal, JournalEntry
-from clip_client.dedup.text import counted, human_bytes, printable
+from clip_client.dedup.text import counted, human_bytes
 from clip_client.dedup.types import QUARANTINE_NAME
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from anyio import to_thread
 
+from clip_client._files import printable
 from clip_client._vectors.files import VECTOR_SUFFIXES
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
 from clip_client.cli.options.connection import add_model_options, client_config, connected
@@ -30,7 +31,7 @@ from clip_client.cli.output import (
     progress_bars,
     write_json,
 )
-from clip_client.dedup.text import counted, escaped, moment, printable
+from clip_client.dedup.text import counted, escaped, moment
 from clip_client.dedup.types import is_random
 from preprocess_ensemble.command_line import count, user_path
 

@@ -7,9 +7,10 @@ import os
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from clip_client._files import printable
 from clip_client.dedup.files.directories import DirectorySet
 from clip_client.dedup.store.decisions import KEEP_ALL
-from clip_client.dedup.text import counted, moment, printable
+from clip_client.dedup.text import counted, moment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

@@ -14,9 +14,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
+from clip_client._files import printable
 from clip_client.dedup.reporting.previews import draw_previews, previews_folder
 from clip_client.dedup.reporting.words import TIER_NAMES, found_in_words, in_words, region_on
-from clip_client.dedup.text import at_least, counted, folder_above, human_bytes, moment, printable, skipped_files
+from clip_client.dedup.text import at_least, counted, folder_above, human_bytes, moment, skipped_files
 from clip_client.dedup.types import NO_MODEL, SAFE_TIERS, TIERS, is_random
 
 if TYPE_CHECKING:

@@ -34,8 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
+    from clip_client._files import FailedFile
     from clip_client.dedup.photo import ImageFeatures
-    from clip_client.dedup.types import FailedFile, PhotoFile
+    from clip_client.dedup.types import PhotoFile
 
 
 class OneVector(NoPictures):
