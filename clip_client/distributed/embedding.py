@@ -19,12 +19,12 @@ import numpy as np
 from clip_client._client import make_config
 from clip_client._errors import ImageError, VectorsError, require
 from clip_client._pipeline.images import too_large
+from clip_client._storage.parquet_store import table_of
+from clip_client._storage.vector_file import FileModel, vector_row
 from clip_client._sync import SyncClipClient
-from clip_client._vectors.vector_file import FileModel, vector_row
 from clip_client.dedup.features.image_features import BYTES_ONLY, ModelInput, extract_features
 from clip_client.dedup.features.preview import picture_file
 from clip_client.dedup.files.file_types import is_raw
-from clip_client.dedup.store.parquet_store import table_of
 from clip_client.distributed.cluster import ATTEMPTS, EXTRA, DistributedError, cluster, in_tasks
 from clip_client.distributed.embedded_rows import PartitionFolder, embedded_schema
 from clip_client.distributed.sources import DamagedInput, check_column, column_values, image_in_row
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ray.data import Dataset
 
     from clip_client._config import ClientConfig
-    from clip_client._vectors.vector_file import FileVersion
+    from clip_client._storage.vector_file import FileVersion
     from clip_client.distributed.sources import Partition, SourceImage
 
     OnImages = Callable[[int, int | None], None]

@@ -61,6 +61,7 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "balancing": (("clip_client._balancing",), (BASE, "transports")),
     "server state": (("clip_client._handshake", "clip_client._health"), (BASE, "contract", "transports", "balancing")),
     "pipeline": (("clip_client._pipeline",), (BASE, "contract", "imaging", "text", "transports", "balancing")),
+    "storage": (("clip_client._storage",), (BASE, FILES, "contract")),
     "dedup types": (
         tuple(f"clip_client.dedup.{name}" for name in ("aligned", "group", "photo", "report", "text", "types")),
         (FILES,),
@@ -69,12 +70,12 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "dedup metadata": (("clip_client.dedup.metadata",), ("imaging", "dedup types")),
     "dedup formats": (("clip_client.dedup.formats",), ("imaging", "dedup types", "dedup files")),
     "dedup proof": (("clip_client.dedup.proof",), ("imaging", "dedup types", "dedup formats")),
-    "dedup store": (("clip_client.dedup.store",), ("contract", "dedup types")),
+    "dedup store": (("clip_client.dedup.store",), ("contract", "storage", "dedup types")),
     "dedup features": (
         ("clip_client.dedup.features",),
         (
-            BASE, FILES, "contract", "imaging", "dedup types", "dedup files", "dedup metadata", "dedup formats",
-            "dedup store",
+            BASE, FILES, "contract", "imaging", "storage", "dedup types", "dedup files", "dedup metadata",
+            "dedup formats", "dedup store",
         ),
     ),
     "dedup alignment": (
@@ -88,34 +89,36 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "dedup search": (
         ("clip_client.dedup.search", "clip_client.dedup"),
         (
-            BASE, FILES, "dedup types", "dedup files", "dedup store", "dedup features", "dedup compare",
+            BASE, FILES, "storage", "dedup types", "dedup files", "dedup store", "dedup features", "dedup compare",
             "dedup actions",
         ),
     ),
     "dedup actions": (
         ("clip_client.dedup.actions",),
-        (FILES, "contract", "dedup types", "dedup files", "dedup metadata", "dedup formats", "dedup store"),
+        (
+            FILES, "contract", "storage", "dedup types", "dedup files", "dedup metadata", "dedup formats",
+            "dedup store",
+        ),
     ),
-    "vectors": (("clip_client._vectors",), (BASE, FILES, "contract", "dedup store")),
     "dedup reporting": (("clip_client.dedup.reporting",), (FILES, "contract", "dedup types")),
     "search": (
         ("clip_client.search",),
         (
-            BASE, FILES, "contract", "imaging", "vectors", "dedup types", "dedup files", "dedup store",
+            BASE, FILES, "contract", "imaging", "storage", "dedup types", "dedup files", "dedup store",
             "dedup features", "dedup reporting",
         ),
     ),
     "client": (
         ("clip_client._client", "clip_client._sync", "clip_client._zero_shot", "clip_client"),
         (
-            BASE, "contract", "transports", "balancing", "server state", "pipeline", "vectors", "dedup types",
+            BASE, "contract", "transports", "balancing", "server state", "pipeline", "storage", "dedup types",
             "dedup search",
         ),
     ),
     "distributed": (
         ("clip_client.distributed",),
         (
-            BASE, FILES, "contract", "pipeline", "client", "vectors", "dedup types", "dedup files", "dedup store",
+            BASE, FILES, "contract", "pipeline", "client", "storage", "dedup types", "dedup files", "dedup store",
             "dedup features", "dedup compare", "dedup alignment", "dedup search", "dedup actions",
         ),
     ),
@@ -126,8 +129,8 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "review": (
         ("clip_client.review",),
         (
-            FILES, "contract", "dedup types", "dedup files", "dedup store", "dedup features", "dedup compare",
-            "dedup search", "dedup actions", "dedup reporting", "search",
+            FILES, "contract", "storage", "dedup types", "dedup files", "dedup store", "dedup features",
+            "dedup compare", "dedup search", "dedup actions", "dedup reporting", "search",
         ),
     ),
     "credentials": (("clip_client._credentials",), ("command line",)),
@@ -137,8 +140,9 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
         (
             "command line", "credentials",
             BASE, FILES, "contract", "imaging", "model_repository", "runtimes", "transports", "balancing",
-            "server state", "client", "vectors", "dedup types", "dedup files", "dedup store", "dedup features",
-            "dedup compare", "dedup search", "dedup actions", "dedup reporting", "review", "distributed", "search", "tritonserver",
+            "server state", "client", "storage", "dedup types", "dedup files", "dedup store", "dedup features",
+            "dedup compare", "dedup search", "dedup actions", "dedup reporting", "review", "distributed", "search",
+            "tritonserver",
         ),
     ),
     "serving": (

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from clip_client._files import printable
+from clip_client._storage.sqlite import StoreError
 from clip_client.cli.commands.quarantine import print_failures
 from clip_client.cli.output import progress_bars
 from clip_client.dedup.actions.apple_photos_album import ALBUM, fill_album
@@ -20,7 +21,6 @@ from clip_client.dedup.actions.verdicts import judged
 from clip_client.dedup.compare.chosen_groups import chosen_groups
 from clip_client.dedup.files.directories import DirectorySet
 from clip_client.dedup.store.choices import Choice, moving_tiers
-from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.store.store import store_option
 from clip_client.dedup.text import counted, human_bytes
 from clip_client.dedup.types import QUARANTINE_NAME, SAFE_TIERS

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from clip_client._files import printable
-from clip_client._vectors.files import VECTOR_SUFFIXES
-from clip_client._vectors.vector_file import FileVersion, VectorFolder, npz_file, parquet_file, vector_row
+from clip_client._storage.vector_file import FileVersion, VectorFolder, npz_file, parquet_file, vector_row
+from clip_client._storage.vectors import VECTOR_SUFFIXES
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
 from clip_client.cli.options.connection import (
     EngineOptions,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from anyio import to_thread
 
 from clip_client._files import printable
-from clip_client._vectors.files import VECTOR_SUFFIXES
+from clip_client._storage.vectors import VECTOR_SUFFIXES
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
 from clip_client.cli.options.connection import add_model_options, client_config, connected
 from clip_client.cli.options.paths import meant, refuse_url

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 from anyio import to_thread
 
 from clip_client._files import stored_ns
+from clip_client._storage.sqlite import StoreError
 from clip_client.dedup.actions.apply import recover
 from clip_client.dedup.actions.chosen_runs import settle
 from clip_client.dedup.actions.verdicts import MoveOptions, judged
@@ -23,7 +24,6 @@ from clip_client.dedup.reporting.words import found_in_words
 from clip_client.dedup.store.choices import BEGUN, CHOICES, KEEP
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.store.journal import State
-from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.text import counted
 from clip_client.dedup.types import NEVER, ON_REQUEST
 from clip_client.review.state.found_groups import APPLIED, FoundGroups

@@ -14,9 +14,9 @@ import pytest
 from anyio import to_thread
 from PIL import Image
 
+from clip_client._storage.sqlite import StoreError
 from clip_client.dedup import Store, scan
 from clip_client.dedup.actions.verdicts import WAITS
-from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.types import SAME_PIXELS, SIMILAR
 from clip_client.review.state.applying import Worker
 from clip_client.review.state.previews import PreviewCache

@@ -11,7 +11,7 @@ import numpy as np
 from clip_client._errors import VectorsError
 from clip_client._model import may_be_compared
 from clip_client._results import EmbeddingBatch
-from clip_client._vectors.files import stored_batches
+from clip_client._storage.vectors import stored_batches
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -18,8 +18,8 @@ from clip_client._errors import ItemError, VectorsError
 from clip_client._files import printable, stored_ns
 from clip_client._model import tower_of
 from clip_client._results import EmbeddingBatch
-from clip_client.dedup.store.parquet_store import ParquetStore, table_of
-from clip_client.dedup.store.sqlite import StoreError
+from clip_client._storage.parquet_store import ParquetStore, table_of
+from clip_client._storage.sqlite import StoreError
 from preprocess_ensemble.errors import first_line
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ def read_parquet(path: Path) -> Iterator[EmbeddingBatch]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    # Why a file of Python's, a buffer and no threads: dedup/store/parquet_store.py.
+    # Why a file of Python's, a buffer and no threads: clip_client/_storage/parquet_store.py.
     with open(path, "rb") as file, pq.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False) as parquet:
         model = FileModel.of(path, parquet.schema_arrow.metadata or {})
         for rows in parquet.iter_batches(_ROWS_PER_GROUP, columns=list(_RESULT_COLUMNS), use_threads=False):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 
-from clip_client.dedup.store.sqlite import StoreError
+from clip_client._storage.sqlite import StoreError
 from preprocess_ensemble.whole_file import whole_file
 
 if TYPE_CHECKING:

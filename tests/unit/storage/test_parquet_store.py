@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from clip_client._storage.parquet_store import ParquetStore
 from clip_client.dedup import Store
-from clip_client.dedup.store.parquet_store import ParquetStore
 from tests.fixtures.vectors import read
 
 if TYPE_CHECKING:

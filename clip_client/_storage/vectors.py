@@ -16,7 +16,7 @@ from preprocess_ensemble.errors import ReportedError, first_line
 from preprocess_ensemble.whole_file import whole_file
 
 if TYPE_CHECKING:
-    from clip_client._vectors.vector_file import FileModel
+    from clip_client._storage.vector_file import FileModel
 
 VECTOR_SUFFIXES: Final = (".parquet", ".npz")
 """Endings of the names of single files."""
@@ -55,7 +55,7 @@ def stored_batches(path: str | os.PathLike[str]) -> Iterator[EmbeddingBatch]:
     path = Path(path).expanduser()
     if path.is_dir() or path.suffix != ".npz":
         require("pyarrow", "clip-triton[cli]")
-    from clip_client._vectors.vector_file import VectorFolder, read_npz, read_parquet
+    from clip_client._storage.vector_file import VectorFolder, read_npz, read_parquet
 
     try:
         if path.is_dir():
@@ -90,7 +90,7 @@ def save_vectors(path: str | os.PathLike[str], batch: EmbeddingBatch) -> None:
     path = Path(path).expanduser()
     if path.suffix != ".npz":
         require("pyarrow", "clip-triton[cli]")
-    from clip_client._vectors.vector_file import FileModel, npz_file, parquet_file
+    from clip_client._storage.vector_file import FileModel, npz_file, parquet_file
 
     model = FileModel(batch.model_id, batch.vector_id, batch.vectors.shape[1])
     if path.suffix not in VECTOR_SUFFIXES or path.is_dir():
@@ -103,9 +103,9 @@ def save_vectors(path: str | os.PathLike[str], batch: EmbeddingBatch) -> None:
 
 def _save_folder(path: Path, batch: EmbeddingBatch, model: FileModel) -> None:
     require("filelock", "clip-triton[cli]")
-    from clip_client._vectors.vector_file import VectorFolder
-    from clip_client.dedup.store.lock import AlreadyLocked, exclusive_lock
-    from clip_client.dedup.store.sqlite import StoreError
+    from clip_client._storage.lock import AlreadyLocked, exclusive_lock
+    from clip_client._storage.sqlite import StoreError
+    from clip_client._storage.vector_file import VectorFolder
 
     if None in batch.sources:
         raise VectorsError(
@@ -126,7 +126,7 @@ def _save_folder(path: Path, batch: EmbeddingBatch, model: FileModel) -> None:
 
 
 def _add_rows(batch: EmbeddingBatch, add: Callable[[Mapping[str, Any]], None]) -> None:
-    from clip_client._vectors.vector_file import FileVersion, vector_row
+    from clip_client._storage.vector_file import FileVersion, vector_row
 
     for index, (source, vector) in enumerate(zip(batch.sources, batch.vectors, strict=True)):
         file = None if source is None else FileVersion(path=os.path.abspath(source))

@@ -15,11 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from clip_client import EmbeddingBatch, ImageError, VectorsError, load_vectors, save_vectors
-from clip_client._vectors.vector_file import FileVersion, VectorFolder, is_vector_folder, vector_row
+from clip_client._storage.lock import exclusive_lock
+from clip_client._storage.vector_file import FileVersion, VectorFolder, is_vector_folder, vector_row
 from clip_client.cli.errors import CommandFailed
 from clip_client.cli.output import locked
 from clip_client.dedup import FailedFile, StoreError
-from clip_client.dedup.store.lock import exclusive_lock
 from tests.fixtures.models.model_info import model_info
 
 if TYPE_CHECKING:
