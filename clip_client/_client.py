@@ -18,10 +18,10 @@ import anyio.to_thread
 
 from clip_client import _zero_shot as zero_shot
 from clip_client._balancing.balancer import Balancer
+from clip_client._balancing.handshake import Handshake
 from clip_client._config import ClientConfig, check_count, positive_seconds
 from clip_client._endpoint import DEFAULT_URL, Endpoint, EndpointKind
 from clip_client._errors import ItemError, ProtocolMismatch, forked_process
-from clip_client._handshake import Handshake
 from clip_client._health import HealthReport, run_health_checks, without_address
 from clip_client._model import ModelInfo, Tower
 from clip_client._pipeline.encoder import Encoder, ImageEncoder, TextEncoder

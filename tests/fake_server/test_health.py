@@ -10,7 +10,7 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from clip_client import ClientConfig, ClipClient, ClipError, DeadlineExceeded, HealthStep
-from clip_client.cli.doctor import check_server
+from clip_client.cli.commands.doctor_checks import check_server
 from clip_client.testing import PNG_1X1, FakeTriton, Reply, fake_vector
 from tests.fixtures.fakes import NEVER, InMemoryClient, now
 from tests.fixtures.simulated_time import simulated

@@ -59,7 +59,7 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     ),
     "transports": (("clip_client._transports",), (BASE, "contract", "imaging", "text", "model_repository", "runtimes")),
     "balancing": (("clip_client._balancing",), (BASE, "transports")),
-    "server state": (("clip_client._handshake", "clip_client._health"), (BASE, "contract", "transports", "balancing")),
+    "health": (("clip_client._health",), (BASE, "transports")),
     "pipeline": (("clip_client._pipeline",), (BASE, "contract", "imaging", "text", "transports", "balancing")),
     "storage": (("clip_client._storage",), (BASE, FILES, "contract")),
     "dedup types": (
@@ -111,7 +111,7 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "client": (
         ("clip_client._client", "clip_client._sync", "clip_client._zero_shot", "clip_client"),
         (
-            BASE, "contract", "transports", "balancing", "server state", "pipeline", "storage", "dedup types",
+            BASE, "contract", "transports", "balancing", "health", "pipeline", "storage", "dedup types",
             "dedup search",
         ),
     ),
@@ -140,7 +140,7 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
         (
             "command line", "credentials",
             BASE, FILES, "contract", "imaging", "model_repository", "runtimes", "transports", "balancing",
-            "server state", "client", "storage", "dedup types", "dedup files", "dedup store", "dedup features",
+            "health", "client", "storage", "dedup types", "dedup files", "dedup store", "dedup features",
             "dedup compare", "dedup search", "dedup actions", "dedup reporting", "review", "distributed", "search",
             "tritonserver",
         ),
@@ -149,7 +149,7 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
         ("clip_client.serving",),
         (
             "command line",
-            BASE, "contract", "imaging", "model_repository", "runtimes", "transports", "server state", "tritonserver",
+            BASE, "contract", "imaging", "model_repository", "runtimes", "transports", "health", "tritonserver",
         ),
     ),
 }  # fmt: skip

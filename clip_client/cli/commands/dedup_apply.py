@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from clip_client._files import printable
 from clip_client._storage.sqlite import StoreError
-from clip_client.cli.commands.quarantine import print_failures
 from clip_client.cli.output import progress_bars
+from clip_client.cli.quarantine import print_failures
 from clip_client.dedup.actions.apple_photos_album import ALBUM, fill_album
 from clip_client.dedup.actions.apply import apply
 from clip_client.dedup.actions.chosen_runs import settle
