@@ -44,7 +44,7 @@ _channel_opened_in: int | None = None
 _OF_IMAGES: Final[tuple[str, ...]] = (contract.EMBEDDING, contract.STATUS, contract.ERROR, contract.FINGERPRINT)
 _OF_TEXTS: Final[tuple[str, ...]] = (*_OF_IMAGES, contract.TRUNCATED)
 """Outputs to ask for."""
-_ENSEMBLE: Final = contract.ENSEMBLE.removeprefix(contract.DEFAULT_NAME)
+_ENSEMBLE: Final = contract.DEFAULT_NAMES.image.removeprefix(contract.DEFAULT_NAME)
 """How the names of all image ensembles end."""
 
 

@@ -25,10 +25,10 @@ from preprocess_ensemble.model_repository.location import REPOSITORY_VARIABLE, d
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from preprocess_ensemble.contract import Precision
     from preprocess_ensemble.imaging.preprocessor import Preprocessed, Preprocessor
     from preprocess_ensemble.model_repository.passport import Passport
     from preprocess_ensemble.runtimes.model import OpenModel, Session
-    from preprocess_ensemble.runtimes.precision import Precision
     from preprocess_ensemble.text.text_input import TokenizedText
     from preprocess_ensemble.text.tokenizer import Tokenizer
 

@@ -24,6 +24,7 @@ from clip_client.serving.tls import ServerTls
 from clip_client.serving.triton_backend import Probe, TritonBackend
 from clip_client.serving.triton_process import reap_adopted
 from preprocess_ensemble.command_line import Parser, port, seconds
+from preprocess_ensemble.contract import PRECISIONS
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.model_repository.location import (
     MODEL_VARIABLE,
@@ -32,7 +33,7 @@ from preprocess_ensemble.model_repository.location import (
     default_repository,
     model_to_export,
 )
-from preprocess_ensemble.runtimes.precision import PRECISION_VARIABLE, PRECISIONS
+from preprocess_ensemble.runtimes.precision import PRECISION_VARIABLE
 from preprocess_ensemble.tritonserver.installation import TRITON_VARIABLE, find_triton
 
 logger = logging.getLogger(__name__)

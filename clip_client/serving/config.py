@@ -13,7 +13,7 @@ from preprocess_ensemble.model_repository.location import model_names
 
 if TYPE_CHECKING:
     from clip_client.serving.tls import ServerTls
-    from preprocess_ensemble.runtimes.precision import Precision
+    from preprocess_ensemble.contract import Precision
 
 _ADMIN_KEY: Final = "clip-admin"
 _ADMIN_PROTOCOLS: Final = "model-repository,shared-memory,trace,logging"

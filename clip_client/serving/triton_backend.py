@@ -23,7 +23,7 @@ from clip_client._health import check_canary
 from clip_client._model import ModelInfo, Tower
 from clip_client.serving.port_handover import CANARY_DSCP, PortHandover
 from clip_client.serving.triton_process import COMPUTES, TritonProcess
-from preprocess_ensemble.contract import ENSEMBLE, ModelNames
+from preprocess_ensemble.contract import DEFAULT_NAMES, ModelNames
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.imaging.transform import PreprocessConfig
 from preprocess_ensemble.tritonserver.cleanup import free_bytes, region_prefix
@@ -105,7 +105,7 @@ class TritonBackend:
         """Whether another server has the port until this one has been checked."""
         self._began_beside = False
         """Whether another server may listen there, too."""
-        self._probed_ensemble = ENSEMBLE
+        self._probed_ensemble = DEFAULT_NAMES.image
         """The one that the last canary was sent to."""
 
     async def start(self, *, beside: bool = False) -> TritonProcess:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from preprocess_ensemble.contract import DEFAULT_NAME, DEFAULT_NAMES, EMBEDDING, ENCODER, PIXELS, TOKENS, ModelNames
+from preprocess_ensemble.contract import DEFAULT_NAME, DEFAULT_NAMES, EMBEDDING, PIXELS, TOKENS, ModelNames
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.model_repository.passport import Passport
 from preprocess_ensemble.model_repository.tensorrt import Tensorrt, take_off_tensorrt
@@ -91,7 +91,7 @@ def pending_files(
     return pending
 
 
-def version_directory(repository: Path, model: str = ENCODER) -> Path:
+def version_directory(repository: Path, model: str = DEFAULT_NAMES.encoder) -> Path:
     """Return the directory of the only version of a Triton model, with its model.onnx, model.json or tokenizer."""
     return repository / model / "1"
 

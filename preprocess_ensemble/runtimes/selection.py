@@ -13,8 +13,8 @@ from preprocess_ensemble.runtimes.model import OpenModel, RuntimeUnusable
 from preprocess_ensemble.runtimes.processor import ONNX_RUNTIME, Processor, row_of
 
 if TYPE_CHECKING:
+    from preprocess_ensemble.contract import Precision
     from preprocess_ensemble.model_repository.passport import Passport
-    from preprocess_ensemble.runtimes.precision import Precision
 
 
 @dataclass(frozen=True, kw_only=True)

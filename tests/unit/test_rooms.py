@@ -55,7 +55,7 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
                 "_config", "_encoding", "_endpoint", "_errors", "_model", "_results",
             )
         ),
-        ("contract", "imaging", "model_repository", "runtimes"),
+        ("contract", "imaging", "model_repository"),
     ),
     "transports": (("clip_client._transports",), (BASE, "contract", "imaging", "text", "model_repository", "runtimes")),
     "balancing": (("clip_client._balancing",), (BASE, "transports")),

@@ -10,18 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import onnxruntime
 
 from preprocess_ensemble.errors import ReportedError, first_line
 from preprocess_ensemble.runtimes.onnx_session import CPU, CUDA, TENSORRT, session_options
-from preprocess_ensemble.runtimes.precision import (
-    Precision,
-    PrecisionUnknown,
-    parse_precision,
-    precision_of_environment,
-)
+from preprocess_ensemble.runtimes.precision import PrecisionUnknown, parse_precision, precision_of_environment
+
+if TYPE_CHECKING:
+    from preprocess_ensemble.contract import Precision
 
 ModelConfig = Mapping[str, Any]
 """A model configuration as Triton passes it, in JSON: the field names of ``model_config.proto``."""

@@ -142,8 +142,8 @@ def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def export_into(repository: Path) -> None:
-    (repository / contract.ENCODER / "1").mkdir(parents=True)
-    (repository / contract.ENCODER / "1" / "model.json").write_text("{}")
+    (repository / contract.DEFAULT_NAMES.encoder / "1").mkdir(parents=True)
+    (repository / contract.DEFAULT_NAMES.encoder / "1" / "model.json").write_text("{}")
 
 
 def test_a_folder_that_is_there_comes_before_the_users() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from preprocess_ensemble.export.tokenizer_files import write_tokenizer
 from preprocess_ensemble.runtimes.model import OpenModel, RuntimeUnusable
-from preprocess_ensemble.runtimes.precision import Precision, parse_precision
+from preprocess_ensemble.runtimes.precision import parse_precision
 from preprocess_ensemble.runtimes.processor import TABLE, Processor, row_of
 from preprocess_ensemble.runtimes.selection import Selection, select
 from tests.fixtures.models.passports import WITH_TEXT
@@ -19,6 +19,7 @@ from tests.fixtures.models.scripted_runtimes import CLIP, Scripted, turned
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from preprocess_ensemble.contract import Precision
     from preprocess_ensemble.model_repository.passport import Passport
 
 ZEN_3 = "AuthenticAMD", "avx2"
