@@ -18,10 +18,10 @@ from clip_client.serving.first_export import Stopped, export_if_missing, stop_si
 from clip_client.serving.health_endpoint import serve_health, serve_metrics
 from clip_client.serving.logs import JsonFormatter, append_output_to, print_line
 from clip_client.serving.preflight import check_ports, check_repository
+from clip_client.serving.probed_triton import Probe, ProbedTriton
 from clip_client.serving.supervisor import Supervisor
 from clip_client.serving.tensorrt import check_gpu
 from clip_client.serving.tls import ServerTls
-from clip_client.serving.triton_backend import Probe, TritonBackend
 from clip_client.serving.triton_process import reap_adopted
 from preprocess_ensemble.command_line import Parser, port, seconds
 from preprocess_ensemble.contract import PRECISIONS
@@ -197,7 +197,7 @@ async def _serve(config: ServeConfig) -> None:
         print_line(f"ready: grpc {grpc}, {http}metrics {metrics}, model {probe.model_id}\n")
 
     async with contextlib.AsyncExitStack() as stack:
-        supervisor = Supervisor(TritonBackend(config), config)
+        supervisor = Supervisor(ProbedTriton(config), config)
         loop = asyncio.get_running_loop()
         for number in stop_signals():
             loop.add_signal_handler(number, supervisor.stop)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from clip_client.serving.config import CONNECTION_AGE_S
 from clip_client.serving.health_endpoint import HEALTHY, Status
-from clip_client.serving.triton_backend import Probe, ProbeOutcome, Step, TritonBackend
+from clip_client.serving.probed_triton import Probe, ProbedTriton, ProbeOutcome, Step
 from clip_client.serving.triton_process import SAMPLE_EVERY_S, Activity, TritonProcess, race
 from preprocess_ensemble.errors import ReportedError
 
@@ -71,8 +71,8 @@ class _CrashedAtStart(ReportedError):
 class Supervisor:
     """Runs the server until it is told to stop. One object serves one :meth:`run`; create it inside its event loop."""
 
-    def __init__(self, backend: TritonBackend, config: ServeConfig) -> None:
-        self._backend = backend
+    def __init__(self, triton: ProbedTriton, config: ServeConfig) -> None:
+        self._triton = triton
         self._config = config
         # The event loop's own clock, so that timers and limits never disagree.
         self._now = asyncio.get_running_loop().time
@@ -107,7 +107,7 @@ class Supervisor:
     @property
     def metrics_url(self) -> str:
         """Where the metrics of the server are that has the port."""
-        return self._backend.metrics_url
+        return self._triton.metrics_url
 
     def report(self) -> tuple[bool, Mapping[str, Any]]:
         """Return whether images are being embedded, and the latest findings. An overloaded server still embeds."""
@@ -139,7 +139,7 @@ class Supervisor:
             drain_s = DRAIN_S if self._status in _MAY_HAVE_REQUESTS else 0
             self._status = Status.STOPPING
             await asyncio.gather(self._stop_process(drain_s=drain_s), *filter(None, [self._retiring]))
-            await self._backend.aclose()
+            await self._triton.aclose()
 
     async def _start(self) -> None:
         """Start a process and wait until its canary is right. Returns early if a stop is requested."""
@@ -147,7 +147,7 @@ class Supervisor:
             self._reload_requested.clear()  # this start reads the repository, which may have another model
             self._model_works = False
         self._stub_ended.clear()  # a stub that ended with the previous server must not interrupt the canary of this one
-        self._process = process = await self._backend.start()
+        self._process = process = await self._triton.start()
         self._activity.reset(process.computed_s(), now=self._now())
         probe = await self._first_right_canary(process, lambda: self._send_canary(process))
         if probe is not None:
@@ -248,7 +248,7 @@ class Supervisor:
         Returns None if a stop was requested, or the server or a stub ended, before the answer.
         """
         canary, *_ = await race(
-            self._backend.probe(),
+            self._triton.probe(),
             self._keep_sampling(process),
             self._stop_requested.wait(),
             self._stub_ended.wait(),
@@ -266,7 +266,7 @@ class Supervisor:
         """Record what the server has done so far; return whether it is working."""
         computed_s = process.computed_s()
         # A frozen server never answers.
-        finished, _ = await race(self._backend.progress(), process.ended(), timeout_s=SAMPLE_EVERY_S)
+        finished, _ = await race(self._triton.progress(), process.ended(), timeout_s=SAMPLE_EVERY_S)
         return self._activity.sample(computed_s, None if finished.cancelled() else finished.result(), now=self._now())
 
     def _on_right_canary(self, probe: Probe, process: TritonProcess) -> None:
@@ -311,18 +311,18 @@ class Supervisor:
         self._reload_requested.clear()
         self._model_works = False
         try:
-            handover = self._backend.hand_over()
+            handover = self._triton.hand_over()
         except ReportedError as error:
             logger.warning("the new model is served after a restart, and not beside the present one: %s", error)
             await self._restart("reload requested", drain_s=DRAIN_S)
             return
-        backend, candidate, probe, again = self._backend.successor(), None, None, False
+        triton, candidate, probe, again = self._triton.successor(), None, None, False
         try:
-            candidate = await backend.start(beside=True)
-            loading = self._first_right_canary(candidate, backend.probe)
+            candidate = await triton.start(beside=True)
+            loading = self._first_right_canary(candidate, triton.probe)
             loaded, *_ = await race(loading, self._stop_requested.wait(), self._stub_ended.wait(), process.ended())
             if (probe := None if loaded.cancelled() else loaded.result()) is not None:
-                await backend.take_over()
+                await triton.take_over()
                 handover.switch()
         except (ReportedError, OSError) as error:
             probe, again = None, isinstance(error, _CrashedAtStart) and not is_again
@@ -331,25 +331,25 @@ class Supervisor:
             handover.close()
             if candidate is not None:
                 await candidate.stop(drain_s=0)
-            await backend.aclose()
+            await triton.aclose()
             if again:
                 await self._replace(process, is_again=True)
             return
-        old, self._backend, self._process, self._replaced = self._backend, backend, candidate, process
+        old, self._triton, self._process, self._replaced = self._triton, triton, candidate, process
         self._model_works = True
         self._accept(candidate, probe)
         logger.info("switched to %s", probe.model_id)
         self._retiring = asyncio.create_task(self._retire(old, process, candidate, handover))
 
     async def _retire(
-        self, backend: TritonBackend, process: TritonProcess, successor: TritonProcess, handover: PortHandover
+        self, triton: ProbedTriton, process: TritonProcess, successor: TritonProcess, handover: PortHandover
     ) -> None:
         """End a server that gets no new connection, when its clients have left for its successor, or that has ended."""
         ends = (process.ended(), successor.ended(), self._kill_requested.wait(), self._stopped_for(DRAIN_S))
-        await race(backend.no_connections(), *ends, timeout_s=2 * CONNECTION_AGE_S)
+        await race(triton.no_connections(), *ends, timeout_s=2 * CONNECTION_AGE_S)
         await process.stop(drain_s=0 if self._kill_requested.is_set() else UNLOAD_S)
         handover.close()
-        await backend.aclose()
+        await triton.aclose()
 
     async def _stopped_for(self, seconds: float) -> None:
         await self._stop_requested.wait()
@@ -391,7 +391,7 @@ class Supervisor:
     async def _stop_in_order(self, process: TritonProcess, drain_s: float) -> None:
         # Triton refuses the next step of an ensemble once it is told to stop, so requests have to be through before.
         if drain_s:
-            await race(self._backend.answer_all(), process.ended(), self._stub_ended.wait(), timeout_s=drain_s)
+            await race(self._triton.answer_all(), process.ended(), self._stub_ended.wait(), timeout_s=drain_s)
         await process.stop(drain_s=UNLOAD_S if drain_s else 0)
 
     async def _pause(self, seconds: float, *wakers: Coroutine[Any, Any, Any]) -> None:

@@ -1,7 +1,7 @@
 """The ``tritonserver`` that this machine would start: NVIDIA's, unpacked or in its container, or that of pip.
 
-Its version tells which published holes it has. What it needs is checked before it starts, because Triton waits without
-limit for a Python backend that cannot run.
+Its version tells which published vulnerabilities it has. What it needs is checked before it starts, because Triton
+waits without limit for a Python backend that cannot run.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
 _WHEEL_VERSION: Final = "2.51.0"
 """The Triton in nvidia-pytriton 0.7."""
 
-_HOLES: Final = (
+_VULNERABILITIES: Final = (
     ("chunked bodies or deeply nested JSON overflow the stack, only with --http-port", (2, 59, 1)),
     ("errors name a shared-memory region, which clients of clip-serve cannot register", (2, 59, 1)),
     ("a classification of a text output ends the server", (2, 59, 1)),
     ("very large requests take memory without limit (see NVIDIA's bulletin for CVE-2025-33201)", None),
 )
-"""Published holes of 2.51.0, and the first version that closes each; None if that is not known here. 2.59.1 is release
-25.07. ``docs/security.md`` has the details."""
+"""Published vulnerabilities of 2.51.0, and the first version that closes each; None if that is not known here. 2.59.1
+is release 25.07. ``docs/security.md`` has the details."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,13 +110,13 @@ def missing_libraries(triton: Triton, files: Iterable[Path], environment: Mappin
     return sorted({library or version for library, version in found})
 
 
-def open_holes(version: str) -> list[str]:
-    """Return the published holes of 2.51.0 that this version is not known to close; none if it is not a version."""
+def open_vulnerabilities(version: str) -> list[str]:
+    """Return the published vulnerabilities of 2.51.0 that ``version`` is not known to close; none for no version."""
     numbers = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
     if numbers is None:
         return []
-    own = tuple(map(int, numbers.groups()))
-    return [hole for hole, closed_in in _HOLES if closed_in is None or own < closed_in]
+    release = tuple(map(int, numbers.groups()))
+    return [sentence for sentence, closed_in in _VULNERABILITIES if closed_in is None or release < closed_in]
 
 
 def _check_unpacked(triton: Triton, environment: Mapping[str, str]) -> None:

@@ -155,7 +155,7 @@ class Newer(FakeTriton):
         return service_pb2.ServerMetadataResponse(name="triton", version="2.75.0")
 
 
-async def test_doctor_shows_what_the_health_check_found_and_the_holes_of_the_release() -> None:
+async def test_doctor_shows_what_the_health_check_found_and_the_vulnerabilities_of_the_release() -> None:
     async with Newer() as server:
         checks, answered = await check_server(ClientConfig(urls=(server.url,)), origin="a test", timeout_s=20)
         assert answered

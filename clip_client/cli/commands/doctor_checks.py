@@ -26,7 +26,7 @@ from preprocess_ensemble.cores import usable_cores
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.model_repository.location import default_repository, has_model
 from preprocess_ensemble.runtimes.processor import OPENVINO, OPENVINO_BF16, Processor, row_of
-from preprocess_ensemble.tritonserver.installation import find_triton, missing_libraries, open_holes
+from preprocess_ensemble.tritonserver.installation import find_triton, missing_libraries, open_vulnerabilities
 
 if TYPE_CHECKING:
     from clip_client._transports.base import ModelSettings, ServerDescription, Transport
@@ -65,14 +65,14 @@ class Check:
     """How to fix it; empty if there is nothing to fix."""
 
 
-def known_holes(about: str, triton_version: str) -> Iterator[Check]:
-    """Name the published holes that this version of Triton is not known to close."""
-    if holes := open_holes(triton_version):
+def known_vulnerabilities(about: str, triton_version: str) -> Iterator[Check]:
+    """Name the published vulnerabilities that this version of Triton is not known to close."""
+    if vulnerabilities := open_vulnerabilities(triton_version):
         remedy = (
             "trust all who can connect, put Envoy in front, or run a newer release with: clip-serve --triton; see "
             "docs/security.md"
         )
-        yield Check(about, "known holes", "; ".join(holes), Level.HINT, remedy)
+        yield Check(about, "known holes", "; ".join(vulnerabilities), Level.HINT, remedy)
 
 
 def table_lines(checks: Sequence[Check], *, width: int, colour: bool) -> Iterator[str]:
@@ -155,7 +155,7 @@ async def _check_all(transport: Transport, endpoint: Endpoint, timeout_s: float)
 def _description(server: ServerDescription, names: ModelNames) -> Iterator[Check]:
     encoder, preprocessor = server.models[names.encoder], server.models[names.preprocess]
     yield Check(SERVER, "Triton", f"{server.version} ({server.name})")
-    yield from known_holes(SERVER, server.version)
+    yield from known_vulnerabilities(SERVER, server.version)
     kinds = ", ".join(_KINDS.get(kind, kind) for kind in encoder.kinds) or "not said"
     accelerated = f" with {', '.join(encoder.accelerators)}" if encoder.accelerators else ""
     yield Check(SERVER, "provider", f"{encoder.backend or 'not said'}{accelerated}, on {kinds}")
@@ -316,7 +316,7 @@ def _server_parts(server_answers: bool) -> Iterator[Check]:
         value = f"{triton.version or 'of an unknown version'}, {triton.origin}"
         yield _check("tritonserver", value, remedy if lacking else "")
         if not server_answers:
-            yield from known_holes(CLIENT, triton.version)
+            yield from known_vulnerabilities(CLIENT, triton.version)
     if server_answers:
         return
     repository, start = default_repository(), "start it with: clip-serve"

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Final, Self, cast
 
 from clip_client.serving.config import ServeConfig
+from clip_client.serving.probed_triton import Probe, ProbeOutcome, Step
 from clip_client.serving.supervisor import Supervisor
-from clip_client.serving.triton_backend import Probe, ProbeOutcome, Step
 from preprocess_ensemble.errors import ReportedError
 from tests.fixtures.simulated_time import simulate
 

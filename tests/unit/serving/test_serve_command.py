@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from clip_client.serving.triton_backend import Probe
+    from clip_client.serving.probed_triton import Probe
 
 
 class SignalledSupervisor:

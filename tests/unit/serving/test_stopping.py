@@ -12,7 +12,7 @@ from preprocess_ensemble.errors import ReportedError
 from tests.unit.serving.scripted_server import BROKEN, CONNECTING, OK, SHORT, SLOW, WRONG, FakeProcess, FakeServer
 
 if TYPE_CHECKING:
-    from clip_client.serving.triton_backend import Probe
+    from clip_client.serving.probed_triton import Probe
 
 
 @pytest.mark.parametrize("seconds", [0, 7, DRAIN_S - 1, 1000])

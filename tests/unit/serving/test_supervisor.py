@@ -30,7 +30,7 @@ from tests.unit.serving.scripted_server import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from clip_client.serving.triton_backend import Probe
+    from clip_client.serving.probed_triton import Probe
 
 
 @pytest.mark.parametrize("death", ["server", "stub"])

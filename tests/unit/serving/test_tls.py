@@ -9,8 +9,8 @@ import grpc
 import pytest
 
 from clip_client.serving.config import ServeConfig
+from clip_client.serving.probed_triton import ProbedTriton
 from clip_client.serving.tls import ServerTls
-from clip_client.serving.triton_backend import TritonBackend
 from preprocess_ensemble.errors import ReportedError
 from tests.unit.serving.authority import Authority, Pair
 
@@ -88,7 +88,7 @@ async def test_the_canary_trusts_the_certificate_of_the_restart(
     monkeypatch.setattr(grpc, "ssl_channel_credentials", credentials)
     pair = authority.issue("clip.example.org")
     config = ServeConfig(repository=tmp_path, tls=server_tls(pair))
-    async with contextlib.aclosing(TritonBackend(config)) as canary:
+    async with contextlib.aclosing(ProbedTriton(config)) as canary:
         await canary.reconnect()
         first = pair.certificate.read_bytes()
         authority.issue("clip.example.org")

@@ -283,10 +283,10 @@ def test_the_folder_of_the_shared_python_is_found_or_missing(tmp_path: Path, mon
 
 
 @pytest.mark.parametrize(
-    ("version", "holes"), [("2.51.0", 4), ("2.59.0", 4), ("2.59.1", 1), ("2.73.0dev", 1), ("3.0.0", 1), ("", 0)]
+    ("version", "count"), [("2.51.0", 4), ("2.59.0", 4), ("2.59.1", 1), ("2.73.0dev", 1), ("3.0.0", 1), ("", 0)]
 )
-def test_a_release_closes_holes(version: str, holes: int) -> None:
-    assert len(installation.open_holes(version)) == holes
+def test_a_release_closes_vulnerabilities(version: str, count: int) -> None:
+    assert len(installation.open_vulnerabilities(version)) == count
 
 
 def test_a_server_whose_supervisor_is_gone_does_not_start() -> None:

@@ -93,7 +93,7 @@ class _ServedModel:
     """Once the server has told."""
 
 
-class TritonBackend:
+class ProbedTriton:
     """A ``tritonserver`` process with the connection that probes it. Close it with :meth:`aclose`."""
 
     def __init__(self, config: ServeConfig) -> None:
@@ -118,9 +118,9 @@ class TritonBackend:
         self._process = await TritonProcess.start(self._config)
         return self._process
 
-    def successor(self) -> TritonBackend:
+    def successor(self) -> ProbedTriton:
         """Return what starts a server that is to replace this one."""
-        return TritonBackend(self._config)
+        return ProbedTriton(self._config)
 
     def hand_over(self) -> PortHandover:
         """Return what gives the port to a successor. Raises ReportedError if that is not possible."""
