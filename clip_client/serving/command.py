@@ -130,6 +130,7 @@ def _parser() -> Parser:
     add_port("--health-port", None, f"{health} (default: no health port)")
     add(
         "--precision",
+        dest="compute_precision",
         choices=PRECISIONS,
         help="precision of the model on a CPU; auto takes what is the fastest on this processor, as clip-client doctor "
         "says, if its vectors agree with fp32. On a GPU the export decides, and fp32 means without TF32 (default: "

@@ -45,7 +45,7 @@ class ServeConfig:
     metrics_port: int = 8002
     health_port: int | None = None
     tls: ServerTls | None = None
-    precision: Precision | None = None
+    compute_precision: Precision | None = None
     """None leaves it to the environment and the model's configuration."""
     open_statistics: bool = False
     log_file: Path | None = None

@@ -118,9 +118,9 @@ class TritonProcess:
         """Start the server. Raises ``OSError`` if no process can be started."""
         command = (sys.executable, "-c", "from preprocess_ensemble.tritonserver.launcher import main; main()")
         environment = with_package(os.environ) | {PARENT_VARIABLE: str(os.getpid())}
-        if config.precision is not None:
-            environment[PRECISION_VARIABLE] = config.precision
-        if config.precision == "fp32":
+        if config.compute_precision is not None:
+            environment[PRECISION_VARIABLE] = config.compute_precision
+        if config.compute_precision == "fp32":
             # NVIDIA's libraries read it, whatever the backend and the provider say.
             environment["NVIDIA_TF32_OVERRIDE"] = "0"
         return await cls.run(

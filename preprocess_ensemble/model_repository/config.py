@@ -73,7 +73,7 @@ def pending_files(
         if name in (names.encoder, names.text_encoder):
             earlier = Tensorrt.written_into(config)
             taken = ("fp16", "fp32") if name == names.encoder else ("fp16",)
-            if (chosen := tensorrt or earlier) and passport.precision in taken:
+            if (chosen := tensorrt or earlier) and passport.weights_dtype in taken:
                 chosen.write_into(config, passport)
             elif earlier:
                 take_off_tensorrt(config)
@@ -162,7 +162,7 @@ def _set_shapes(name: str, config: ModelConfig, passport: Passport, names: Model
     level = config.optimization.graph.level
     if name not in (names.encoder, names.text_encoder) or level not in (0, _HALF_GRAPH_LEVEL):
         return
-    if passport.precision == "fp16":
+    if passport.weights_dtype == "fp16":
         config.optimization.graph.level = _HALF_GRAPH_LEVEL
     elif level:
         config.optimization.graph.ClearField("level")

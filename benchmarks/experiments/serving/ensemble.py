@@ -77,7 +77,7 @@ def measure(run: Run) -> dict[str, Any]:
             measure_round(run, setting, parts if setting is settings[0] else {}, f"round {number}", reference)
     cells = run.saved.cells
     served = [summary_of(setting, options.concurrency, cells) for setting in settings]
-    summary: dict[str, Any] = {"settings": served, "parts": {}, "ratios": {}, "precision": run.passport.precision}
+    summary: dict[str, Any] = {"settings": served, "parts": {}, "ratios": {}, "precision": run.passport.weights_dtype}
     for part in parts:
         results = {size: of_rounds(cells, f"{part} x{size}") for size in options.concurrency}
         beside = {size: of_rounds(cells, f"{settings[0].name} x{size}") for size in options.concurrency}

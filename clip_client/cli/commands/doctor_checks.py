@@ -171,7 +171,7 @@ def _model(model: ModelInfo) -> Iterator[Check]:
         "its weights are random and can only tell copies from other photos; export a trained model with: clip-export"
     )
     yield Check(SERVER, "model", model.id, *((Level.HINT, remedy) if model.is_random else ()))
-    vectors = f"{model.dimension} numbers, {model.precision}, up to {model.max_batch_size} photos a request"
+    vectors = f"{model.dimension} numbers, {model.weights_dtype}, up to {model.max_batch_size} photos a request"
     yield Check(SERVER, "vectors", vectors)
     if model.runtime:
         yield Check(SERVER, "runs on", model.runtime)
