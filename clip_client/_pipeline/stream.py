@@ -239,7 +239,7 @@ class Stream:
 
     def _give_up(self) -> Iterator[Delivery]:
         """End every item that has no result: the time is over. Raises DeadlineExceeded if that may not be all."""
-        rest = [] if self._is_fed() else self._source.rest()
+        untaken = [] if self._is_fed() else self._source.untaken_items()
         late = [index for future, (index, _) in self._pending.items() if not future.done()]
         late += range(self._submitted, self._submitted + len(self._arrived))
         name = self._tower.value
@@ -247,7 +247,7 @@ class Stream:
             f"timeout_s ran out with {len(late)} {name}s in flight, the first of them number "
             f"{late[0] if late else self._submitted}"
         )
-        if rest is None:
+        if untaken is None:
             hint = f"embed a list, or use {self._tower.stream_method} without timeout_s"
             raise DeadlineExceeded(f"{message}, and the iterator has not ended; {hint}.")
         error = DeadlineExceeded(f"{message}.")
@@ -255,7 +255,7 @@ class Stream:
             (index, item, future.result() if future.done() else error)
             for future, (index, item) in self._pending.items()
         ]
-        results += [(index, item, error) for index, item in enumerate((*self._arrived, *rest), self._submitted)]
+        results += [(index, item, error) for index, item in enumerate((*self._arrived, *untaken), self._submitted)]
         self._end()
         for index, item, result in results:
             if isinstance(result, ClipError):

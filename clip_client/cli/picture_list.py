@@ -20,7 +20,7 @@ from clip_client.cli.errors import CommandMisused, need
 from clip_client.cli.options.connection import client_config, connected
 from clip_client.cli.options.search import FILTERS
 from clip_client.cli.output import STDOUT, ProgressBars, check_place, output, progress_bars, write_json
-from clip_client.dedup.text import counted, escaped, moment
+from clip_client.dedup.text import counted, date_and_time, escaped
 from clip_client.dedup.types import is_random
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def _print_table(pictures: Sequence[FoundPicture], console: Any, *, copies: bool
         missing = "" if os.path.exists(picture.path) else " (missing)"
         lines = [Text.assemble(name, (more, "cyan"), (missing, "yellow"))]
         lines += [Text(f"  {printable(path)}", style="dim") for path in picture.copies if copies]
-        cells: list[Any] = [f"{picture.score:.4f}", moment(picture.taken), Text("\n").join(lines)]
+        cells: list[Any] = [f"{picture.score:.4f}", date_and_time(picture.taken), Text("\n").join(lines)]
         table.add_row(*cells, *([_preview(picture.path)] if preview else []))
     console.print(table, soft_wrap=False)
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from clip_client._files import LATEST_NS
-from clip_client.dedup.text import moment
+from clip_client.dedup.text import date_and_time
 from clip_client.dedup.types import RAW, CaptureTime, Metadata
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class Photo:
     @property
     def origin(self) -> str:
         """For people: when it was taken, and by which camera."""
-        return ", ".join(filter(None, (moment(self.metadata.taken), self.camera)))
+        return ", ".join(filter(None, (date_and_time(self.metadata.taken), self.camera)))
 
     @cached_property
     def is_original(self) -> bool:

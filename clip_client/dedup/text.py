@@ -63,7 +63,7 @@ def percent(share: float) -> str:
     return "more than 99%" if 0.99 < share < 1 else f"{share:.0%}"
 
 
-def moment(iso: str) -> str:
+def date_and_time(iso: str) -> str:
     """Write a date, or a date and a time, as all outputs for people do: ``"2019-05-03 12:34"``."""
     return iso[:16].replace("T", " ")
 

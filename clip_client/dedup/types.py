@@ -181,7 +181,7 @@ NO_MODEL: Final = "none"
 """The model id of a search by bytes, pixels, perceptual hashes and alignment alone."""
 
 
-def tells_alike(model_id: str) -> bool:
+def has_trained_vectors(model_id: str) -> bool:
     """Tell whether vectors of a model say that photos are alike: its weights were trained, and there is one."""
     return model_id != NO_MODEL and not is_random(model_id)
 

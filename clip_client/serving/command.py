@@ -119,8 +119,8 @@ def _parser() -> Parser:
     add_file("--tls-certificate", "certificate", "the server's certificate or certificate chain")
     add_file("--tls-key", "key", "private key of --tls-certificate")
     add_file("--tls-client-ca", "client_ca", "require a client certificate from this authority")
-    own = "client certificate of clip-serve's own requests (default: the server's)"
-    add_file("--canary-certificate", "canary_certificate", own)
+    certificate = "client certificate of clip-serve's own requests (default: the server's)"
+    add_file("--canary-certificate", "canary_certificate", certificate)
     add_file("--canary-key", "canary_key", "private key of --canary-certificate")
     add_port("--grpc-port", ServeConfig.grpc_port)
     http = "also serve Triton's HTTP on this port; it has no TLS and no size limits (default: no HTTP)"

@@ -82,7 +82,7 @@ _CRASHES: Final = frozenset(
 _STUB_CRASHED: Final = "boost::interprocess::lock_exception"
 """All that Triton (24.10) says if a stub crashes while it starts."""
 
-_own: Final[set[int]] = set()
+_started_pids: Final[set[int]] = set()
 """PIDs of the servers that this process has started and not waited for."""
 
 
@@ -153,7 +153,7 @@ class TritonProcess:
             raise
         finally:
             os.close(write_end)
-        _own.add(process.pid)
+        _started_pids.add(process.pid)
         output = asyncio.StreamReader(limit=_LINE_LIMIT)
         pipe, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(output), file)
         return cls(process, output, pipe, secret, repository)
@@ -231,7 +231,7 @@ class TritonProcess:
                     break
                 await asyncio.sleep(_GONE_POLL_S)
         await self._process.wait()
-        _own.discard(self.pid)
+        _started_pids.discard(self.pid)
         await asyncio.wait({self._listener}, timeout=_LISTEN_S)
         self._listener.cancel()
         self._pipe.close()
@@ -315,7 +315,7 @@ def reap_adopted() -> None:
 
     Process 1, as in a container without an init, gets the stubs and the guardian of a server that has ended.
     """
-    for pid in ended_children(os.getpid()) - _own:
+    for pid in ended_children(os.getpid()) - _started_pids:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)
 

@@ -41,8 +41,8 @@ def default_repository() -> Path:
     """
     if (named := _named()) is not None:
         return named
-    own = user_repository()
-    return HERE if HERE.is_dir() and (has_model(HERE) or not has_model(own)) else own
+    of_user = user_repository()
+    return HERE if HERE.is_dir() and (has_model(HERE) or not has_model(of_user)) else of_user
 
 
 def repository_to_fill() -> Path:

@@ -67,11 +67,11 @@ def region_prefix(pid: int) -> str:
 def free_bytes(prefix: str) -> int:
     """Return how many bytes of shared memory the server with this prefix has or can still get."""
     usage = os.statvfs(SHARED_MEMORY)
-    own = 0
+    in_use = 0
     for region in SHARED_MEMORY.glob(f"{prefix}*"):
         with contextlib.suppress(FileNotFoundError):
-            own += region.stat().st_blocks * 512
-    return usage.f_bavail * usage.f_frsize + own
+            in_use += region.stat().st_blocks * 512
+    return usage.f_bavail * usage.f_frsize + in_use
 
 
 def remove_leftovers() -> None:

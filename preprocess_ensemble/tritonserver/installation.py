@@ -183,10 +183,10 @@ def _libpython_folder(search_path: str) -> Path | None:
     Triton would wait for its stub without limit.
     """
     name = f"libpython{_PYTHON}.so.1.0"
-    own = Path(sysconfig.get_config_var("LIBDIR") or "")
-    if (own / name).is_file():
+    beside_python = Path(sysconfig.get_config_var("LIBDIR") or "")
+    if (beside_python / name).is_file():
         # pyenv, uv and conda install it beside their Python, where the linker does not search.
-        return own
+        return beside_python
     if any((Path(folder) / name).is_file() for folder in search_path.split(os.pathsep) if folder):
         return None
     try:

@@ -65,8 +65,8 @@ def listening_addresses(pid: int, port: int) -> list[tuple[socket.AddressFamily,
 
 def shares_port(pid: int, port: int) -> bool:
     """Return whether another process listens where process ``pid`` does; False if the kernel does not tell."""
-    own, others = _sockets(pid, port) or ([], [])
-    return any(one in own for one in others if one[1] == _LISTENS)
+    of_process, of_others = _sockets(pid, port) or ([], [])
+    return any(one in of_process for one in of_others if one[1] == _LISTENS)
 
 
 def connections(pid: int, port: int) -> int | None:

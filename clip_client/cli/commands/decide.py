@@ -14,7 +14,7 @@ from clip_client.cli.output import add_json_option, write_json
 from clip_client.dedup.files.reading import hash_files
 from clip_client.dedup.store.choices import KEEP, UNDONE, Choice, ChosenPhoto
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL, Decision
-from clip_client.dedup.text import counted, moment
+from clip_client.dedup.text import counted, date_and_time
 
 if TYPE_CHECKING:
     from clip_client.dedup import Store
@@ -113,13 +113,13 @@ def _decided(store: Store) -> dict[str, list[dict[str, Any]]]:
 def _in_words(decided: dict[str, Any]) -> str:
     lines = []
     for decision in decided["decisions"]:
-        lines.append(f"{moment(decision['at'])}  {decision['what']}")
+        lines.append(f"{date_and_time(decision['at'])}  {decision['what']}")
         for photo in decision["photos"]:
             seen = ", ".join(map(printable, photo["seen_at"])) or f"SHA-256 {photo['sha256']}, not seen by a search"
             lines.append(f"   {seen}")
     for choice in decided["choices"]:
         run = f", run {choice['run']}" if choice["run"] else ""
         undone = ", taken back" if choice["state"] == UNDONE else ""
-        lines.append(f"{moment(choice['at'])}  {choice['what']}{run}{undone}")
+        lines.append(f"{date_and_time(choice['at'])}  {choice['what']}{run}{undone}")
         lines += [f"   {printable(photo['path'])}{'  moves' if photo['moves'] else ''}" for photo in choice["photos"]]
     return "\n".join(lines) or "nothing was decided"

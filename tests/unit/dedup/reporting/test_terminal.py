@@ -260,11 +260,11 @@ def test_an_alignment_in_words(found: Alignment, words: str) -> None:
 )
 def test_the_page_says_which_copies_stay(one: Member, reason: str) -> None:
     group = members.group(photo(), one)
-    assert group.members[1].verdict.why_it_stays(SAFE_TIERS) == reason
+    assert group.members[1].verdict.reason_to_stay(SAFE_TIERS) == reason
     # With other tiers selected, even a certain copy waits.
     certain = members.group(photo(), photo("b.jpg", tier=EXACT))
-    assert certain.members[1].verdict.why_it_stays([RE_ENCODED]) == "It moves only with --act-on exact."
-    assert certain.members[0].verdict.why_it_stays(SAFE_TIERS) == ""
+    assert certain.members[1].verdict.reason_to_stay([RE_ENCODED]) == "It moves only with --act-on exact."
+    assert certain.members[0].verdict.reason_to_stay(SAFE_TIERS) == ""
 
 
 def test_what_was_found_is_counted_by_verdict() -> None:
