@@ -78,7 +78,7 @@ def unusable(name: str, device: str) -> str | None:
         return "the driver shows no NVIDIA GPU (does nvidia-smi?)"
     if name == "tensorrt":
         try:
-            check_tensorrt(server=False)
+            check_tensorrt(None)
         except TensorrtMissing as missing:
             return str(missing)
     return None

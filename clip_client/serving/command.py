@@ -34,7 +34,7 @@ from preprocess_ensemble.model_repository.location import (
     model_to_export,
 )
 from preprocess_ensemble.runtimes.precision import PRECISION_VARIABLE
-from preprocess_ensemble.tritonserver.installation import TRITON_VARIABLE, find_triton
+from preprocess_ensemble.tritonserver.installation import TRITON_VARIABLE, Triton, find_triton
 
 logger = logging.getLogger(__name__)
 
@@ -70,13 +70,13 @@ def _run(parser: Parser, arguments: Sequence[str] | None) -> None:
     output = logging.StreamHandler(sys.stderr)
     output.setFormatter(JsonFormatter() if config.log_json else logging.Formatter("clip-serve: %(message)s"))
     logging.basicConfig(handlers=[output], level=logging.WARNING)
-    find_triton()  # or say at once how to get one, not after an export
+    triton = find_triton()  # or say at once how to get one, not after an export
     check_ports(config.addresses)
     with append_output_to(config.log_file) if config.log_file else contextlib.nullcontext():
         export_if_missing(config)
         check_repository(config.repository, config.only)
-        check_gpu(config)
-        asyncio.run(_serve(config))
+        check_gpu(config, triton)
+        asyncio.run(_serve(config, triton))
 
 
 def _parser() -> Parser:
@@ -176,14 +176,14 @@ def _mistake(config: ServeConfig, tls: ServerTls) -> str:
     return next((sentence for applies, sentence in checks if applies), "")
 
 
-async def _serve(config: ServeConfig) -> None:
+async def _serve(config: ServeConfig, triton: Triton) -> None:
     _call_without_proxy(config.client_host.strip("[]"))
 
     def reload() -> None:
         """Reload if the repository and the certificates are usable; otherwise the present model keeps serving."""
         try:
             check_repository(config.repository, config.only)
-            check_gpu(config)
+            check_gpu(config, triton)
             if config.tls is not None:
                 config.tls.check()
         except (ReportedError, OSError) as error:

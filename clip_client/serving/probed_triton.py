@@ -8,6 +8,7 @@ health endpoints say.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
 import socket
 import urllib.request
@@ -19,10 +20,10 @@ from typing import TYPE_CHECKING, Final
 
 from clip_client._config import ClientConfig
 from clip_client._errors import ClipError, DeadlineExceeded, ModelNotReady, Overloaded, Unavailable
-from clip_client._health import check_canary
-from clip_client._model import ModelInfo, Tower
+from clip_client._health import Step, health_steps
+from clip_client.serving.activity import COMPUTES
 from clip_client.serving.port_handover import CANARY_DSCP, PortHandover
-from clip_client.serving.triton_process import COMPUTES, TritonProcess
+from clip_client.serving.triton_process import TritonProcess
 from preprocess_ensemble.contract import DEFAULT_NAMES, ModelNames
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.imaging.transform import PreprocessConfig
@@ -30,6 +31,7 @@ from preprocess_ensemble.tritonserver.cleanup import free_bytes, region_prefix
 from preprocess_ensemble.tritonserver.process_group import connections, listening_addresses, listens, shares_port
 
 if TYPE_CHECKING:
+    from clip_client._model import ModelInfo
     from clip_client._transports.base import Transport
     from clip_client.serving.config import ServeConfig
 
@@ -46,21 +48,6 @@ _QUIET_S: Final = 0.3
 """How long a server without requests in flight has to be idle."""
 _TICK_S: Final = 0.01
 """Resolution of processor time."""
-
-
-class Step(Enum):
-    """Where a probe failed; the values are those of ``/healthz``."""
-
-    START = "start"
-    CONNECT = "connect"
-    """No server listens."""
-    PROCESS = "process"
-    """The process of a model has ended."""
-    HANDSHAKE = "handshake"
-    CANARY = "canary"
-    TEXT_CANARY = "text canary"
-    READY = "models ready"
-    SHARED_MEMORY = "shared memory"
 
 
 class ProbeOutcome(Enum):
@@ -187,43 +174,58 @@ class ProbedTriton:
 
     async def _probe_model(self, served: _ServedModel) -> Probe | None:
         """Return what is wrong with a model, or None."""
-        transport, timeout_s = served.transport, self._config.canary_timeout_s
-        step = Step.HANDSHAKE
-        try:
-            if served.info is None:
-                # Not with gRPC, which retries at growing intervals while the port is closed.
+        if served.info is None and (problem := await self._no_server()) is not None:
+            return problem
+        steps = [Step.CANARY, Step.TEXT_CANARY, Step.READY]
+        if served.info is None:
+            steps.insert(0, Step.HANDSHAKE)
+        self._probed_ensemble = served.names.image
+        limit_s = self._config.canary_timeout_s
+        findings = health_steps(served.transport, steps, limit_s=lambda: limit_s, model=served.info)
+        async with contextlib.aclosing(findings):
+            async for found in findings:
+                if found.error is not None:
+                    return await self._failed(found.step, found.error)
+                if found.step is Step.HANDSHAKE:
+                    if self._old_server_answered():
+                        message = "The old server answered in its place."
+                        return Probe(outcome=ProbeOutcome.BROKEN, step=found.step, message=message)
+                    served.info = found.model
+                if found.step is Step.CANARY and found.model is not None and found.model.text is not None:
+                    self._probed_ensemble = served.names.text
+        return None
+
+    async def _no_server(self) -> Probe | None:
+        """Return why the server that was started cannot be asked; None if it can."""
+        # Not with gRPC, which retries at growing intervals while the port is closed.
+        if not await self._can_connect():
+            return self._no_connection()
+        process, port = self._process, self._config.grpc_port
+        if process is not None and not listens(process.pid, port):
+            return self._no_connection() if self._is_candidate else self._port_taken()
+        if process is not None and not self._began_beside and shares_port(process.pid, port):
+            return self._port_taken()
+        return None
+
+    def _old_server_answered(self) -> bool:
+        process = self._process
+        return process is not None and self._is_candidate and not connections(process.pid, self._config.grpc_port)
+
+    async def _failed(self, step: Step, error: ClipError) -> Probe:
+        """Return what an error of a step means."""
+        match error:
+            case DeadlineExceeded() | Overloaded():
+                return Probe(outcome=ProbeOutcome.SLOW, step=step, message=error.message)
+            case Unavailable():
                 if not await self._can_connect():
                     return self._no_connection()
-                process, port = self._process, self._config.grpc_port
-                if process is not None and not listens(process.pid, port):
-                    return self._no_connection() if self._is_candidate else self._port_taken()
-                if process is not None and not self._began_beside and shares_port(process.pid, port):
-                    return self._port_taken()
-                info = await transport.model(timeout_s=timeout_s)
-                if process is not None and self._is_candidate and not connections(process.pid, port):
-                    message = "The old server answered in its place."
-                    return Probe(outcome=ProbeOutcome.BROKEN, step=step, message=message)
-                served.info = info
-            step, self._probed_ensemble = Step.CANARY, served.names.image
-            await check_canary(transport, served.info, timeout_s=timeout_s)
-            if served.info.text is not None:
-                step, self._probed_ensemble = Step.TEXT_CANARY, served.names.text
-                await check_canary(transport, served.info, Tower.TEXT, timeout_s=timeout_s)
-            step = Step.READY
-            await transport.models_ready(timeout_s=timeout_s)
-        except (DeadlineExceeded, Overloaded) as error:
-            return Probe(outcome=ProbeOutcome.SLOW, step=step, message=error.message)
-        except Unavailable:
-            if not await self._can_connect():
-                return self._no_connection()
-            # The error says what a client can do about it; the supervisor is doing that.
-            message = "The process of a model has ended or hangs."
-            return Probe(outcome=ProbeOutcome.BROKEN, step=step, message=message)
-        except ClipError as error:
-            ended = isinstance(error, ModelNotReady) and step is not Step.HANDSHAKE
-            message = "A model is not ready any more: its process has ended." if ended else error.message
-            return Probe(outcome=ProbeOutcome.BROKEN, step=step, message=message)
-        return None
+                # The error says what a client can do about it; the supervisor is doing that.
+                message = "The process of a model has ended or hangs."
+            case ModelNotReady() if step is not Step.HANDSHAKE:
+                message = "A model is not ready any more: its process has ended."
+            case _:
+                message = error.message
+        return Probe(outcome=ProbeOutcome.BROKEN, step=step, message=message)
 
     async def progress(self) -> float | None:
         """Return how many requests for embeddings the server has finished, or None if it does not report that.

@@ -23,10 +23,12 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from clip_client._health import Step
+from clip_client.serving.activity import Activity
 from clip_client.serving.config import CONNECTION_AGE_S
 from clip_client.serving.health_endpoint import HEALTHY, Status
-from clip_client.serving.probed_triton import Probe, ProbedTriton, ProbeOutcome, Step
-from clip_client.serving.triton_process import SAMPLE_EVERY_S, Activity, TritonProcess, race
+from clip_client.serving.probed_triton import Probe, ProbedTriton, ProbeOutcome
+from clip_client.serving.triton_process import TritonProcess, race
 from preprocess_ensemble.errors import ReportedError
 
 if TYPE_CHECKING:
@@ -43,9 +45,6 @@ _LONGEST_PAUSE_S: Final = 60.0
 _BUSY_FACTOR: Final = 15
 """How many times ``frozen_after_s`` a server may compute without finishing a request. A full batch of a large model on
 a busy machine takes minutes, but a defect that spins must end, too."""
-
-_FIRST_SAMPLE_S: Final = 0.1
-"""If a canary takes longer, the supervisor starts to sample what the server does."""
 
 DRAIN_S: Final = 30.0
 """How long to wait for running requests when the server is stopped on purpose."""
@@ -89,7 +88,7 @@ class Supervisor:
         # What decides about restarts.
         self._process: TritonProcess | None = None
         self._model_works = False
-        self._activity = Activity()
+        self._activity = Activity(self._now)
         self._replaced: TritonProcess | None = None
         self._retiring: asyncio.Task[None] | None = None
         """The end of the server that has been replaced."""
@@ -148,7 +147,7 @@ class Supervisor:
             self._model_works = False
         self._stub_ended.clear()  # a stub that ended with the previous server must not interrupt the canary of this one
         self._process = process = await self._triton.start()
-        self._activity.reset(process.computed_s(), now=self._now())
+        self._activity.reset(process)
         probe = await self._first_right_canary(process, lambda: self._send_canary(process))
         if probe is not None:
             self._model_works = True
@@ -249,25 +248,12 @@ class Supervisor:
         """
         canary, *_ = await race(
             self._triton.probe(),
-            self._keep_sampling(process),
+            self._activity.keep_sampling(process, self._triton.progress),
             self._stop_requested.wait(),
             self._stub_ended.wait(),
             process.ended(),
         )
         return None if canary.cancelled() else canary.result()
-
-    async def _keep_sampling(self, process: TritonProcess) -> None:
-        await asyncio.sleep(_FIRST_SAMPLE_S)
-        while True:
-            await self._sample(process)
-            await asyncio.sleep(SAMPLE_EVERY_S)
-
-    async def _sample(self, process: TritonProcess) -> bool:
-        """Record what the server has done so far; return whether it is working."""
-        computed_s = process.computed_s()
-        # A frozen server never answers.
-        finished, _ = await race(self._triton.progress(), process.ended(), timeout_s=SAMPLE_EVERY_S)
-        return self._activity.sample(computed_s, None if finished.cancelled() else finished.result(), now=self._now())
 
     def _on_right_canary(self, probe: Probe, process: TritonProcess) -> None:
         status = Status.DEGRADED if probe.outcome is ProbeOutcome.SHORT else Status.READY
@@ -276,14 +262,14 @@ class Supervisor:
         if status is Status.DEGRADED and self._status is not Status.DEGRADED:
             logger.warning("degraded: %s", probe.message)
         self._status, self._finding, self._model_id = status, probe, probe.model_id
-        self._activity.reset(process.computed_s(), now=self._now())
+        self._activity.reset(process)
 
     async def _consider_slow(self, process: TritonProcess) -> None:
         """Tell overload from a frozen server, by finished requests and processor time.
 
         Two finished requests may be a minute apart if a full batch of a large model runs on a busy machine.
         """
-        at_work = await self._sample(process)
+        at_work = await self._activity.sample(process, self._triton.progress)
         if not process.running:
             return
         # An idle server may also lack processor time that other programs use; either way, no client gets an answer.

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.model_repository.config import read_config
 from preprocess_ensemble.model_repository.tensorrt import engine_cache
-from preprocess_ensemble.tritonserver.installation import Triton, find_triton
 
 if TYPE_CHECKING:
     from clip_client.serving.config import ServeConfig
+    from preprocess_ensemble.tritonserver.installation import Triton
 
 _PROVIDER: Final = "libonnxruntime_providers_tensorrt.so"
 _REMEDY: Final = "serve a repository that was exported without --tensorrt"
@@ -25,8 +25,8 @@ class TensorrtMissing(ReportedError):
     """TensorRT cannot be used on this machine."""
 
 
-def check_gpu(config: ServeConfig) -> None:
-    """Raise ReportedError if an encoder asks for a GPU, or for TensorRT, that is not there.
+def check_gpu(config: ServeConfig, triton: Triton) -> None:
+    """Raise ReportedError if an encoder asks for a GPU, or for TensorRT, that is not there for ``triton``.
 
     The folders of engines are made, because ONNX Runtime makes only the last one of a path.
     """
@@ -39,18 +39,17 @@ def check_gpu(config: ServeConfig) -> None:
                 "--gpus all): use such a machine, or export into another repository."
             )
         if (cache := engine_cache(encoder)) and usable_gpus():
-            check_tensorrt()
+            check_tensorrt(triton)
             cache.mkdir(parents=True, exist_ok=True)
 
 
-def check_tensorrt(*, server: bool = True) -> None:
-    """Raise ``TensorrtMissing`` unless the server of this machine, or else this Python itself, can run TensorRT."""
+def check_tensorrt(triton: Triton | None) -> None:
+    """Raise ``TensorrtMissing`` unless this server, or with None this Python itself, can run TensorRT."""
     if not usable_gpus():
         raise TensorrtMissing(
             "TensorRT needs an NVIDIA GPU and its driver, and this machine has none (in a container: docker run "
             f"--gpus all): {_REMEDY}."
         )
-    triton = find_triton() if server else None
     library = _provider(triton)
     if not library.is_file():
         remedy = (

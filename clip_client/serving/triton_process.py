@@ -11,7 +11,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,13 +32,6 @@ if TYPE_CHECKING:
     from clip_client.serving.config import ServeConfig
 
 logger = logging.getLogger(__name__)
-
-COMPUTES: Final = 0.02
-"""Share of one core. An idle server uses 0.006 of a core. One that has work and gets a fiftieth of its machine still
-makes progress."""
-
-SAMPLE_EVERY_S: Final = 1.0
-"""How often the supervisor samples what a server does that does not answer its canary."""
 
 _GONE_POLL_S: Final = 0.02
 _GONE_POLLS: Final = 250
@@ -267,47 +259,6 @@ class TritonProcess:
                 if level == logging.ERROR and self._first_error is None:
                     self._first_error = sentence
                 logger.log(level, "triton: %s", sentence)
-
-
-class Activity:
-    """When a server that does not answer its canary last worked, by processor time and finished requests.
-
-    Only recent work counts: the latest sample is compared with the newest one that is at least a second older. So the
-    processor time that a server used before it froze makes it look active for two samples at most.
-    """
-
-    def __init__(self) -> None:
-        self._samples: deque[tuple[float, float]] = deque(maxlen=8)
-        """Moment, and processor time until then."""
-        self._finished: float | None = None
-        self._computed_at = self._finished_at = 0.0
-
-    def reset(self, computed_s: float, *, now: float) -> None:
-        """Start again after an answered canary; only the count of finished requests is kept."""
-        self._computed_at = self._finished_at = now
-        self._samples.clear()
-        self._samples.append((now, computed_s))
-
-    def sample(self, computed_s: float, finished: float | None, *, now: float) -> bool:
-        """Record what the server has done so far (``finished``: None if it does not say); return if it is working."""
-        older = (sample for sample in reversed(self._samples) if now - sample[0] >= SAMPLE_EVERY_S)
-        before_at, before_s = next(older, self._samples[0])
-        self._samples.append((now, computed_s))
-        if finished is not None and finished != self._finished:
-            self._finished, self._finished_at = finished, now
-        if computed_s - before_s > COMPUTES * (now - before_at):
-            self._computed_at = now
-        return self._computed_at == now or self._finished_at > before_at
-
-    @property
-    def unfinished_s(self) -> float:
-        """Seconds without a finished request, at the latest sample."""
-        return self._samples[-1][0] - self._finished_at
-
-    @property
-    def idle_s(self) -> float:
-        """Seconds without a finished request and without computing, at the latest sample."""
-        return min(self.unfinished_s, self._samples[-1][0] - self._computed_at)
 
 
 def reap_adopted() -> None:

@@ -21,6 +21,7 @@ from preprocess_ensemble.contract import DEFAULT_NAMES
 from preprocess_ensemble.export.atomic_install import write
 from preprocess_ensemble.model_repository.config import pending_files, read_config
 from preprocess_ensemble.model_repository.tensorrt import Tensorrt
+from preprocess_ensemble.tritonserver.installation import find_triton
 from tests.fixtures.models import tiny_onnx
 from tests.fixtures.models.exports import installed
 
@@ -62,7 +63,7 @@ def skip_without(device: str) -> None:
         pytest.skip(f"this ONNX Runtime has no {PROVIDERS[device]}")
     if device == "tensorrt":
         try:
-            check_tensorrt()
+            check_tensorrt(find_triton())
         except TensorrtMissing as missing:
             pytest.skip(str(missing))
     if not usable_gpus():

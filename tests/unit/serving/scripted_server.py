@@ -10,8 +10,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Self, cast
 
+from clip_client._health import Step
 from clip_client.serving.config import ServeConfig
-from clip_client.serving.probed_triton import Probe, ProbeOutcome, Step
+from clip_client.serving.probed_triton import Probe, ProbeOutcome
 from clip_client.serving.supervisor import Supervisor
 from preprocess_ensemble.errors import ReportedError
 from tests.fixtures.simulated_time import simulate

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
+from clip_client._health import Step
 from clip_client.serving import probed_triton
 from clip_client.serving.config import ServeConfig
-from clip_client.serving.probed_triton import Probe, ProbedTriton, ProbeOutcome, Step, read_metrics
+from clip_client.serving.probed_triton import Probe, ProbedTriton, ProbeOutcome, read_metrics
 from clip_client.serving.triton_process import TritonProcess
 from clip_client.testing import PNG_1X1, FakeTriton, Reply
 from tests.fixtures.waiting import until
