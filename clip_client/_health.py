@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Iterable
@@ -18,6 +17,7 @@ from clip_client._model import Tower
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from clip_client._deadline import Deadline
     from clip_client._model import ModelInfo
     from clip_client._transports.base import Transport
 
@@ -147,17 +147,15 @@ async def health_steps(
             return
 
 
-async def run_health_checks(transport: Transport, *, name: str, timeout_s: float) -> HealthReport:
-    """Run all steps within ``timeout_s``. Nothing is retried, and the steps after the first failure are skipped."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + timeout_s
+async def run_health_checks(transport: Transport, *, name: str, deadline: Deadline) -> HealthReport:
+    """Run all steps before ``deadline``. Nothing is retried, and the steps after the first failure are skipped."""
 
-    def remaining() -> float:
-        if loop.time() >= deadline:
+    def limit_s() -> float:
+        if deadline.expired:
             raise DeadlineExceeded("timeout_s ran out before this step.")
-        return deadline - loop.time()
+        return deadline.remaining
 
-    found = {one.step: one async for one in health_steps(transport, _STEPS, limit_s=remaining)}
+    found = {one.step: one async for one in health_steps(transport, _STEPS, limit_s=limit_s)}
     model = next((one.model for one in reversed(found.values()) if one.model is not None), None)
     has_text = model is not None and model.text is not None
     planned = [step for step in _STEPS if step is not Step.TEXT_CANARY or has_text]

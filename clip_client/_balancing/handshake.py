@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from clip_client._balancing.balancer import RETRIED, backoff_s
+from clip_client._deadline import Deadline
 from clip_client._encoding import IMAGE_ENCODINGS
 from clip_client._errors import ClipError, DeadlineExceeded, ProtocolMismatch, Unauthorized, Unavailable
 from clip_client._model import ModelInfo
@@ -29,22 +30,22 @@ class Handshake:
         self.known: ModelInfo | None = None
         """The model; None if it is not known yet, or not any more."""
         self._fetching: asyncio.Task[ModelInfo] | None = None
-        self._until = 0.0
-        """Until when the callers that wait have time; in loop time."""
+        self._latest = Deadline(config.timeout_s)
+        """Of those who wait, that of the one who has the most time."""
         self._has_connected = False
 
-    async def model(self, deadline: float) -> ModelInfo:
-        """Return the model; calls that come during a handshake share it. ``deadline`` is in loop time."""
+    async def model(self, deadline: Deadline) -> ModelInfo:
+        """Return the model; calls that come during a handshake share it."""
         if self.known is not None:
             return self.known
         task = self._fetching
-        self._until = max(self._until, deadline)
+        self._latest = deadline.or_later(Deadline(self._config.timeout_s) if task is None else self._latest)
         if task is None:
             task = self._fetching = asyncio.create_task(self._fetch_model(), name="clip_client handshake")
             # If it fails after all callers have left, asyncio would report an error that nobody took.
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
         # Not awaited itself, so that one caller's deadline or cancellation does not end it for the others.
-        await asyncio.wait({task}, timeout=deadline - asyncio.get_running_loop().time())
+        await asyncio.wait({task}, timeout=deadline.remaining)
         if not task.done():
             names = ", ".join(map(str, self._balancer.endpoints))
             raise DeadlineExceeded(f"{names} did not answer the handshake within timeout_s.")
@@ -67,21 +68,19 @@ class Handshake:
 
     async def _fetch_model(self) -> ModelInfo:
         """Ask every server. If none was ever reached, fail at once; after that, they may be restarting: retry."""
-        loop = asyncio.get_running_loop()
-        self._until = max(self._until, loop.time() + self._config.timeout_s)
         failures = 0
         try:
             while True:
-                until = self._until
+                latest = self._latest
                 try:
-                    model = await self._common_model(until)
+                    model = await self._common_model(latest)
                 except ClipError as error:
                     failures += 1
                     pause_s = backoff_s(failures)
                     # Meanwhile a call may have come that has more time.
-                    is_early = isinstance(error, DeadlineExceeded) and self._until > until
+                    is_early = isinstance(error, DeadlineExceeded) and self._latest is not latest
                     may_pass = is_early or (self._has_connected and isinstance(error, RETRIED))
-                    if not may_pass or loop.time() + pause_s >= self._until:
+                    if not may_pass or self._latest.ends_within(pause_s):
                         raise
                     await asyncio.sleep(pause_s)
                 else:
@@ -92,7 +91,7 @@ class Handshake:
             # A task that failed holds its call, for which gRPC goes on connecting.
             self._fetching = None
 
-    async def _common_model(self, deadline: float) -> ModelInfo:
+    async def _common_model(self, deadline: Deadline) -> ModelInfo:
         """Ask every server once; those that are down or hang do not count if one answers.
 
         Raises ProtocolMismatch if two servers serve different models or one speaks another contract, Unauthorized if
@@ -100,18 +99,17 @@ class Handshake:
         """
         await self._balancer.ensure_resolved()
         servers = self._balancer.servers
-        loop = asyncio.get_running_loop()
-        remaining = max(0.001, deadline - loop.time())
+        remaining = deadline.remaining
         tasks = [asyncio.ensure_future(server.transport.model(timeout_s=remaining)) for server in servers]
         waiting = set(tasks)
-        until: float | None = None
+        patience: Deadline | None = None
         try:
-            while waiting and (until is None or loop.time() < until):
-                left_s = None if until is None else until - loop.time()
+            while waiting and (patience is None or not patience.expired):
+                left_s = None if patience is None else patience.remaining
                 done, waiting = await asyncio.wait(waiting, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
-                if until is None and any(not task.cancelled() and task.exception() is None for task in done):
+                if patience is None and any(not task.cancelled() and task.exception() is None for task in done):
                     # A server with another model that answers later is caught by its fingerprint.
-                    until = loop.time() + _PATIENCE_S
+                    patience = Deadline(_PATIENCE_S)
         finally:
             for task in tasks:
                 task.cancel()

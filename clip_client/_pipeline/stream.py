@@ -16,9 +16,10 @@ from clip_client._pipeline.source import open_source
 if TYPE_CHECKING:
     from typing import Self
 
+    from clip_client._deadline import Deadline
     from clip_client._model import ModelInfo
     from clip_client._pipeline.encoder import Encoder
-    from clip_client._pipeline.pending_item import Deadline, Result
+    from clip_client._pipeline.pending_item import Result
     from clip_client._pipeline.sender import Sender
 
 Delivery: TypeAlias = tuple[int, Any, "Result"]
@@ -153,7 +154,7 @@ class Stream:
                 await self._sender.has_room()
                 remaining = self._sender.config.timeout_s
                 if self._deadline is not None:
-                    remaining = self._deadline.request_s(self._loop.time())
+                    remaining = self._deadline.of_request
                 with anyio.fail_after(remaining):
                     payload = await anyio.to_thread.run_sync(
                         self._encoder.encode,
@@ -198,7 +199,7 @@ class Stream:
         while not self._has_ended and not (self._queue and self._queue[0].done()):
             if self._is_fed() and not self._pending:
                 self._has_ended = True
-            elif self._deadline is not None and self._loop.time() >= self._deadline.at:
+            elif self._deadline is not None and self._deadline.expired:
                 return self._give_up()
             else:
                 if self._queue:  # no callback for each item: only the first can be delivered
@@ -213,7 +214,7 @@ class Stream:
         if self._has_ended:
             raise self._source_error or StopAsyncIteration
         if self._deadline is not None:
-            self._deadline.on_progress(self._loop.time())
+            self._deadline.on_progress()
         return self._deliver()
 
     def _is_fed(self) -> bool:

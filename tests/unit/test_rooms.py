@@ -52,7 +52,7 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
         tuple(
             f"clip_client.{name}"
             for name in (
-                "_config", "_encoding", "_endpoint", "_errors", "_model", "_results",
+                "_config", "_deadline", "_encoding", "_endpoint", "_errors", "_model", "_results",
             )
         ),
         ("contract", "imaging", "model_repository"),

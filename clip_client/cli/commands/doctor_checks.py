@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from clip_client import ClientConfig, ClipError, ModelInfo
+from clip_client._deadline import Deadline
 from clip_client._endpoint import Endpoint, EndpointKind
 from clip_client._health import run_health_checks
 from clip_client._transports.factory import resolve_auto, transport_factory
@@ -135,7 +136,7 @@ async def check_server(config: ClientConfig, *, origin: str, timeout_s: float) -
 
 
 async def _check_all(transport: Transport, endpoint: Endpoint, timeout_s: float) -> tuple[list[Check], bool]:
-    report = await run_health_checks(transport, name=str(endpoint), timeout_s=timeout_s)
+    report = await run_health_checks(transport, name=str(endpoint), deadline=Deadline(timeout_s))
     answers = bool(report.steps[0].ok)
     checks: list[Check] = []
     if answers:
