@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from clip_client.dedup.text import counted, human_bytes, percent, printable
+from clip_client._files import printable
+from clip_client.dedup.text import counted, human_bytes, percent
 from clip_client.dedup.types import (
     ALTERED,
     BY_DEFAULT,

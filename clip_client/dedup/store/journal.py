@@ -23,8 +23,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from clip_client.dedup.store.lock import AlreadyLocked, exclusive_lock
-from clip_client.dedup.store.sqlite import Database, StoreError
+from clip_client._storage.lock import AlreadyLocked, exclusive_lock
+from clip_client._storage.sqlite import Database, StoreError
 
 
 class State:

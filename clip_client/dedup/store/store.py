@@ -29,14 +29,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from clip_client._storage.parquet_store import ParquetStore
+from clip_client._storage.sqlite import StoreError
 from clip_client.dedup.store.blob_table import BlobTable, Spool
 from clip_client.dedup.store.choices import Choices
 from clip_client.dedup.store.contents import FileIndex, ProvenCopies
 from clip_client.dedup.store.decisions import Decisions
 from clip_client.dedup.store.journal import Journal
-from clip_client.dedup.store.parquet_store import ParquetStore
 from clip_client.dedup.store.settings import Settings
-from clip_client.dedup.store.sqlite import StoreError
 
 if TYPE_CHECKING:
     import pyarrow as pa
