@@ -74,7 +74,7 @@ EXPECTED = {
     "copies/converted.png": BY_DEFAULT,
     "copies/small.jpg": BY_DEFAULT,
     "copies/grey.jpg": ON_REQUEST,
-    "copies/mirrored.jpg": IF_CHOSEN,
+    "copies/mirrored.jpg": BY_DEFAULT,
     "sent/photo.jpg": IF_CHOSEN,
     "altered/marked.jpg": IF_CHOSEN,
     "sidecar/b.jpg": NEVER,
