@@ -145,7 +145,7 @@ def test_a_kept_photo_that_changes_during_the_move_brings_the_copy_back(
     with monkeypatch.context() as patch:
         patch.setattr(os, "rename", then(os.rename, lambda *_: change(kept)))
         (outcome,) = apply(plan, journal)
-    said = "The kept photo disappeared or changed during the move, so this one is back."
+    said = "The kept photo disappeared or changed during the move, so its copy is back."
     assert (outcome.done, outcome.message) == (False, said)
     assert copy.read_bytes() == b"x"
     assert journal.entries(IN_QUARANTINE) == []
