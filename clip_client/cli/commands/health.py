@@ -1,4 +1,4 @@
-"""Does it work, and if not, why: ``clip-client health`` asks the server, and ``doctor`` looks at this machine, too."""
+"""Checks that say what fails, and why: ``clip-client health`` for a server, ``doctor`` also for this machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from clip_client.cli.options.connection import add_server_options, add_timeout_o
 from clip_client.cli.output import add_json_option, write_json
 
 _TIMEOUT_S: Final = 10.0
-"""A probe needs a quick answer; a healthy server responds in a fraction of a second."""
+"""Default of ``--timeout``: a probe needs a quick answer, and a healthy server responds in a fraction of a second."""
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -26,8 +26,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "health",
         usage="%(prog)s [options]",
         help="check a server, step by step",
-        description="Check a server step by step; the last steps compare the vectors of a test image and, if the model "
-        "has a text tower, of a test text. The exit code suits a probe: 0 if all steps pass, 1 if one fails, 2 for "
+        description="Check a server step by step. The last steps compare the vectors of a test image and, if the model "
+        "has a text tower, of a test text. The exit code suits a probe: 0 if all steps pass, 1 if a step fails, 2 for "
         "wrong usage.",
     )
     add_server_options(parser)
@@ -37,7 +37,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print each step; 1 if one of them failed."""
+    """Print each step; return 1 if a step failed."""
     report = asyncio.run(_check(arguments))
     failed = report.failed
     steps = [{**asdict(step), "error": step.error and step.error.__name__} for step in report.steps]
@@ -70,9 +70,9 @@ def add_doctor_to(commands: argparse._SubParsersAction[argparse.ArgumentParser])
         "doctor",
         usage="%(prog)s [options]",
         help="check the server and this installation",
-        description="Show which Triton server responds, with its model and provider, and what is installed here; name "
-        "what is missing and how to fix it. If you name no server and none responds, the model on this machine is "
-        "checked, which the commands that embed use then. The exit code is 1 if photos cannot be embedded.",
+        description="Show which Triton server responds, with its model and provider, and which packages are installed "
+        "here; name missing parts and how to install them. Without --url, if no server responds, check the model on "
+        "this machine, which other commands then use. The exit code is 1 if photos cannot be embedded.",
     )
     add_server_options(parser, may_be_local=True)
     add_timeout_option(parser, default_s=10.0, meaning="time limit for each request to the server")
@@ -89,7 +89,7 @@ def run_doctor(arguments: argparse.Namespace) -> int:
     checks += check_machine(server_answers=answers)
     is_well = all(check.level is not Level.PROBLEM for check in checks)
     if not write_json(arguments.json, {"ok": is_well, "findings": [asdict(check) for check in checks]}):
-        # No rich and no other optional package: this command has to work without them.
+        # Print without rich: this command has to work without optional packages.
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 120
         colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         for line in table_lines(checks, width=width, colour=colour):

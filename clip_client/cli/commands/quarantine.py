@@ -1,4 +1,4 @@
-"""What ``dedup --apply`` moved: ``clip-client undo`` restores it, and ``purge`` sends it to the system's trash."""
+"""The quarantine of ``dedup --apply``: ``clip-client undo`` restores it, and ``purge`` sends it to the trash."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def add_undo_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser = commands.add_parser(
         "undo",
         usage="%(prog)s [options] [PATH ...]",
-        help="restore what dedup --apply moved",
-        description="Move photos from the quarantine back to where they were, with their old times. Without a PATH or "
+        help="restore the photos that dedup --apply moved",
+        description="Move photos from the quarantine back to their old places, with their old times. Without a PATH or "
         "--run, restore all of them.",
     )
     parser.add_argument("paths", nargs="*", metavar="PATH", help="restore only the photo that was at this path")
@@ -39,26 +39,26 @@ def add_undo_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "--run",
         dest="of_run",
         metavar="RUN",
-        help="take back only what one run moved and decided; --list shows the runs",
+        help="take back only the moves and decisions of one run; --list shows the runs",
     )
     parser.add_argument(
         "--suspects",
         action="store_true",
-        help="restore only the photos of which no photo is left that is proved to show the same, such as some that an "
-        "earlier version moved",
+        help="restore only the photos for which no remaining photo is proved to show the same; an earlier version may "
+        "have moved such photos",
     )
     parser.add_argument(
         "--list",
         "--dry-run",
         action="store_true",
-        help="list what would be restored and what runs decided, and restore nothing",
+        help="only list the photos in the quarantine and the decisions of runs",
     )
     add_json_option(parser, "the result")
     add_store_option(parser)
 
 
 def run_undo(arguments: argparse.Namespace) -> int:
-    """Restore, and print what could not be restored."""
+    """Restore photos, and print failures."""
     from clip_client.dedup.actions.apply import Outcome
     from clip_client.dedup.actions.chosen_runs import declared_by, take_back
     from clip_client.dedup.actions.purge import suspects
@@ -87,7 +87,7 @@ def run_undo(arguments: argparse.Namespace) -> int:
             if not write_json(arguments.json, _as_json(entries, declared)):
                 _print_list(entries, declared, store_option(store.journal.directory))
             return 0
-        # Before undo: a companion is restored with its photo, and the outcome names only the photo.
+        # Look before undo: a companion is restored with its photo, and the outcome names only the photo.
         unknown = tuple(
             Outcome(path=path, done=False, message=_UNKNOWN)
             for path in paths
@@ -112,15 +112,15 @@ def add_purge_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "purge",
         usage="%(prog)s [options]",
         help="send the quarantine to the system's trash",
-        description="Send what is in the quarantine to the system's trash, from where clip-client undo cannot restore "
-        "it. A photo stays in the quarantine if the photo that was kept instead is missing or changed, or if an "
-        "earlier version moved it and it is not proved that the kept photo shows all of it.",
+        description="Send the photos in the quarantine to the system's trash. clip-client undo cannot restore them "
+        "from there. A photo stays in the quarantine if the photo that was kept instead is missing or changed. It also "
+        "stays if an earlier version moved it and the kept photo is not proved to show all of it.",
     )
     parser.add_argument(
         "--run",
         dest="of_run",
         metavar="RUN",
-        help="purge only what one run moved; clip-client undo --list shows the runs",
+        help="purge only the photos that one run moved; clip-client undo --list shows the runs",
     )
     parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     add_json_option(parser, "the result")
@@ -135,7 +135,7 @@ def run_purge(arguments: argparse.Namespace) -> int:
 
     with opened_store(arguments.store) as store:
         entries = _quarantined(store.journal, arguments.of_run)
-        # With --json -, what people are told before they agree is no part of the result.
+        # With --json -, standard output is only for the result, so the summary goes to standard error.
         notes = sys.stderr if arguments.json == STDOUT else sys.stdout
         size = human_bytes(_size_of(entries))
         print(f"{counted(len(entries), 'photo')} of {size} in the quarantine", file=notes)
@@ -146,7 +146,7 @@ def run_purge(arguments: argparse.Namespace) -> int:
         if not arguments.yes and not _agreed():
             print("nothing was changed", file=notes)
             return 0
-        # Only these: another process may have moved more while the question was open.
+        # Purge only these entries: another process may have moved more while the question was open.
         with progress_bars() as show:
             outcomes = purge(store.journal, prove=prove_again, only={entry.id for entry in entries}, on_progress=show)
     if not write_json(arguments.json, _outcomes_json(outcomes)):
@@ -173,14 +173,14 @@ def _print_folders(entries: Sequence[JournalEntry], notes: TextIO) -> None:
 def _agreed() -> bool:
     if not sys.stdin.isatty():
         raise CommandFailed("standard input is not a terminal; use --yes to purge without confirmation")
-    # The trash knows where a file lay last, and not where it came from.
+    # The trash restores a file to its last folder, which is the quarantine.
     then = f"The trash restores them only into hidden {QUARANTINE_NAME} folders, and clip-client undo cannot"
     answer = input(f"Send them to the system's trash? {then}. [y/N] ")
     return answer.strip().lower() in ("y", "yes")
 
 
 def _quarantined(journal: Journal, run: str | None) -> list[JournalEntry]:
-    """Return what is in the quarantine, or what ``run`` moved there. Raises CommandFailed if that is nothing."""
+    """Return the entries in the quarantine, of ``run`` or of all runs. Raises CommandFailed if ``run`` has none."""
     entries = journal.entries(IN_QUARANTINE, run=run)
     if not entries and run is not None:
         raise CommandFailed(f"no run {run!r} has photos in the quarantine; clip-client undo --list shows the runs")
@@ -230,7 +230,7 @@ def _print_list(entries: Sequence[JournalEntry], declared: Sequence[Choice], whe
 
 
 def _print_what_stays(outcomes: Sequence[Outcome]) -> None:
-    """Print on standard error which sidecars of restored photos stay."""
+    """Print on standard error the sidecars that stay although their photos are restored."""
     from clip_client.dedup.actions.apply import RESTORED
 
     for outcome in outcomes:
@@ -239,13 +239,13 @@ def _print_what_stays(outcomes: Sequence[Outcome]) -> None:
 
 
 def _outcomes_json(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Return what was and what could not be done, as ``--json`` writes it."""
+    """Return the number of successes, and the failures, as ``--json`` writes them."""
     failed = [{"path": outcome.path, "message": outcome.message} for outcome in outcomes if not outcome.done]
     return {"done": len(outcomes) - len(failed), "failed": failed}
 
 
 def print_failures(outcomes: tuple[Outcome, ...]) -> int:
-    """Print on standard error what failed and why; return the number of failures."""
+    """Print the failures and their reasons on standard error; return their number."""
     failures = [outcome for outcome in outcomes if not outcome.done]
     for outcome in failures:
         print(f"not done: {printable(outcome.path)}: {printable(outcome.message)}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Searches: ``clip-client search``, and ``similar``, which takes one photo."""
+"""``clip-client search``, and ``similar``, which searches for one photo."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ if TYPE_CHECKING:
 TOP: Final = 20
 _PREVIEW_COLUMNS: Final = 24
 _PREVIEW_PIXELS: Final = 384
-"""Longest side, enough for terminals with fine pixels."""
+"""Longest side of a preview, enough for terminals with fine pixels."""
 _PATH: Final = re.compile(r"(~|\.{0,2})/|\.{1,2}$|~$")
-"""How a word begins that is meant as a path, whether there is such a file or not."""
+"""Beginning of a word that is meant as a path, even if there is no such file."""
 
 FILTERS: Final = {
     "since": ("DATE", "taken in this year, month or day, or later: 2019, 2019-05 or 2019-05-03"),
@@ -59,7 +59,7 @@ FILTERS: Final = {
     "min_pixels": ("N", "with at least N pixels: 2000000 or 2M"),
     "near": ("LAT,LON,KM", "taken within KM kilometres of this place: 47.37,8.54,10"),
 }
-"""Argument of :meth:`~clip_client.search.filters.Filter.of` -> what its option takes and means."""
+"""Argument of :meth:`~clip_client.search.filters.Filter.of` -> (metavar of its option, meaning)."""
 
 _EPILOG: Final = """\
 examples:
@@ -69,11 +69,11 @@ examples:
   clip-client search sunset --null --top 100 | xargs -0 -I {} cp {} ~/sunsets
 
 A WORD with a / or a dot that names an existing file is a photo to search for. A WORD with a / that names a folder, or
-what `clip-client embed` wrote, is where to search, like --in; write ./beach for what is called like a word. Without
-any, all photos are searched that the store knows, as `clip-client dedup` and earlier searches have embedded them.
+the output of `clip-client embed`, is a place to search, like --in. Write ./beach for a folder or file whose name is a
+word. Without a place, all photos in the store are searched: those of `clip-client dedup` and of earlier searches.
 
-If the output goes to a file or another program, each line is a score, a path, when it was taken, and the number of its
-other copies, with tabs between them. In the paths a backslash is written twice, and each byte that cannot be printed as
+If the output goes to a file or another program, each line has a score, a path, the time of capture, and the number of
+other copies, with tabs between them. In paths a backslash is written twice, and each byte that cannot be printed as
 \\xNN; printf %b gives the path back. --null prints paths as they are.
 """
 
@@ -84,12 +84,12 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "search",
         usage="%(prog)s [options] WORD ... [PATH ...]",
         help="find photos by words, or by another photo",
-        description="Find the photos that words describe, that look like another photo, or both. The photos in the "
-        "folders that you name are embedded first, unless they are known already. Proven copies are one result.",
+        description="Find the photos that words describe, that look like another photo, or both. New photos in the "
+        "folders that you name are embedded first. Proven copies of a photo are listed as one result.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("parts", nargs="+", metavar="WORD|PATH", help="what to search for, and where: see below")
+    parser.add_argument("parts", nargs="+", metavar="WORD|PATH", help="words or photos, and places; see below")
     _add_search_options(parser)
 
 
@@ -99,10 +99,10 @@ def add_similar_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]
         "similar",
         usage="%(prog)s [options] PHOTO",
         help="find the photos most similar to a photo",
-        description="Find the photos most similar to PHOTO, which is not listed itself: a `clip-client search` for "
-        "nothing else.",
+        description="Find the photos most similar to PHOTO, which is not listed itself. `clip-client search` also "
+        "combines a photo with words.",
     )
-    parser.add_argument("parts", nargs=1, metavar="PHOTO", help="the photo to find similar ones for")
+    parser.add_argument("parts", nargs=1, metavar="PHOTO", help="the photo to search for")
     _add_search_options(parser)
 
 
@@ -114,7 +114,7 @@ def _add_search_options(parser: argparse.ArgumentParser) -> None:
     for name, (metavar, meaning) in FILTERS.items():
         group.add_argument(f"--{name.replace('_', '-')}", default="", metavar=metavar, help=meaning)
     group = parser.add_argument_group("output").add_mutually_exclusive_group()
-    add_json_option(group, "the photos and what is known of them")
+    add_json_option(group, "the photos and their data")
     group.add_argument("--csv", action="store_true", help="print CSV")
     group.add_argument("--null", action="store_true", help="print paths that end with a NUL byte, for xargs -0")
     parser.add_argument("--preview", action="store_true", help="in a terminal, show small pictures in the list")
@@ -144,7 +144,7 @@ def run_similar(arguments: argparse.Namespace) -> int:
 def _search_and_print(
     arguments: argparse.Namespace, terms: list[Term], places: Where, *, without: Sequence[str] = ()
 ) -> int:
-    """Search, and print what was found, except the files ``without``; the exit code is 1 if that is nothing."""
+    """Search, and print the found photos, except the files ``without``; return 1 if no photo is found, else 0."""
     need("rich", "pyarrow", "faiss", "defusedxml", extras="cli,dedup")
     from clip_client.dedup.files.directories import DirectorySet
     from clip_client.search.filters import Filter
@@ -176,7 +176,7 @@ def _search_and_print(
 
 
 def _read_words(arguments: argparse.Namespace) -> tuple[list[Term], Where]:
-    """Tell apart what to search for and where.
+    """Return the terms to search for, and the places to search.
 
     Raises QueryError, CommandFailed for a path that does not exist, and CommandMisused for a URL.
     """
@@ -213,12 +213,12 @@ async def _search(
     photos: Scan | None,
     show: ProgressBars,
 ) -> tuple[FoundPictures, Place, dict[str, Any]]:
-    """Return what was found, where, and what ``--json`` prints about it."""
+    """Return the found photos, the place, and the value of ``--json``."""
     from clip_client.search.query import query_vector
 
     async with connected(client_config(arguments), show=show) as clip:
         show("embedding the query", 0, None)  # the first text opens a tower of the model, which takes seconds
-        query = await query_vector(clip, terms)  # first: new photos may take hours
+        query = await query_vector(clip, terms)  # first, because new photos may take hours
         show("embedding the query", len(terms), len(terms))
         model = await clip.model()
         place = replace(await places.opened(clip, store, photos, show), without=without)
@@ -240,7 +240,7 @@ async def _search(
 
 
 def _print(arguments: argparse.Namespace, found: FoundPictures, place: Place, about: Mapping[str, Any]) -> None:
-    """Print the pictures on standard output, and the notes on standard error; in a terminal all on the same screen."""
+    """Print the pictures on standard output, and notes on standard error; in a terminal, both on standard output."""
     from rich.console import Console
 
     from clip_client.dedup.reporting.terminal import print_failed
@@ -261,7 +261,7 @@ def _print(arguments: argparse.Namespace, found: FoundPictures, place: Place, ab
     elif arguments.null:
         sys.stdout.buffer.write(b"".join(os.fsencode(path) + b"\0" for _, path in listed))
     elif is_table:
-        # A serial line may say that it has no rows.
+        # Leave previews out on a serial line, which may report 0 rows.
         preview = arguments.preview and os.get_terminal_size(sys.stdout.fileno()).lines > 0
         _print_table(found.pictures, notes, copies=arguments.copies, preview=preview)
     else:
@@ -278,11 +278,11 @@ def _print(arguments: argparse.Namespace, found: FoundPictures, place: Place, ab
 
 
 def _warnings(about: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what a person should know before the list."""
+    """Yield sentences that a person should read before the list."""
     for text in about["truncated"]:
         yield f"The model has read only the beginning of: {printable(text)}"
     if about["is_random"]:
-        yield "The weights of this model are random: no ranking means anything, but copies of a photo are near it."
+        yield "The weights of this model are random: the ranking means nothing, but copies of a photo are near it."
     if not about["compared"]:
         yield "There is no photo that fits."
 
@@ -310,7 +310,7 @@ def _print_table(pictures: Sequence[FoundPicture], console: Any, *, copies: bool
     if preview:
         table.add_column("", width=_PREVIEW_COLUMNS)
     for picture in pictures:
-        # Most terminals open what is linked.
+        # Link the path, because most terminals open links.
         name = Text(printable(picture.path), style=f"link {Path(os.path.abspath(picture.path)).as_uri()}")
         more = f" +{counted(len(picture.copies), 'copy', 'copies')}" if picture.copies else ""
         missing = "" if os.path.exists(picture.path) else " (missing)"
@@ -322,7 +322,7 @@ def _print_table(pictures: Sequence[FoundPicture], console: Any, *, copies: bool
 
 
 def _preview(path: str) -> Any:
-    """Return a photo as this terminal can draw it; empty if it cannot be opened."""
+    """Return a photo in the form that this terminal can draw; empty if it cannot be opened."""
     import logging
 
     from textual_image.renderable import Image  # asks the terminal what it can draw
