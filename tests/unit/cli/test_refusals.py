@@ -86,7 +86,7 @@ def test_wrong_usage_is_told_with_the_usage(words: list[str], said: str, capsys:
         ),
         (["dedup", ".", "--url", "ftp://localhost:8000"], 2, "gRPC port"),
         (["doctor", "--url", "ftp://localhost:8000"], 2, "gRPC port"),
-        (["dedup", ".", "--without-model", "--url", "localhost:1"], 2, "--without-model asks none"),
+        (["dedup", ".", "--without-model", "--url", "localhost:1"], 2, "--without-model needs none"),
         (["dedup", ".", "--without-model", "--threshold", "0.9"], 2, "compares none"),
         (["dedup", "x.jpg", "--without-model", "--act-on", "similar"], 2, "similar photos move from the review page"),
         (["rules", "save", "a/b", "newest"], 2, "cannot name rules: use 1 to 64"),
