@@ -1,4 +1,4 @@
-"""The setting ``precision``: its values, and the environment variable that has it."""
+"""The setting ``precision``: its values, and its environment variable."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final, Literal, get_args
 from preprocess_ensemble.errors import ReportedError
 
 Precision = Literal["auto", "fp32"]
-"""``fp32`` is the reference; ``auto`` takes what ``processor.TABLE`` names, if it agrees with fp32."""
+"""``fp32`` is the reference; ``auto`` takes the runtime that ``processor.TABLE`` names, if it agrees with fp32."""
 
 PRECISIONS: Final[tuple[Precision, ...]] = get_args(Precision)
 
@@ -18,7 +18,7 @@ if the client has no setting of its own."""
 
 
 class PrecisionUnknown(ReportedError, ValueError):
-    """The text is not a precision; the message says what it may be."""
+    """The text is not a precision; the message has the allowed values."""
 
 
 def parse_precision(text: str) -> Precision:
@@ -29,7 +29,7 @@ def parse_precision(text: str) -> Precision:
 
 
 def precision_of_environment() -> Precision | None:
-    """Return the precision that ``CLIP_PRECISION`` demands; None if it is not set or empty. Raises PrecisionUnknown."""
+    """Return the precision in ``CLIP_PRECISION``; None if that is not set or empty. Raises PrecisionUnknown."""
     text = os.environ.get(PRECISION_VARIABLE)
     if not text:
         return None
