@@ -170,7 +170,7 @@ def _find_wheel() -> Triton:
     )
     if not triton.binary.is_file() or not triton.stub.is_file():
         raise ReportedError(
-            f"nvidia-pytriton {wheel} lacks its tritonserver, or its Python backend stub for Python {_PYTHON}: run "
+            f"nvidia-pytriton {wheel} has no tritonserver, or no Python backend stub for Python {_PYTHON}: run "
             "`pip install --force-reinstall 'nvidia-pytriton>=0.7,<0.8'` with Python 3.11 or 3.12."
         )
     return triton
