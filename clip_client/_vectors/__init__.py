@@ -1,1 +1,1 @@
-"""Vectors in files, and the search among them; it asks no server and knows no client."""
+"""Vectors in files, and the search among them, without a server or a client."""
