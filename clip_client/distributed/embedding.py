@@ -44,50 +44,51 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("clip_client")
 
 _WORKER_CPUS: Final = 4
-"""A worker is one process whose threads decode; its client serves about this many cores."""
+"""CPUs of a worker. A worker is a process whose threads decode; its client keeps about this many cores busy."""
 _FEW_CPUS: Final = 4
 _ROWS_AT_ONCE: Final = 256
 """Images of a dataset that a worker embeds in one call: several batches of a server."""
 _THREADS: Final = 16
-"""Threads that read images and extract features: more than cores, because most of them wait for a disk or a bucket."""
+"""Threads that read images and extract features. There are more threads than cores, because most of them wait for a
+disk or a bucket."""
 _AHEAD: Final = 32
 """Images of one partition that are read before the client takes them."""
 _ROWS_PER_GROUP: Final = 1024
-"""Of a Parquet file: 2 MB of vectors, which is what a worker holds of a partition of any size."""
+"""Rows in a row group of a Parquet file: 2 MB of vectors. A worker holds this much of a partition of any size."""
 _COUNTED_AT_ONCE: Final = 64
 _MOST_NAMED: Final = 10
-"""Partitions that could not be finished and are named in full."""
+"""Most unfinished partitions that an error names."""
 _NOTHING: Final = np.empty(0, "S16")
 _OF_FILES: Final = ("path", "path_bytes", "size_bytes", "mtime_ns")
-"""Columns that a row of a dataset does not get."""
+"""Columns that a dataset does not get."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddingSummary:
-    """What :func:`embed_partitions` did."""
+    """The result of :func:`embed_partitions`, in numbers."""
 
     output: str
     images: int
     """Rows that this run wrote."""
     failed: int
-    """Those of them that have an error code instead of a vector."""
+    """Rows that have an error code instead of a vector, among ``images``."""
     partitions: int
     """Partitions that this run finished."""
     partitions_before: int
-    """Partitions that were finished already."""
+    """Partitions that were finished before this run."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What has become of a partition so far."""
+    """The progress of a partition."""
 
     images: int = 0
     """Rows that were written."""
     failed: int = 0
     seen: int = 0
-    """Images that are done, those in files of other runs included."""
+    """Images that are done, including images in files of other runs."""
     error: str = ""
-    """Why the partition could not be finished."""
+    """Reason if the partition could not be finished."""
 
 
 _BEGUN: Final = Outcome()
@@ -102,16 +103,17 @@ def embed_dataset(
     config: ClientConfig | None = None,
     workers: int | None = None,
 ) -> Dataset:
-    """Add the vectors of images to a Ray dataset; like every operation of a dataset, this runs when it is consumed.
+    """Add the vectors of images to a Ray dataset. Like every operation of a dataset, this runs when it is consumed.
 
-    ``column`` holds the bytes of image files, or texts, which are paths or URLs that every worker can read; with a dot
-    it is a field of a struct, such as ``"image.bytes"``. Encoded images go to the servers; pixels never enter Ray's
-    object store. New columns are ``vector``, (D,) float32, NaN for an image that failed, ``error_code`` and ``error``,
-    null for the others, and with ``features`` the hash and features that a search for duplicates needs. The servers
-    limit the speed: a worker takes its next rows when they have answered, and Ray then stops its readers.
+    ``column`` holds the bytes of image files, or texts, which are paths or URLs that every worker can read. A name with
+    a dot is a field of a struct, such as ``"image.bytes"``. Encoded images go to the servers; pixels never enter Ray's
+    object store. The new columns are ``vector``, ``error_code`` and ``error``, and with ``features`` the hash and the
+    features that a search for duplicates needs. A vector is (D,) float32, NaN for an image that failed; ``error_code``
+    and ``error`` are null for other images. The servers limit the speed: a worker takes its next rows after the servers
+    have answered, and Ray stops its readers until then.
 
-    ``url`` and ``config`` are those of :class:`clip_client.ClipClient`; ``workers`` is the most processes, by default
-    one for each CPU. A job that must survive a killed driver uses :func:`embed_partitions`, or Ray's own
+    ``url`` and ``config`` are those of :class:`clip_client.ClipClient`. ``workers`` is the most processes, by default
+    one for each CPU. If a job must survive a killed driver, use :func:`embed_partitions`, or Ray's own
     ``CheckpointConfig``, which needs a column with unique ids.
 
     Raises ImportError if Ray is missing, ClipError if the servers do not answer, and DistributedError if the dataset is
@@ -124,11 +126,11 @@ def embed_dataset(
 
     config, model = served_model(url, config)
     schema = dataset.schema(fetch_if_missing=False)
-    # Behind a step that has not run, and with pandas, the workers find out.
+    # After a step that has not run, and with pandas, the schema is not known here, and the workers check the column.
     if schema is not None and isinstance(schema.base_schema, pa.Schema):
         check_column(schema.base_schema, column, "the dataset")
-    # A worker holds its CPU for as long as the dataset runs, and the tasks that read need one, too. With few CPUs, some
-    # of which other actors of the dataset may hold, workers share them with those tasks.
+    # A worker holds its CPU as long as the dataset runs, and the tasks that read also need a CPU. If there are few
+    # CPUs, workers share them with those tasks. Other actors of the dataset may hold CPUs, too.
     cpus = int(ray.cluster_resources().get("CPU", 0))
     is_shared = 0 < cpus < _FEW_CPUS
     return dataset.map_batches(
@@ -165,19 +167,20 @@ def embed_partitions(
     ``clip-client embed``, which can continue it. :func:`.embedded_rows.embedded_schema` explains the columns. An
     image that fails is a row with an error code.
 
-    A partition's file appears when it is complete. If the job ends early, for whatever reason, call this again with the
+    A partition's file appears when the file is complete. If the job ends early for any reason, call this again with the
     same images: finished partitions stay, and each image has one row in the end. Images that another run or
     ``clip-client embed`` has written are skipped. One job at a time may fill a folder.
 
     ``url`` and ``config`` are those of :class:`clip_client.ClipClient`; workers wait ``timeout_s`` for absent servers.
-    ``address`` is that of a Ray cluster, ``"auto"`` for the one that this machine belongs to; without it, the cluster
-    that the program is connected to is used, or Ray is started on this machine. ``workers`` is the most processes, by
-    default one for every four CPUs of a node. ``on_progress`` gets the images that are embedded, and their total if it
-    is known before they are read.
+    ``address`` is the address of a Ray cluster; ``"auto"`` is the cluster that this machine belongs to. Without
+    ``address``, the cluster that the program is connected to is used, or Ray is started on this machine. ``workers`` is
+    the most processes, by default one for every four CPUs of a node. ``on_progress`` gets the number of embedded
+    images, and their total if it is known before they are read.
 
-    Raises DistributedError, which names the partitions: at the end for those that cannot be read or kill their workers,
-    at once for output that cannot be written and images of which not one can be reached. Raises VectorsError if
-    ``output`` holds vectors of another id, ClipError if the servers do not answer, and ImportError if Ray is missing.
+    Raises DistributedError, which names the partitions. It is raised at the end if partitions cannot be read or kill
+    their workers, and at once if the output cannot be written or all images of a partition are unreachable. Raises
+    VectorsError if ``output`` holds vectors of another id, ClipError if the servers do not answer, and ImportError if
+    Ray is missing.
     """
     require("ray.data", EXTRA)
     config, model = served_model(url, config)
@@ -205,7 +208,7 @@ def embed_partitions(
         try:
             with closing(results):
                 for number, outcome in results:
-                    # A worker that follows a dead one counts from the beginning.
+                    # A worker that repeats the work of a dead one counts from the beginning.
                     done += outcome.seen - outcomes.get(number, _BEGUN).seen
                     outcomes[number] = outcome
                     if on_progress is not None:
@@ -235,8 +238,8 @@ def served_model(url: str | Sequence[str] | None, config: ClientConfig | None) -
 def embed_partition(partition: Partition, config: ClientConfig, folder: PartitionFolder) -> Iterator[Outcome]:
     """Write the rows of a partition into its file.
 
-    Yields the outcome so far, several times. Raises DistributedError, which names the partition, for what the other
-    partitions would meet, too; then there is no file.
+    Yields the outcome so far, several times. Raises DistributedError, which names the partition, for an error that the
+    other partitions would also meet; then there is no file.
     """
     images = failed = 0
     waiting: list[Mapping[str, Any]] = []
@@ -258,7 +261,7 @@ def embed_partition(partition: Partition, config: ClientConfig, folder: Partitio
         yield Outcome(error=str(error))
     except ReportedError as error:
         raise DistributedError(f"{partition.name}: {error}") from error
-    except Exception as error:  # a fault, whose traceback is in Ray's log files
+    except Exception as error:  # a bug; its traceback goes to Ray's log files
         _logger.exception("%s failed", partition.name)
         yield Outcome(error=f"{partition.name}: {type(error).__name__}: {first_line(error)}")
 
@@ -275,7 +278,7 @@ class RowWorker:
         self._new = pa.schema(field for field in schema if field.name not in _OF_FILES)
 
     def __call__(self, table: Any) -> Any:
-        """Return a ``pyarrow.Table`` with the columns of :func:`embedded_schema` after its own."""
+        """Return ``table``, a ``pyarrow.Table``, with the columns of :func:`embedded_schema` added at the end."""
         check_column(table.schema, self._column, "the dataset")
         values = column_values(table, self._column)
         images = (image_in_row(one, one if isinstance(one, str) else str(row)) for row, one in enumerate(values))
@@ -288,16 +291,16 @@ class RowWorker:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Read:
-    """What was read of one image: what the client gets, or why it failed."""
+    """One image that was read: the bytes for the client, or a failure."""
 
     index: int
     file: FileVersion
     payload: bytes = b""
     failure: ImageError | None = None
     columns: Mapping[str, Any] = field(default_factory=dict)
-    """Hash and features, if they were asked for."""
+    """Hash and features, if they were requested."""
     is_lost: bool = False
-    """Its place could not be reached, which differs from a file that never was there."""
+    """True if the place of the file could not be reached; False if the file is missing or may not be read."""
 
 
 def embed_images(
@@ -308,10 +311,10 @@ def embed_images(
     features: bool,
     finished: NDArray[np.bytes_] = _NOTHING,
 ) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Yield the index and the row of each image, in any order; those whose keys are in ``finished`` are skipped.
+    """Yield the index and the row of each image, in any order. Images whose keys are in ``finished`` are skipped.
 
-    A row has the columns of :func:`.embedded_rows.embedded_schema`. Raises what ``embed_stream`` and ``images``
-    raise, VectorsError if the servers have another ``model``, and DistributedError if not one image could be reached.
+    A row has the columns of :func:`.embedded_rows.embedded_schema`. Raises the errors of ``embed_stream`` and
+    ``images``, VectorsError if the servers have another ``model``, and DistributedError if all images are unreachable.
     """
     served = clip.model()
     if served.vector_id != model.vector_id:
@@ -341,7 +344,7 @@ def embed_images(
 def _read_ahead(
     read: Callable[[int, SourceImage], _Read], images: Iterable[SourceImage], finished: NDArray[np.bytes_]
 ) -> Iterator[_Read]:
-    """Read images in threads, a few ahead. The client takes no more than it can send, so reading waits."""
+    """Read images in threads, a few ahead. Reading waits when the client cannot send more."""
     ahead: deque[Future[_Read]] = deque()
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="clip_client reader") as pool:
         for index, image in enumerate(images):
@@ -361,14 +364,14 @@ def _read(index: int, image: SourceImage, *, most_bytes: int, features: bool, mo
             raise too_large(file.size_bytes, most_bytes)
         data, mtime_ns = image.read()
         if file.size_bytes is not None:
-            # A disk of this machine may hold another file under the path that the driver has examined.
+            # This machine may have another file under the path that the driver has examined.
             file = replace(file, size_bytes=len(data), mtime_ns=mtime_ns or file.mtime_ns)
         if not data:
             raise ImageError("The file is empty.", code="EMPTY")
     except ImageError as error:
         return _Read(index=index, file=file, failure=error)
-    except Exception as error:  # object stores and their libraries raise all kinds
-        # A file that the driver has seen and a worker does not find is on a disk that only one of them has.
+    except Exception as error:  # object stores and their libraries raise many kinds of errors
+        # If the driver has seen a file and a worker does not find it, the file is on a disk that the worker lacks.
         is_gone = isinstance(error, FileNotFoundError) and file.size_bytes is None
         is_lost = not (is_gone or isinstance(error, PermissionError | IsADirectoryError))
         reason = (isinstance(error, OSError) and error.strerror) or first_line(error)
