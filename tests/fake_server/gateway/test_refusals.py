@@ -51,7 +51,7 @@ def raw(url: str, content: bytes, content_type: str = FORM) -> dict[str, Any]:
         (asked(input=[]), 400, "is empty"),
         (asked(input=[URI, None]), 400, '"type":"invalid_request_error","param":"input.1","code":"invalid_request"'),
         (asked(input=[{"image_url": 3}]), 400, '"param":"input.0"'),
-        (asked(input=["data:image/png;base64,a"]), 400, "no base64"),
+        (asked(input=["data:image/png;base64,a"]), 400, "not base64"),
         (asked(input=["data:image/png,abc"]), 400, "send data:image"),
         (asked(input=[URI, "a cat"], modality="image"), 400, '"param":"input.1"'),
         (asked(input=["a cat", " "]), 400, '"param":"input.1","code":"EMPTY"'),
