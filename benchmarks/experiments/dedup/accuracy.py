@@ -45,13 +45,13 @@ RECALL: Final = "copy: "
 _TIMEOUT_S: Final = 3600.0
 """Long, because the rate does not matter here and a busy machine is slow."""
 HASH_BITS: Final = 10
-"""Of 64: up to this many may differ for two pictures to be duplicates, by the default of imagededup."""
+"""Most bits of 64 that may differ between duplicates, by the default of imagededup."""
 CONFIDENCE: Final = 0.95
 
 
 @dataclass(frozen=True, kw_only=True)
 class Applied:
-    """What was found in a folder, and what moves."""
+    """The findings in a folder, and the files that move."""
 
     moved: frozenset[Path]
     """Files that ``--apply`` moves."""
