@@ -1,4 +1,4 @@
-"""What a gateway refuses: each time with the status, the words and the shape of the dialect, and with the item."""
+"""Refusals of the gateway: each has the status, the words and the shape of the dialect, and the item."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ async def test_json_of_many_tiny_values_is_refused_before_it_is_parsed(http: htt
     answer = await http.post("/v1/embeddings", content=content)
     assert answer.status_code == 400
     assert "outside of strings" in answer.json()["error"]["message"]
-    # Brackets in a text are no structure, nor are escaped quotes.
+    # Brackets and escaped quotes in a text are not structure.
     text = '[],"\\' * 600_000
     refused = await http.post("/v1/embeddings", json={"input": text})
     assert refused.json()["error"]["code"] == "TOO_LARGE"

@@ -1,4 +1,4 @@
-"""What cannot work ends at once: with exit code 2 for wrong usage, 1 for what is missing, and one sentence."""
+"""Commands that cannot work end at once: with exit code 2 for wrong usage, 1 if something is missing, and a message."""
 
 from __future__ import annotations
 

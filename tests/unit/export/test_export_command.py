@@ -1,4 +1,4 @@
-"""What ``clip-export`` says to wrong choices and unusable files, and the table of models that it lists."""
+"""Messages of ``clip-export`` about wrong choices and unusable files, and the table of models that it lists."""
 
 from __future__ import annotations
 
