@@ -1,8 +1,7 @@
 """The asynchronous client, and the path of a call: source -> encode -> pack -> send -> results.
 
 :class:`Stream` takes images from the caller's source, encodes them, and submits them to the client's one
-:class:`Sender`. The sender returns a future for each image, packs the images into requests, sends the requests, and
-sets the results of the futures.
+:class:`Sender`. The sender returns a future for each image, sends requests, and sets the results of the futures.
 """
 
 from __future__ import annotations
@@ -140,8 +139,7 @@ class ClipClient(ClientBase):
         has not ended, this raises DeadlineExceeded. Without ``timeout_s`` the call may last as long as results come:
         it raises DeadlineExceeded if there is no result for the client's ``timeout_s``.
 
-        If you cancel the task, its requests are cancelled, except those with images of other calls, and nothing keeps
-        running.
+        If you cancel the task, nothing keeps running. Requests that also hold images of other calls are not cancelled.
         """
         return await self._embed(Tower.IMAGE, images, timeout_s)
 
