@@ -10,11 +10,11 @@ from clip_client.dedup.types import ALTERED
 Transform: TypeAlias = tuple[float, float, float, float, float, float]
 """Rows of a 2 x 3 matrix: from the pixels of one photo to the pixels of another photo."""
 
-ENLARGED: Final = "it has more pixels, but no finer detail"
 MADE_LATER: Final = "its compression came later"
 LACKS_DETAIL: Final = "it lacks detail"
 """The doubt about a photo that is proved to be made from another photo, although the two look different."""
 UNTOLD: Final = "which of the two shows more cannot be told"
+"""The doubt about two photos whose tones, colours or sharpness differ."""
 UNPROVED: Final = "it is not proved to show all that this file shows"
 """The doubt about a photo for which the law of :mod:`clip_client.dedup.proof` does not hold or cannot be tested."""
 PUT_INTO: Final = "it shows the picture inside a border, a screenshot or the like"
@@ -23,22 +23,22 @@ PUT_INTO: Final = "it shows the picture inside a border, a screenshot or the lik
 
 @dataclass(frozen=True, kw_only=True)
 class Alignment:
-    """The position of a duplicate on the kept photo, and their differences."""
+    """Position of a duplicate on the kept photo, and the differences."""
 
     tier: str
     """:data:`~clip_client.dedup.types.RE_ENCODED`, ``EDITED`` or ``ALTERED``."""
     changes: tuple[str, ...]
-    """Changes that turn the kept photo into the duplicate, in words, such as ``"cropped to 84 %"``."""
+    """Changes from the kept photo to the duplicate, in words, such as ``"cropped to 84 %"``."""
     lost: tuple[str, ...]
-    """Parts that only the duplicate has, in words, such as ``"colour"`` or ``"45% of the picture"``, from
-    ``alignment/changes.py``."""
+    """Parts that only the duplicate has, in words from ``describe/changes.py``, such as ``"colour"`` or ``"45% of the
+    picture"``."""
     doubts: tuple[str, ...] = ()
-    """Reasons, in words, why the kept photo is not proved to show all of the duplicate, from
-    ``alignment/full_size_check.py``; empty if it is proved."""
+    """Reasons, in words, why this alignment moves no photo, such as a border around the picture. An edited copy may
+    have none; a re-encoded copy has none if :mod:`clip_client.dedup.proof` proved it."""
     transform: Transform
     """Rows of a 2 x 3 matrix from pixels of the duplicate to pixels of the kept photo, both upright, at full size."""
     residual: float
-    """1 minus the 10th percentile of the local correlation over the overlap."""
+    """1 minus the 10th percentile of the local correlation over the overlap; 0 for a proved copy."""
     region: tuple[float, float, float, float] | None
     """Left, top, width and height of the region that differs, as shares of the kept picture; None if none differs."""
     region_share: float
@@ -61,7 +61,7 @@ class Match:
     threshold: float
     """The least ``value`` that passes; for a perceptual hash, the greatest."""
     alignment: Alignment | None = None
-    """The alignment, for the test ``"alignment"``."""
+    """Outcome of the test ``"alignment"``."""
 
     def __str__(self) -> str:
         if self.test == "embedding":

@@ -31,7 +31,7 @@ class Verdict:
     doubt: str = ""
     """Signs that the photo is made from another photo; empty if there are none."""
 
-    def why_it_stays(self, tiers: Collection[str] | None) -> str:
+    def reason_to_stay(self, tiers: Collection[str] | None) -> str:
         """Say why the photo does not move if these tiers are selected; None means that a person chose the move.
 
         Empty if the photo moves, and for the photo that the group keeps.

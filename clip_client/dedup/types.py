@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from clip_client._files import stored_ns
+
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping
@@ -29,7 +31,7 @@ EXACT: Final = "exact"
 SAME_PIXELS: Final = "same-pixels"
 """All photos decode to the same pixels; their metadata or lossless formats differ."""
 RE_ENCODED: Final = "re-encoded"
-"""The alignment shows the same frame and colours in another size, quality or format."""
+"""The same frame and colours in another size, quality or format: proved, or with a doubt that says why not."""
 EDITED: Final = "edited"
 """The alignment shows the same shot after a change to the whole picture: a crop, a rotation, more contrast."""
 ALTERED: Final = "altered"
@@ -62,26 +64,6 @@ PREVIEWS_MARK: Final = ".clip-previews"
 """Name of a file that marks a folder of small pictures for a page."""
 PREVIEW_NAME: Final = re.compile(r"[0-9a-f]{32,64}-\w+\.jpg(\.part)?")
 """Names of the pictures in such a folder. Searches skip only these, because a person may have put photos there, too."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FailedFile:
-    """A file that was not compared, and the reason."""
-
-    path: str
-    code: str
-    """Name of an ``ImageStatus``, or ``"UNREADABLE"``."""
-    message: str
-    """One sentence for people."""
-
-
-LATEST_NS: Final = 2**63 - 1
-"""The latest time that SQLite and Parquet hold, in April 2262. Some file systems hold later times."""
-
-
-def stored_ns(time_ns: int) -> int:
-    """Return the time of a file (nanoseconds since 1970), limited to the times that can be stored."""
-    return max(-LATEST_NS, min(time_ns, LATEST_NS))
 
 
 class PhotoFile(NamedTuple):
@@ -199,7 +181,7 @@ NO_MODEL: Final = "none"
 """The model id of a search by bytes, pixels, perceptual hashes and alignment alone."""
 
 
-def tells_alike(model_id: str) -> bool:
+def has_trained_vectors(model_id: str) -> bool:
     """Tell whether vectors can show that photos are alike: there is a model, and its weights were trained."""
     return model_id != NO_MODEL and not is_random(model_id)
 

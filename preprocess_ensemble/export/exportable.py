@@ -26,7 +26,7 @@ class GraphOptions:
     """Options for writing a graph."""
 
     fingerprint: tuple[int, int]
-    precision: str
+    weights_dtype: str
     has_data_file: bool
     """Whether its weights are in a separate file."""
     report: Callable[[str], None]

@@ -35,8 +35,8 @@ class OpenModel:
     session: Session
     runtime: str
     """Name and version of the runtime, such as ``"ONNX Runtime 1.31.1"``."""
-    precision: str
+    compute_precision: str
     """``"fp32"``, ``"bf16"``, or the precision of the exported weights, ``"fp16"`` or ``"int8"``; empty if unknown."""
 
     def __str__(self) -> str:
-        return ", ".join(filter(None, (self.runtime, self.precision)))
+        return ", ".join(filter(None, (self.runtime, self.compute_precision)))

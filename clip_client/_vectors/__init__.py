@@ -1,1 +1,0 @@
-"""Vectors in files, and the search among them, without a server or a client."""
