@@ -1,6 +1,6 @@
-"""Embeds images and texts on a Triton server: an asynchronous client, and a blocking one over it.
+"""Embeds images and texts on a Triton server: an asynchronous client, and a blocking client that uses it.
 
-Importing this package reads no environment, opens nothing and loads neither torch nor gRPC.
+Importing this package does not read the environment, open a connection, or load torch or gRPC.
 """
 
 from types import FunctionType as _FunctionType

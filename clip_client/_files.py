@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 LATEST_NS: Final = 2**63 - 1
-"""In April 2262. SQLite and Parquet hold no later time, and some file systems do."""
+"""The latest time that SQLite and Parquet hold, in April 2262. Some file systems hold later times."""
 
 _ZERO_WIDTH_JOINER: Final = "\u200d"
 
@@ -24,14 +24,14 @@ class FailedFile:
 
 
 def stored_ns(time_ns: int) -> int:
-    """Return the time of a file as it is stored and compared; later times than the year 2262 count as its April."""
+    """Return the time of a file (nanoseconds since 1970), limited to the times that can be stored."""
     return max(-LATEST_NS, min(time_ns, LATEST_NS))
 
 
 def printable(path: str) -> str:
     """Return a file name to show: control characters, and bytes that are not UTF-8, become backslash escapes.
 
-    A line break or a terminal's escape sequence in a name could otherwise forge what is on the screen.
+    Otherwise a line break or an escape sequence in a name could forge text on the screen.
     """
     text = os.fsencode(path).decode("utf-8", "backslashreplace")
     if text.isprintable():

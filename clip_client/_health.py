@@ -1,4 +1,4 @@
-"""Checks a service step by step, so that a failure has a name."""
+"""Checks a service step by step, so that a failure is tied to a named step."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from clip_client._transports.base import Transport
 
 CANARY_MIN_COSINE: Final = 0.999
-"""Between the vector of a canary in the passport and the one that the server makes now. Reduced precision stays
-above it; a wrong model, wrong preprocessing or a broken GPU does not."""
+"""Least cosine between the vector of a canary in the passport and the vector that the server makes now. Reduced
+precision stays above it; a wrong model, wrong preprocessing or a broken GPU falls below."""
 
 
 class Step(Enum):
@@ -54,12 +54,12 @@ class HealthStep:
     """``connect``, ``server live``, ``models ready``, ``handshake``, ``canary``, or ``text canary`` if the model has a
     text tower."""
     ok: bool | None
-    """None if it was not tried."""
+    """None if the step was not tried."""
     message: str
-    """What was found; if the step failed, what is wrong and what to do."""
+    """The finding; if the step failed, the problem and its remedy."""
     elapsed_s: float
     error: type[ClipError] | None = None
-    """The kind of failure, for programs; None if the step succeeded or was not tried."""
+    """Kind of failure, for programs; None if the step succeeded or was not tried."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,7 +68,7 @@ class HealthReport:
 
     steps: tuple[HealthStep, ...]
     model: ModelInfo | None = None
-    """The model that the server serves; None if the handshake was not reached or failed."""
+    """Model that the server serves; None if the handshake was not reached or failed."""
 
     @property
     def model_id(self) -> str | None:
@@ -175,7 +175,7 @@ def _reported(server: str, found: Finding) -> HealthStep:
 
 
 def without_address(name: str, elapsed_s: float) -> HealthReport:
-    """Return the report of servers whose addresses were not known in time; ``name`` names them all."""
+    """Return the report for servers whose addresses were not known in time; ``name`` names all of them."""
     error = DeadlineExceeded("timeout_s ran out before the address was known; does the name server answer?")
     first, *others = (step for step in _STEPS if step is not Step.TEXT_CANARY)
     failed = Finding(step=first, message=error.message, elapsed_s=elapsed_s, model=None, error=error)
@@ -189,7 +189,7 @@ def _not_tried(server: str, step: Step) -> HealthStep:
 async def check_canary(transport: Transport, model: ModelInfo, tower: Tower = Tower.IMAGE, *, timeout_s: float) -> str:
     """Embed the canary image or text of ``model`` with one request; return one sentence if its vector is right.
 
-    Raises ProtocolMismatch if it is not, or is another model's, and the transport's errors.
+    Raises ProtocolMismatch if the vector is wrong or is another model's, and the transport's errors.
     """
     request_id = uuid.uuid4().hex
     if tower is Tower.IMAGE:

@@ -148,7 +148,7 @@ def verdict(cells: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def health(url: str) -> dict[str, Any]:
-    """What runs ``local:``, and whether it embeds the canaries right."""
+    """Return the runtime of ``local:``, and whether it embeds the canaries right."""
     with SyncClipClient(url) as clip:
         report = clip.health()
     steps = {step.name: step.message for step in report.steps}

@@ -100,7 +100,7 @@ def check_cuda(tree: Path, environment: dict[str, str]) -> None:
         )
     if lacking := missing_libraries(provider, environment):
         raise RunError(
-            f"ONNX Runtime's CUDA provider lacks {', '.join(lacking)}: start run.py with a Python that has them as "
+            f"ONNX Runtime's CUDA provider lacks {', '.join(lacking)}. Start run.py with a Python that has them as "
             "packages (a PyTorch for the same CUDA contains most), or install this CUDA and cuDNN 9 and add their "
             "folder to LD_LIBRARY_PATH."
         )

@@ -1,4 +1,4 @@
-"""The handshake: which model do the servers serve? Asked once, and shared by all calls of a client."""
+"""The handshake asks the servers for the model that they serve, once for all calls of a client."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ if TYPE_CHECKING:
     from clip_client._config import ClientConfig
 
 _PATIENCE_S: Final = 1.0
-"""How long to wait for the other servers once one has answered."""
+"""Time to wait for the other servers after one has answered."""
 
 
 class Handshake:
-    """Fetches the model when a call first needs it, and remembers it until an answer shows that it has changed."""
+    """Fetches the model when a call first needs it, and keeps it until an answer shows that the model has changed."""
 
     def __init__(self, balancer: Balancer, config: ClientConfig) -> None:
         self._balancer = balancer
         self._config = config
         self.known: ModelInfo | None = None
-        """The model; None if it is not known yet, or not any more."""
+        """The model; None if it has not been fetched yet, or has changed."""
         self._fetching: asyncio.Task[ModelInfo] | None = None
         self._latest = Deadline(config.timeout_s)
-        """Of those who wait, that of the one who has the most time."""
+        """Latest deadline of the callers that wait."""
         self._has_connected = False
 
     async def model(self, deadline: Deadline) -> ModelInfo:
-        """Return the model; calls that come during a handshake share it."""
+        """Return the model. Calls that come during a handshake share its result."""
         if self.known is not None:
             return self.known
         task = self._fetching
         self._latest = deadline.or_later(Deadline(self._config.timeout_s) if task is None else self._latest)
         if task is None:
             task = self._fetching = asyncio.create_task(self._fetch_model(), name="clip_client handshake")
-            # If it fails after all callers have left, asyncio would report an error that nobody took.
+            # This reads the error of the task: otherwise asyncio would report it if all callers have left.
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
-        # Not awaited itself, so that one caller's deadline or cancellation does not end it for the others.
+        # A plain ``await task`` would end the handshake for all callers when one caller is cancelled or out of time.
         await asyncio.wait({task}, timeout=deadline.remaining)
         if not task.done():
             names = ", ".join(map(str, self._balancer.endpoints))
@@ -52,7 +52,7 @@ class Handshake:
         if task.cancelled():
             raise Unavailable("The client was closed during the handshake.")
         if (error := task.exception()) is not None:
-            # A copy each, because raising an exception adds to its traceback.
+            # Each caller gets a copy, because raising an exception adds to its traceback.
             raise copy.copy(error)
         return task.result()
 
@@ -67,7 +67,7 @@ class Handshake:
             await asyncio.wait({self._fetching})
 
     async def _fetch_model(self) -> ModelInfo:
-        """Ask every server. If none was ever reached, fail at once; after that, they may be restarting: retry."""
+        """Ask every server. If no server was ever reached, fail at once; else retry, as servers may be restarting."""
         failures = 0
         try:
             while True:
@@ -77,7 +77,7 @@ class Handshake:
                 except ClipError as error:
                     failures += 1
                     pause_s = backoff_s(failures)
-                    # Meanwhile a call may have come that has more time.
+                    # A call that came meanwhile may have more time.
                     is_early = isinstance(error, DeadlineExceeded) and self._latest is not latest
                     may_pass = is_early or (self._has_connected and isinstance(error, RETRIED))
                     if not may_pass or self._latest.ends_within(pause_s):
@@ -88,14 +88,14 @@ class Handshake:
                     self.known = replace(model, transfer=IMAGE_ENCODINGS[self._config.transfer].id)
                     return self.known
         finally:
-            # A task that failed holds its call, for which gRPC goes on connecting.
+            # A failed task would keep its call alive, and gRPC would keep connecting for that call.
             self._fetching = None
 
     async def _common_model(self, deadline: Deadline) -> ModelInfo:
-        """Ask every server once; those that are down or hang do not count if one answers.
+        """Ask every server once. If one answers, servers that are down or hang are left out.
 
-        Raises ProtocolMismatch if two servers serve different models or one speaks another contract, Unauthorized if
-        one refuses the credentials, and the first server's error if none answers.
+        Raises ProtocolMismatch if two servers serve different models or a server speaks another contract, Unauthorized
+        if a server refuses the credentials, and the first server's error if none answers.
         """
         await self._balancer.ensure_resolved()
         servers = self._balancer.servers
@@ -108,7 +108,7 @@ class Handshake:
                 left_s = None if patience is None else patience.remaining
                 done, waiting = await asyncio.wait(waiting, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
                 if patience is None and any(not task.cancelled() and task.exception() is None for task in done):
-                    # A server with another model that answers later is caught by its fingerprint.
+                    # If a later server has another model, the fingerprints of its vectors will show that.
                     patience = Deadline(_PATIENCE_S)
         finally:
             for task in tasks:
@@ -120,7 +120,7 @@ class Handshake:
             if isinstance(outcome, ModelInfo):
                 models.append((server, outcome))
             elif isinstance(outcome, asyncio.CancelledError):
-                continue  # the time for it is over
+                continue  # the server did not answer in time
             elif isinstance(outcome, ClipError) and not isinstance(outcome, ProtocolMismatch | Unauthorized):
                 failures.append(outcome)
             else:
@@ -134,8 +134,8 @@ class Handshake:
                     f"{first.endpoint} serves {model.id} and {server.endpoint} serves {other.id}; "
                     "all servers of one client must serve one model."
                 )
-        # What every one of them takes.
+        # The smallest limit, so that every server accepts a batch.
         model = replace(model, max_batch_size=min(other.max_batch_size for _, other in models))
         if len({other.text and other.text.fingerprint for _, other in models}) > 1:
-            return replace(model, text=None)  # not all of them have it, or not the same
+            return replace(model, text=None)  # a server has no text tower, or a different one
         return model

@@ -13,14 +13,14 @@ class AlreadyLocked(Exception):
 
 @contextmanager
 def exclusive_lock(path: Path, *, wait_s: float = 0) -> Iterator[None]:
-    """Hold the lock file ``path`` for the duration of the block; wait for it as long as ``wait_s``.
+    """Hold the lock file ``path`` for the duration of the block; wait for it at most ``wait_s`` seconds.
 
     The operating system releases the lock when the process ends, even if the process is killed. The file itself stays.
     Raises AlreadyLocked if another process holds the lock, and OSError if the file cannot be made or locked.
     """
     from filelock import FileLock, Timeout
 
-    # A soft lock is a file that outlives a killed process, so a file system without locks is an error.
+    # Refuse soft locks: such a lock is a file that outlives a killed process.
     lock = FileLock(path, timeout=wait_s, fallback_to_soft=False)
     try:
         lock.acquire()

@@ -1,4 +1,4 @@
-"""Finds the vectors that are nearest to a query, by comparing it with every one of them."""
+"""Find the vectors that are nearest to a query by comparing it with every vector."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _BLOCK_ROWS: Final = 8192
-"""Of an array: 16 MB with 512 numbers each."""
+"""Rows of an array that are compared at a time: 16 MB with 512 numbers each."""
 
 SearchedVectors: TypeAlias = Union["NDArray[Any]", EmbeddingBatch, str, "os.PathLike[str]"]
 """An array (N, D), a batch, or the path of a file or folder of vectors."""
 
 
 class Neighbour(NamedTuple):
-    """One of the vectors nearest to a query."""
+    """A vector near a query."""
 
     path: str | None
-    """Of the photo; None if it is not known."""
+    """Path of the photo; None if unknown."""
     cosine: float
-    """Similarity to the query: 1 for the same direction, 0 for unrelated ones."""
+    """Similarity to the query: 1 for the same direction, 0 for unrelated vectors."""
     row: int
-    """Place among the vectors that were searched, from 0."""
+    """Row among the searched vectors, from 0."""
 
 
 @overload
@@ -43,13 +43,13 @@ def nearest(
 ) -> list[list[Neighbour]] | list[Neighbour]:
     """Find the ``k`` vectors with the greatest cosine similarity to a query, exactly.
 
-    ``query`` is one vector (D,), or a batch; for a batch there is a list for each image, empty for one that failed.
-    ``vectors`` is an array (N, D), a batch, as from ``embed`` and ``load_vectors``, or the path of what
-    ``clip-client embed`` wrote, which is read in parts. Vectors need not have length 1; rows of NaN or zeros are
+    ``query`` is one vector (D,), or a batch. For a batch the result has a list for each image; the list of a failed
+    image is empty. ``vectors`` is an array (N, D), a batch from ``embed`` or ``load_vectors``, or the path of the
+    output of ``clip-client embed``, which is read in parts. Vectors need not have length 1; rows of NaN or zeros are
     skipped. If the query is among the vectors, it is its own nearest neighbour.
 
     Raises VectorsError if query and vectors have different ids or dimensions, or if a file cannot be read (see
-    ``load_vectors``), and ValueError for other shapes, a query without direction, or a ``k`` below 1.
+    ``load_vectors``). Raises ValueError for other shapes, a query without direction, or a ``k`` below 1.
     """
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}")
@@ -59,12 +59,12 @@ def nearest(
     if query.ndim != 1:
         raise ValueError(f"a query is one vector (D,) or an EmbeddingBatch, got an array {query.shape}")
     if not np.linalg.norm(query) > 0:
-        raise ValueError("the query is NaN or zero: its image failed, or it is no embedding")
+        raise ValueError("the query is NaN or zero: its image failed, or it is not an embedding")
     return _nearest(query[None], None, vectors, k)[0]
 
 
 def _nearest(queries: NDArray[Any], own_id: str | None, vectors: SearchedVectors, k: int) -> list[list[Neighbour]]:
-    """Return the neighbours of each of the queries (M, D), whose vector id is None if it is not known."""
+    """Return the neighbours of each query in (M, D); ``own_id`` is the vector id of the queries, None if unknown."""
     with np.errstate(divide="ignore", invalid="ignore"):
         unit = np.asarray(queries / np.linalg.norm(queries, axis=1, keepdims=True), dtype=np.float32)
     holder = f"{os.fspath(vectors)} holds" if isinstance(vectors, str | os.PathLike) else "these are"
@@ -84,7 +84,7 @@ def _nearest(queries: NDArray[Any], own_id: str | None, vectors: SearchedVectors
         comparable = part[rows] if len(rows) < len(part) else part
         for best, cosines in zip(nearest_to, unit @ comparable.T / norms[rows], strict=True):
             floor = best[-1].cosine if len(best) == k else -np.inf
-            places = np.flatnonzero(cosines >= floor)  # few after the first vectors; none for a query of NaN
+            places = np.flatnonzero(cosines >= floor)  # few after the first parts; none for a query of NaN
             for place in places[np.argsort(-cosines[places], kind="stable")[:k]].tolist():
                 row = int(rows[place])
                 best.append(Neighbour(paths[row] if paths else None, float(cosines[place]), first_row + row))
@@ -95,7 +95,7 @@ def _nearest(queries: NDArray[Any], own_id: str | None, vectors: SearchedVectors
 
 
 def _parts(vectors: SearchedVectors) -> Iterator[tuple[NDArray[Any], Sequence[str | None], str | None]]:
-    """Yield vectors, their paths, none if they are not known, and their id, in parts of bounded size."""
+    """Yield (vectors, their paths, their id) in parts of bounded size; paths are empty and the id None if unknown."""
     if isinstance(vectors, str | os.PathLike):
         for part in stored_batches(vectors):
             yield part.vectors, part.sources, part.vector_id

@@ -1,8 +1,8 @@
 """Rows by content in a folder of Parquet files that are added and never changed: the caches of a store.
 
-Of two rows of a key the later one counts. Every process adds files of its own, so any number of searches can share a
-folder; many small files are merged into one, and a damaged file is skipped, because its rows can be computed again. A
-file appears under its name only when it is complete, so a killed process loses no more than its last rows. Readers load
+If a key has several rows, the latest row counts. Every process adds files of its own, so any number of searches can
+share a folder. Many small files are merged into one. A damaged file is skipped, because its rows can be computed again.
+A file appears under its name only when it is complete, so a killed process loses only its last rows. Readers load
 the column of keys, and then only the row groups that hold a row they need: memory holds the keys, the requested rows
 and one row group.
 """
@@ -25,25 +25,25 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _GROUP_ROWS: Final = 1024
-"""Rows of a row group, the smallest part that can be read: 2 MB of vectors."""
+"""Rows in a row group, the smallest part that can be read: 2 MB of vectors."""
 
 _ABANDONED_S: Final = 3600.0
 """An unfinished file that was not written to for this long belongs to a process that was killed."""
 
 
 class _FileMerged(Exception):
-    """Another process has just merged this file into another one."""
+    """Another process has just merged this file into a larger file."""
 
 
 class ParquetStore:
     """One folder of Parquet files with one ``pyarrow.Schema``.
 
-    The schema's metadata says what the rows are; a file with other metadata, or without one of the columns, is refused.
-    Methods raise StoreError for files that are refused and for a disk that cannot be read or written.
+    The schema's metadata says what the rows are. A file with other metadata, or that lacks a column, is refused.
+    Methods raise StoreError for such a file, and for a disk that cannot be read or written.
     """
 
     key: ClassVar[str] = "sha256"
-    # Hashes and vectors do not repeat and do not compress; trying to would only cost time.
+    # Hashes and vectors neither repeat nor compress, so compression would only cost time.
     writer_options: ClassVar[Mapping[str, Any]] = {
         "compression": "none",
         "use_dictionary": False,
@@ -53,14 +53,14 @@ class ParquetStore:
     """Patterns of the names of files that are being written."""
     rows_per_file: int = 2048  # 4 MB of vectors
     seconds_per_file: float = 5.0
-    """A file is also written if its first row is this old, so a killed process loses no more than this."""
+    """A file is also written when its first row is this old, so a killed process loses at most this much work."""
     small_files: int = 64
-    """If there are more small files than this, :meth:`compact` merges them."""
+    """Number of small files above which :meth:`compact` merges them."""
     small_file_rows: int = 131_072
-    """A file with this many rows is not small: copying its rows for each few new ones is not worth it."""
+    """Rows from which a file is not small: copying that many rows for a few new ones is not worth it."""
 
     def __init__(self, folder: Path, schema: Any) -> None:
-        """Open ``folder``, which is made if it does not exist."""
+        """Open ``folder``; make it if it does not exist."""
         self.folder = folder
         self.schema = schema
         self.written: list[Path] = []
@@ -79,7 +79,7 @@ class ParquetStore:
     def scan(self, columns: Sequence[str]) -> Iterator[Any]:
         """Yield ``columns`` of the row of every key, as tables in the order of the files, a row group at a time.
 
-        For a folder whose files stay as they are.
+        Meanwhile no other process may merge files in the folder. Raises StoreError if one does.
         """
         try:
             yield from self._all_rows(self._files(), columns)
@@ -89,7 +89,7 @@ class ParquetStore:
     def find(
         self, keys: Sequence[bytes], columns: Sequence[str] | None = None
     ) -> Iterator[tuple[NDArray[np.intp], Any]]:
-        """Yield the rows of those ``keys`` that have one, a row group at a time, and their positions in ``keys``.
+        """Yield (positions in ``keys``, rows of these keys), a row group at a time; keys without a row are left out.
 
         ``keys`` are distinct. The rows are a ``pyarrow.Table`` of ``columns``, or of the whole schema, with one row for
         each position, in the order of the files.
@@ -118,13 +118,13 @@ class ParquetStore:
             self.flush()
 
     def flush(self) -> None:
-        """Write the rows that were added since the last file into a file of their own."""
+        """Write the rows that were added since the last file into a new file."""
         rows, self._rows = self._rows, []
         if rows:
             self._write([table_of(rows, self.schema)])
 
     def compact(self) -> None:
-        """Merge many small files into one. A process that reads at the same time sees rows twice or starts again."""
+        """Merge many small files into one. A process that reads meanwhile sees some rows twice, or starts again."""
         self.remove_abandoned(_ABANDONED_S)
         files = self._files() if len(self._paths()) > self.small_files else {}
         small = {path: keys for path, keys in files.items() if 0 < len(keys) < self.small_file_rows}
@@ -146,11 +146,11 @@ class ParquetStore:
         return sorted(self.folder.glob("*.parquet"))
 
     def _next_path(self) -> Path:
-        """Return a name that comes after all others, and that no other process uses."""
+        """Return a unique name that sorts after all others."""
         return self.folder / f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}.parquet"
 
     def _skip_damaged(self, path: Path, error: Exception) -> None:
-        """Raise StoreError if the rows of a damaged file cannot be computed again."""
+        """Hook for subclasses: raise StoreError if the rows of a damaged file cannot be computed again."""
 
     def _read_keys(self, path: Path) -> Any:
         keys = None
@@ -211,10 +211,9 @@ class ParquetStore:
         """Give the file as a ``pyarrow.parquet.ParquetFile``."""
         import pyarrow.parquet as pq
 
-        # pyarrow itself opens only UTF-8 paths. Reads have use_threads=False: a thread of pyarrow's that lets go of a
-        # file of Python's while the interpreter ends aborts the process, or hangs it
-        # (https://github.com/apache/arrow/issues/50482). Columns are read in parts as they are needed; without a buffer
-        # each would be read whole.
+        # Python opens the file, because pyarrow opens only UTF-8 paths. Reads have use_threads=False: if one of
+        # pyarrow's threads releases a Python file while the interpreter ends, the process aborts or hangs
+        # (https://github.com/apache/arrow/issues/50482). With a buffer, columns are read in parts as they are needed.
         with open(path, "rb") as file, pq.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False) as parquet:
             said, expected = parquet.schema_arrow.metadata or {}, self.schema.metadata or {}
             is_other = any(said.get(key) != value for key, value in expected.items())
@@ -224,7 +223,7 @@ class ParquetStore:
 
     @contextlib.contextmanager
     def _damage(self, path: Path) -> Iterator[None]:
-        """End the block, which reads a file, at damage in it. Raises _FileMerged for a file that is missing."""
+        """End a block that reads a file where the file is damaged. Raises _FileMerged for a file that is missing."""
         import pyarrow as pa
 
         try:
@@ -252,7 +251,10 @@ class ParquetStore:
         self.written.append(whole)
 
     def remove_abandoned(self, older_than_s: float = 0.0) -> None:
-        """Remove the unfinished files of killed processes. Without a time no other process may be writing."""
+        """Remove unfinished files that were last written ``older_than_s`` seconds ago or earlier.
+
+        With 0 seconds, the caller makes sure that no other process is writing.
+        """
         for part in (part for pattern in self.unfinished for part in self.folder.glob(pattern)):
             with contextlib.suppress(OSError):
                 if time.time() - part.stat().st_mtime >= older_than_s:
@@ -268,7 +270,7 @@ def table_of(rows: Sequence[Mapping[str, object]], schema: Any) -> Any:
 
 
 def _without_null_lists(table: Any) -> Any:
-    """Put NaN into null lists of a fixed size: Arrow 25 cannot read Parquet files with such nulls."""
+    """Replace null lists of a fixed size by NaN, because Arrow 25 cannot read Parquet files with such nulls."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -12,13 +12,13 @@ from typing import Any, ClassVar, Final
 from preprocess_ensemble.errors import ReportedError
 
 _BUSY_S: Final = 60.0
-"""How long to wait for another process's transaction; each takes milliseconds."""
+"""Longest wait for another process's transaction, in seconds; a transaction takes milliseconds."""
 
 _TURN_S: Final = 0.01
 """Pause between two attempts where SQLite itself does not wait."""
 
 _KEYS_AT_ONCE: Final = 900
-"""Old versions of SQLite allow 999 values in a question."""
+"""Values in one query; old versions of SQLite allow 999."""
 
 
 class StoreError(ReportedError):
@@ -29,20 +29,20 @@ class Database:
     """One SQLite file of a store. A change is on the disk when the method that makes it returns, if ``DURABLE``."""
 
     SCHEMA: ClassVar[str]
-    """Several processes may run it at once, so each statement needs ``IF NOT EXISTS``."""
+    """Statements that make the tables. Several processes may run them at once, so each needs ``IF NOT EXISTS``."""
     VERSION: ClassVar[int] = 1
     UPGRADE: ClassVar[str] = ""
-    """Statement that makes this format out of earlier ones; without it, a file of an earlier format is refused."""
+    """Statements that upgrade a file of an earlier format; if empty, such a file is refused."""
     OLDEST: ClassVar[int] = 1
     """The first format that ``UPGRADE`` takes over."""
     DURABLE: ClassVar[bool] = True
-    """Without it a power failure may lose the last changes, but never corrupts the file."""
+    """If False, a power failure may lose the last changes, but never corrupts the file."""
 
     def __init__(self, path: Path) -> None:
         """Open the database at ``path``, or make it. Raises StoreError."""
         try:
-            # Used by several threads, but only by one at a time: a search waits in worker threads. The connection
-            # never begins a transaction by itself.
+            # Several threads use the connection, one at a time, because a search waits in worker threads. The
+            # connection never begins a transaction by itself.
             connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
         except sqlite3.Error as error:
             raise StoreError(f"{path.name} of the store {path.parent} cannot be opened: {error}") from error
@@ -78,7 +78,7 @@ class Database:
 
     def _make(self) -> None:
         with self._transaction():
-            # Another process may have upgraded the file while this one waited.
+            # Another process may have upgraded the file while this process waited.
             statements = {0: self.SCHEMA, self.VERSION: ""}.get(self._format(), self.UPGRADE)
             for statement in filter(str.strip, statements.split(";")):
                 self._connection.execute(statement)
@@ -90,7 +90,7 @@ class Database:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """Commit all of the block at its end, or nothing; no other process writes at the same time.
+        """Commit the whole block at its end, or nothing; other processes wait with their writes.
 
         Raises StoreError if the disk cannot be written.
         """
@@ -108,13 +108,13 @@ class Database:
             raise StoreError(f"{path} cannot be written ({error}); free some space on its disk") from error
 
     def _found(self, question: str, keys: Sequence[object]) -> Iterator[Any]:
-        """Yield the rows of a question with ``IN ({})``, which stands for any number of keys."""
+        """Yield the rows of a query with ``IN ({})``, in which ``{}`` stands for any number of keys."""
         for start in range(0, len(keys), _KEYS_AT_ONCE):
             some = keys[start : start + _KEYS_AT_ONCE]
             yield from self._connection.execute(question.format(", ".join("?" * len(some))), some)
 
     def _write(self, statement: str, rows: Iterable[Sequence[object]]) -> int:
-        """Run a statement for each of ``rows`` in one transaction; return how many rows of the table it changed."""
+        """Run a statement for each of ``rows`` in one transaction; return the number of table rows that it changed."""
         with self._transaction():
             return self._connection.executemany(statement, rows).rowcount
 
@@ -122,8 +122,8 @@ class Database:
 def _use_wal(connection: sqlite3.Connection) -> None:
     """Let readers and one writer work at the same time.
 
-    If several processes do this to a new file at the same moment, SQLite refuses all but one immediately, because each
-    of them is already reading and would wait for the others.
+    If several processes do this to a new file at the same moment, SQLite immediately refuses all but one, because each
+    process is already reading and would wait for the others. A refused process tries again.
     """
     give_up_at = time.monotonic() + _BUSY_S
     while True:

@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     from clip_client._model import ModelInfo
 
 _ROWS_PER_GROUP: Final = 1024
-"""Of a Parquet file: 2 MB with 512 numbers each, the memory that writing and reading take."""
+"""Rows in a row group of a Parquet file: 2 MB with 512 numbers each, the memory that writing and reading take."""
 
-# Vectors and paths hardly repeat; looking for repetitions would only cost time.
+# Vectors and paths hardly repeat, so looking for repetitions would only cost time.
 WRITER_OPTIONS: Final[Mapping[str, Any]] = {"use_dictionary": ["error_code", "error"]}
-"""Of ``pyarrow.parquet.ParquetWriter``, for all files of vectors."""
+"""Options of ``pyarrow.parquet.ParquetWriter`` for all files of vectors."""
 
 _RESULT_COLUMNS: Final = ("path_bytes", "vector", "error_code", "error")
-"""What :func:`_batch_of` needs."""
+"""Columns that :func:`_batch_of` needs."""
 _PART_NAME: Final = re.compile(r"part-\d{5,}(-[0-9a-f]{32})?\.parquet")
-"""The second form is that of a cluster, whose files of one run share a number."""
+"""Names of files of vectors. Names with a key come from a cluster, whose files of one run share a number."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,17 +46,17 @@ class FileVersion(os.PathLike[str]):
     """A path with the size and time that show whether the file has changed; a client embeds it like a path."""
 
     path: str
-    """Absolute; a name that is not UTF-8 is kept with surrogateescape."""
+    """Absolute path; a name that is not UTF-8 is kept with surrogateescape."""
     size_bytes: int | None = None
     mtime_ns: int | None = None
-    """Modification time; None, like the size, if the file could not be examined."""
+    """Modification time, nanoseconds since 1970; None, like the size, if the file could not be examined."""
 
     def __fspath__(self) -> str:
         return self.path
 
     @classmethod
     def of(cls, path: str) -> FileVersion:
-        """Examine a file; one that cannot be examined has neither size nor time."""
+        """Examine a file; without size and time if it cannot be examined."""
         try:
             status = os.stat(path)
         except OSError:
@@ -65,7 +65,7 @@ class FileVersion(os.PathLike[str]):
 
     @property
     def key(self) -> bytes:
-        """A 16-byte hash of path, size and time; small, because a million of them are held at once."""
+        """Hash of path, size and time, in 16 bytes, because a million of them are in memory at once."""
         return version_key(os.fsencode(self.path), self.size_bytes, self.mtime_ns)
 
 
@@ -74,7 +74,7 @@ def version_key(path: bytes, size_bytes: int | None, mtime_ns: int | None) -> by
 
 
 class FileModel(NamedTuple):
-    """What a file says about the model of its vectors, as :class:`clip_client.ModelInfo` has it."""
+    """The model of a file's vectors, with the field names of :class:`clip_client.ModelInfo`."""
 
     id: str
     vector_id: str
@@ -94,10 +94,11 @@ class FileModel(NamedTuple):
 def vector_schema(model: FileModel | ModelInfo) -> Any:
     """Return the ``pyarrow.Schema`` of vectors in Parquet.
 
-    ``path`` is text for people and ``path_bytes`` the name as the file system has it, both absolute and null for an
-    image that came from no file. ``size_bytes`` and ``mtime_ns`` are null if the file was not examined. ``vector`` is
-    a list of D float32, NaN for a failed photo, since Arrow cannot read null lists of a fixed size; ``error_code`` and
-    ``error`` are null for the others. The metadata holds ``model``, ``vector_id`` and ``dimension``.
+    ``path`` is text for people, and ``path_bytes`` the name in the file system; both are absolute, and null for an
+    image that did not come from a file. ``size_bytes`` and ``mtime_ns`` are null if the file was not examined.
+    ``vector`` is a list of D float32, NaN for a failed photo, because Arrow cannot read null lists of a fixed size.
+    ``error_code`` and ``error`` are null unless the photo failed. The metadata holds ``model``, ``vector_id`` and
+    ``dimension``.
     """
     import pyarrow as pa
 
@@ -134,7 +135,7 @@ def vector_row(
 
 @contextmanager
 def parquet_file(file: IO[bytes], model: FileModel | ModelInfo) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """Write one Parquet file, in row groups, so memory does not grow with the file."""
+    """Give a function that adds rows to one Parquet file, written in row groups, so that memory stays bounded."""
     import pyarrow.parquet as pq
 
     schema = vector_schema(model)
@@ -149,7 +150,7 @@ def parquet_file(file: IO[bytes], model: FileModel | ModelInfo) -> Iterator[Call
         if len(rows) == _ROWS_PER_GROUP:
             write_group()
 
-    # Closed also if the file is thrown away: a writer that is not closed warns when it is collected.
+    # Close the writer even if the file is thrown away: an open writer warns when it is collected.
     with pq.ParquetWriter(file, schema, **WRITER_OPTIONS) as writer:
         yield add
         if rows:
@@ -158,11 +159,11 @@ def parquet_file(file: IO[bytes], model: FileModel | ModelInfo) -> Iterator[Call
 
 @contextmanager
 def npz_file(file: IO[bytes], model: FileModel | ModelInfo) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """Write a NumPy archive, held in memory until the end of the block; reading it needs no pickle.
+    """Give a function that adds rows to a NumPy archive, which is in memory until the end of the block.
 
-    Arrays: ``vectors`` is (N, D) float32, NaN for a failed photo; ``paths`` and ``path_bytes`` as in Parquet, empty
-    for an image that came from no file; ``error_codes`` and ``errors`` are empty for photos that did not fail;
-    ``model`` and ``vector_id`` are single texts.
+    Arrays: ``vectors`` is (N, D) float32, NaN for a failed photo. ``paths`` and ``path_bytes`` are those of Parquet,
+    empty for an image that did not come from a file. ``error_codes`` and ``errors`` are empty unless the photo failed.
+    ``model`` and ``vector_id`` are single texts. The archive can be read without pickle.
     """
     rows: list[Mapping[str, Any]] = []
     yield rows.append
@@ -179,7 +180,7 @@ def npz_file(file: IO[bytes], model: FileModel | ModelInfo) -> Iterator[Callable
         "model": np.array(model.id),
         "vector_id": np.array(model.vector_id),
     }
-    # Like np.savez, which leaves the archive open if the disk is full, and that warns when it is collected.
+    # Write the archive here: np.savez leaves it open if the disk is full, and an open archive warns when collected.
     with zipfile.ZipFile(file, "w", allowZip64=True) as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
@@ -187,11 +188,11 @@ def npz_file(file: IO[bytes], model: FileModel | ModelInfo) -> Iterator[Callable
 
 
 def read_parquet(path: Path) -> Iterator[EmbeddingBatch]:
-    """Yield the results of one Parquet file, about a thousand at a time; raise VectorsError if it has no vectors."""
+    """Yield the results of one Parquet file, about a thousand at a time. Raises VectorsError if it has no vectors."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    # Why a file of Python's, a buffer and no threads: clip_client/_storage/parquet_store.py.
+    # parquet_store.py has the reasons for Python's file, the buffer and use_threads=False.
     with open(path, "rb") as file, pq.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False) as parquet:
         model = FileModel.of(path, parquet.schema_arrow.metadata or {})
         for rows in parquet.iter_batches(_ROWS_PER_GROUP, columns=list(_RESULT_COLUMNS), use_threads=False):
@@ -199,8 +200,8 @@ def read_parquet(path: Path) -> Iterator[EmbeddingBatch]:
 
 
 def read_npz(path: Path) -> EmbeddingBatch:
-    """Read a NumPy archive; raise KeyError, ValueError or OSError if it is not one of :func:`npz_file`."""
-    # np.load itself leaves a damaged file open.
+    """Read a NumPy archive of :func:`npz_file`. Raises KeyError, ValueError or OSError for other files."""
+    # Open the file here, because np.load leaves a damaged file open.
     with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
         vectors = archive["vectors"]
         paths = [name or None for name in archive["path_bytes"].tolist()]
@@ -209,7 +210,7 @@ def read_npz(path: Path) -> EmbeddingBatch:
 
 
 def _batch_of(table: Any, model: FileModel | ModelInfo) -> EmbeddingBatch:
-    """Return the results in a ``pyarrow.Table`` with :data:`_RESULT_COLUMNS`, the vectors in lists of a fixed size."""
+    """Return the results in a ``pyarrow.Table`` with :data:`_RESULT_COLUMNS`; vectors are lists of a fixed size."""
     numbers = table.column("vector").combine_chunks().flatten().to_numpy()
     paths, codes, messages = (table.column(name).to_pylist() for name in ("path_bytes", "error_code", "error"))
     return _batch(numbers.reshape(len(table), model.dimension), paths, codes, messages, model)
@@ -233,24 +234,25 @@ def _batch(
 
 
 class VectorFolder(ParquetStore):
-    """A folder of ``part-00000.parquet``, ``part-00001.parquet`` and so on, more with each run, of one vector id.
+    """A folder of ``part-00000.parquet``, ``part-00001.parquet`` and so on, with vectors of one id.
 
-    Any number of processes may read it; one may write, inside the lock of the folder. A writer begins with
-    :meth:`remove_abandoned` and adds each row as :func:`vector_row` gives it. The files stay as they are, and a damaged
-    one is an error. A photo that was embedded again, because it changed or had failed, has two rows; the later counts.
+    Each run adds files. Any number of processes may read the folder; only one may write, inside the folder's lock. A
+    writer begins with :meth:`remove_abandoned` and adds rows of :func:`vector_row`. Files never change, and a damaged
+    file is an error. If a photo was embedded again, because it changed or had failed, it has two rows; the later row
+    counts.
     """
 
     key = "path_bytes"
     writer_options = WRITER_OPTIONS
-    # A cluster's workers, which write into folders of vectors, too, name them .part-00000-KEY.parquet.HEX.part.
+    # A cluster's workers name their unfinished files in such folders .part-00000-KEY.parquet.HEX.part.
     unfinished = ("part-*.part", ".part-*.parquet.*.part")
-    rows_per_file = 10_000  # 20 MB of vectors: what a killed run may lose, and not too many files for a million photos
+    rows_per_file = 10_000  # 20 MB of vectors, which a killed run may lose; a million photos have few files
     seconds_per_file = 300.0
 
     def __init__(self, folder: Path, model: FileModel | ModelInfo) -> None:
-        """Open ``folder``, which is made if it does not exist.
+        """Open ``folder``; make it if it does not exist.
 
-        Raises StoreError if a file cannot be read, and VectorsError if the folder holds vectors of another id.
+        Raises StoreError if a file cannot be read, and VectorsError if the folder has vectors of another id.
         """
         super().__init__(folder, vector_schema(model))
         self._model = model
@@ -264,11 +266,11 @@ class VectorFolder(ParquetStore):
 
     @classmethod
     def existing(cls, folder: Path) -> VectorFolder | None:
-        """Open a folder for the model of its vectors; None if it holds none. Raises as the constructor."""
+        """Open a folder for the model of its vectors; None if it has no vectors. Raises the constructor's errors."""
         return next((cls(folder, _model_of(path)) for path in _parts(folder)), None)
 
     def finished_keys(self, *, with_failed: bool) -> set[bytes]:
-        """Return the :attr:`FileVersion.key` of every file with a vector; ``with_failed`` adds those that failed."""
+        """Return the :attr:`FileVersion.key` of every file with a vector; ``with_failed`` adds failed files."""
         keys: set[bytes] = set()
         for table in self.scan(["path_bytes", "size_bytes", "mtime_ns", "error_code"]):
             for path, size_bytes, mtime_ns, code in zip(*(column.to_pylist() for column in table.columns), strict=True):
@@ -277,7 +279,7 @@ class VectorFolder(ParquetStore):
         return keys
 
     def batches(self) -> Iterator[EmbeddingBatch]:
-        """Yield the results in pieces of about a thousand; each path once, with its latest result."""
+        """Yield the results in parts of about a thousand; each path comes once, with its latest result."""
         for table in self.scan(_RESULT_COLUMNS):
             yield _batch_of(table, self._model)
 

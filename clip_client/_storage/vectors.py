@@ -1,4 +1,4 @@
-"""Loads and saves vectors: a Parquet file, a folder of Parquet files, or a NumPy archive."""
+"""Load and save vectors in a Parquet file, a folder of Parquet files, or a NumPy archive."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ VECTOR_SUFFIXES: Final = (".parquet", ".npz")
 
 
 def load_vectors(path: str | os.PathLike[str]) -> EmbeddingBatch:
-    """Load what ``clip-client embed`` or :func:`save_vectors` wrote.
+    """Load the output of ``clip-client embed`` or :func:`save_vectors`.
 
     ``path`` is a folder, a ``.parquet`` file or an ``.npz`` file. In the result, ``sources`` are the paths of the
-    photos, and ``errors`` says why some have no vector. Of a photo with several rows in a folder the last one counts.
+    photos, and ``errors`` says why some have no vector. If a photo has several rows in a folder, the last row counts.
 
-    Raises VectorsError if the file cannot be read, holds no vectors, or holds vectors of several ids, OSError if it
-    cannot be opened, and ImportError if ``pyarrow`` is missing, which all but ``.npz`` files need.
+    Raises VectorsError if the file cannot be read, has no vectors, or has vectors of several ids. Raises OSError if the
+    file cannot be opened, and ImportError if ``pyarrow`` is missing, which all files except ``.npz`` need.
     """
     parts = list(stored_batches(path))
     if not parts:
@@ -51,7 +51,7 @@ def load_vectors(path: str | os.PathLike[str]) -> EmbeddingBatch:
 
 
 def stored_batches(path: str | os.PathLike[str]) -> Iterator[EmbeddingBatch]:
-    """Yield the results in a file or folder in parts, so that memory does not grow; raises as :func:`load_vectors`."""
+    """Yield the results in a file or folder in parts of bounded size. Raises the errors of :func:`load_vectors`."""
     path = Path(path).expanduser()
     if path.is_dir() or path.suffix != ".npz":
         require("pyarrow", "clip-triton[cli]")
@@ -69,23 +69,23 @@ def stored_batches(path: str | os.PathLike[str]) -> Iterator[EmbeddingBatch]:
             yield from read_parquet(path)
     except VectorsError:
         raise
-    except ReportedError as error:  # a StoreError, which names the file
+    except ReportedError as error:  # a StoreError, whose message names the file
         raise VectorsError(str(error)) from error
     except (EOFError, KeyError, OSError, ValueError, zipfile.BadZipFile) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        raise VectorsError(f"{path} is no file of vectors, or damaged ({first_line(error)})") from error
+        raise VectorsError(f"{path} is not a file of vectors, or is damaged ({first_line(error)})") from error
 
 
 def save_vectors(path: str | os.PathLike[str], batch: EmbeddingBatch) -> None:
-    """Write a batch as ``clip-client embed`` does.
+    """Write a batch in the formats of ``clip-client embed``.
 
-    A name that ends in ``.parquet`` or ``.npz`` is a file, which is replaced; any other is a folder, to which the
-    batch is added. In a folder the path is the key, so each image needs one. Size and time of the photos are not
-    known here: ``clip-client embed`` embeds them again if it continues the folder.
+    A name that ends in ``.parquet`` or ``.npz`` is a file, which is replaced. Any other name is a folder, to which the
+    batch is added. In a folder the path is the key, so each image needs a path. The size and time of the photos are not
+    known here, so ``clip-client embed`` embeds the photos again if it continues the folder.
 
-    Raises VectorsError if the batch cannot be stored there, OSError if the disk refuses, and ImportError if
-    ``pyarrow`` is missing, which all but ``.npz`` files need.
+    Raises VectorsError if the batch cannot be stored there, OSError if the disk refuses, and ImportError if ``pyarrow``
+    is missing, which all files except ``.npz`` need.
     """
     path = Path(path).expanduser()
     if path.suffix != ".npz":

@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 
 _PREVIEW_COLUMNS: Final = 24
 _PREVIEW_PIXELS: Final = 384
-"""Longest side, enough for terminals with fine pixels."""
+"""Longest side of a preview, enough for terminals with fine pixels."""
 
 
 def search_and_print(
     arguments: argparse.Namespace, terms: list[Term], places: Where, *, without: Sequence[str] = ()
 ) -> int:
-    """Search, and print what was found, except the files ``without``; the exit code is 1 if that is nothing."""
+    """Search, and print the found photos, except the files ``without``; return 1 if no photo is found, else 0."""
     need("rich", "pyarrow", "faiss", "defusedxml", extras="cli,dedup")
     from clip_client.dedup.files.directories import DirectorySet
     from clip_client.search.filters import Filter
@@ -82,12 +82,12 @@ async def _search(
     photos: Scan | None,
     show: ProgressBars,
 ) -> tuple[FoundPictures, Place, dict[str, Any]]:
-    """Return what was found, where, and what ``--json`` prints about it."""
+    """Return the found photos, the place, and the value of ``--json``."""
     from clip_client.search.query import query_vector
 
     async with connected(client_config(arguments), show=show) as clip:
         show("embedding the query", 0, None)  # the first text opens a tower of the model, which takes seconds
-        query = await query_vector(clip, terms)  # first: new photos may take hours
+        query = await query_vector(clip, terms)  # first, because new photos may take hours
         show("embedding the query", len(terms), len(terms))
         model = await clip.model()
         place = replace(await places.opened(clip, store, photos, show), without=without)
@@ -109,7 +109,7 @@ async def _search(
 
 
 def _print(arguments: argparse.Namespace, found: FoundPictures, place: Place, about: Mapping[str, Any]) -> None:
-    """Print the pictures on standard output, and the notes on standard error; in a terminal all on the same screen."""
+    """Print the pictures on standard output, and notes on standard error; in a terminal, both on standard output."""
     from rich.console import Console
 
     from clip_client.dedup.reporting.terminal import print_failed
@@ -147,11 +147,11 @@ def _print(arguments: argparse.Namespace, found: FoundPictures, place: Place, ab
 
 
 def _warnings(about: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what a person should know before the list."""
+    """Yield sentences that a person should read before the list."""
     for text in about["truncated"]:
         yield f"The model has read only the beginning of: {printable(text)}"
     if about["is_random"]:
-        yield "The weights of this model are random: no ranking means anything, but copies of a photo are near it."
+        yield "The weights of this model are random: the ranking means nothing, but copies of a photo are near it."
     if not about["compared"]:
         yield "There is no photo that fits."
 
@@ -191,7 +191,7 @@ def _print_table(pictures: Sequence[FoundPicture], console: Any, *, copies: bool
 
 
 def _preview(path: str) -> Any:
-    """Return a photo as this terminal can draw it; empty if it cannot be opened."""
+    """Return a photo in the form that this terminal can draw; empty if it cannot be opened."""
     import logging
 
     from textual_image.renderable import Image  # asks the terminal what it can draw

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def quarantined(journal: Journal, run: str | None) -> list[JournalEntry]:
-    """Return what is in the quarantine, or what ``run`` moved there. Raises CommandFailed if that is nothing."""
+    """Return the entries in the quarantine, of ``run`` or of all runs. Raises CommandFailed if ``run`` has none."""
     entries = journal.entries(IN_QUARANTINE, run=run)
     if not entries and run is not None:
         raise CommandFailed(f"no run {run!r} has photos in the quarantine; clip-client undo --list shows the runs")
@@ -28,13 +28,13 @@ def size_of(entries: Iterable[JournalEntry]) -> int:
 
 
 def outcomes_json(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Return what was and what could not be done, as ``--json`` writes it."""
+    """Return the number of successes, and the failures, as ``--json`` writes them."""
     failed = [{"path": outcome.path, "message": outcome.message} for outcome in outcomes if not outcome.done]
     return {"done": len(outcomes) - len(failed), "failed": failed}
 
 
 def print_failures(outcomes: tuple[Outcome, ...]) -> int:
-    """Print on standard error what failed and why; return the number of failures."""
+    """Print the failures and their reasons on standard error; return their number."""
     failures = [outcome for outcome in outcomes if not outcome.done]
     for outcome in failures:
         print(f"not done: {printable(outcome.path)}: {printable(outcome.message)}", file=sys.stderr)

@@ -36,45 +36,45 @@ T = TypeVar("T")
 _logger = logging.getLogger("clip_client")
 
 _WORKER_CPUS: Final = 4
-"""A worker is one process whose threads decode; its client serves about this many cores."""
+"""CPUs of a worker. A worker is a process whose threads decode; its client keeps about this many cores busy."""
 _FEW_CPUS: Final = 4
 _ROWS_AT_ONCE: Final = 256
 """Images of a dataset that a worker embeds in one call: several batches of a server."""
 _ROWS_PER_GROUP: Final = 1024
-"""Of a Parquet file: 2 MB of vectors, which is what a worker holds of a partition of any size."""
+"""Rows in a row group of a Parquet file: 2 MB of vectors. A worker holds this much of a partition of any size."""
 _COUNTED_AT_ONCE: Final = 64
 _MOST_NAMED: Final = 10
-"""Partitions that could not be finished and are named in full."""
+"""Most unfinished partitions that an error names."""
 _OF_FILES: Final = ("path", "path_bytes", "size_bytes", "mtime_ns")
-"""Columns that a row of a dataset does not get."""
+"""Columns that a dataset does not get."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddingSummary:
-    """What :func:`embed_partitions` did."""
+    """The result of :func:`embed_partitions`, in numbers."""
 
     output: str
     images: int
     """Rows that this run wrote."""
     failed: int
-    """Those of them that have an error code instead of a vector."""
+    """Rows that have an error code instead of a vector, among ``images``."""
     partitions: int
     """Partitions that this run finished."""
     partitions_before: int
-    """Partitions that were finished already."""
+    """Partitions that were finished before this run."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What has become of a partition so far."""
+    """The progress of a partition."""
 
     images: int = 0
     """Rows that were written."""
     failed: int = 0
     seen: int = 0
-    """Images that are done, those in files of other runs included."""
+    """Images that are done, including images in files of other runs."""
     error: str = ""
-    """Why the partition could not be finished."""
+    """Reason if the partition could not be finished."""
 
 
 _BEGUN: Final = Outcome()
@@ -89,16 +89,17 @@ def embed_dataset(
     config: ClientConfig | None = None,
     workers: int | None = None,
 ) -> Dataset:
-    """Add the vectors of images to a Ray dataset; like every operation of a dataset, this runs when it is consumed.
+    """Add the vectors of images to a Ray dataset. Like every operation of a dataset, this runs when it is consumed.
 
-    ``column`` holds the bytes of image files, or texts, which are paths or URLs that every worker can read; with a dot
-    it is a field of a struct, such as ``"image.bytes"``. Encoded images go to the servers; pixels never enter Ray's
-    object store. New columns are ``vector``, (D,) float32, NaN for an image that failed, ``error_code`` and ``error``,
-    null for the others, and with ``features`` the hash and features that a search for duplicates needs. The servers
-    limit the speed: a worker takes its next rows when they have answered, and Ray then stops its readers.
+    ``column`` holds the bytes of image files, or texts, which are paths or URLs that every worker can read. A name with
+    a dot is a field of a struct, such as ``"image.bytes"``. Encoded images go to the servers; pixels never enter Ray's
+    object store. The new columns are ``vector``, ``error_code`` and ``error``, and with ``features`` the hash and the
+    features that a search for duplicates needs. A vector is (D,) float32, NaN for an image that failed; ``error_code``
+    and ``error`` are null for other images. The servers limit the speed: a worker takes its next rows after the servers
+    have answered, and Ray stops its readers until then.
 
-    ``url`` and ``config`` are those of :class:`clip_client.ClipClient`; ``workers`` is the most processes, by default
-    one for each CPU. A job that must survive a killed driver uses :func:`embed_partitions`, or Ray's own
+    ``url`` and ``config`` are those of :class:`clip_client.ClipClient`. ``workers`` is the most processes, by default
+    one for each CPU. If a job must survive a killed driver, use :func:`embed_partitions`, or Ray's own
     ``CheckpointConfig``, which needs a column with unique ids.
 
     Raises ImportError if Ray is missing, ClipError if the servers do not answer, and DistributedError if the dataset is
@@ -111,11 +112,11 @@ def embed_dataset(
 
     config, model = served_model(url, config)
     schema = dataset.schema(fetch_if_missing=False)
-    # Behind a step that has not run, and with pandas, the workers find out.
+    # After a step that has not run, and with pandas, the schema is not known here, and the workers check the column.
     if schema is not None and isinstance(schema.base_schema, pa.Schema):
         check_column(schema.base_schema, column, "the dataset")
-    # A worker holds its CPU for as long as the dataset runs, and the tasks that read need one, too. With few CPUs, some
-    # of which other actors of the dataset may hold, workers share them with those tasks.
+    # A worker holds its CPU as long as the dataset runs, and the tasks that read also need a CPU. If there are few
+    # CPUs, workers share them with those tasks. Other actors of the dataset may hold CPUs, too.
     cpus = int(ray.cluster_resources().get("CPU", 0))
     is_shared = 0 < cpus < _FEW_CPUS
     return dataset.map_batches(
@@ -152,19 +153,20 @@ def embed_partitions(
     ``clip-client embed``, which can continue it. :func:`.embedded_rows.embedded_schema` explains the columns. An
     image that fails is a row with an error code.
 
-    A partition's file appears when it is complete. If the job ends early, for whatever reason, call this again with the
+    A partition's file appears when the file is complete. If the job ends early for any reason, call this again with the
     same images: finished partitions stay, and each image has one row in the end. Images that another run or
     ``clip-client embed`` has written are skipped. One job at a time may fill a folder.
 
     ``url`` and ``config`` are those of :class:`clip_client.ClipClient`; workers wait ``timeout_s`` for absent servers.
-    ``address`` is that of a Ray cluster, ``"auto"`` for the one that this machine belongs to; without it, the cluster
-    that the program is connected to is used, or Ray is started on this machine. ``workers`` is the most processes, by
-    default one for every four CPUs of a node. ``on_progress`` gets the images that are embedded, and their total if it
-    is known before they are read.
+    ``address`` is the address of a Ray cluster; ``"auto"`` is the cluster that this machine belongs to. Without
+    ``address``, the cluster that the program is connected to is used, or Ray is started on this machine. ``workers`` is
+    the most processes, by default one for every four CPUs of a node. ``on_progress`` gets the number of embedded
+    images, and their total if it is known before they are read.
 
-    Raises DistributedError, which names the partitions: at the end for those that cannot be read or kill their workers,
-    at once for output that cannot be written and images of which not one can be reached. Raises VectorsError if
-    ``output`` holds vectors of another id, ClipError if the servers do not answer, and ImportError if Ray is missing.
+    Raises DistributedError, which names the partitions. It is raised at the end if partitions cannot be read or kill
+    their workers, and at once if the output cannot be written or all images of a partition are unreachable. Raises
+    VectorsError if ``output`` holds vectors of another id, ClipError if the servers do not answer, and ImportError if
+    Ray is missing.
     """
     require("ray.data", EXTRA)
     config, model = served_model(url, config)
@@ -192,7 +194,7 @@ def embed_partitions(
         try:
             with closing(results):
                 for number, outcome in results:
-                    # A worker that follows a dead one counts from the beginning.
+                    # A worker that repeats the work of a dead one counts from the beginning.
                     done += outcome.seen - outcomes.get(number, _BEGUN).seen
                     outcomes[number] = outcome
                     if on_progress is not None:
@@ -222,8 +224,8 @@ def served_model(url: str | Sequence[str] | None, config: ClientConfig | None) -
 def embed_partition(partition: Partition, config: ClientConfig, folder: PartitionFolder) -> Iterator[Outcome]:
     """Write the rows of a partition into its file.
 
-    Yields the outcome so far, several times; between two of them nothing is sent and nothing is received. Raises
-    DistributedError, which names the partition, for what the other partitions would meet, too; then there is no file.
+    Yields the outcome so far, several times. Between two outcomes nothing is sent or received. Raises DistributedError,
+    which names the partition, for an error that the other partitions would also meet; then there is no file.
     """
     outcomes = _outcomes(partition, config, folder)
 
@@ -266,7 +268,7 @@ async def _outcomes(
         yield Outcome(error=str(error))
     except ReportedError as error:
         raise DistributedError(f"{partition.name}: {error}") from error
-    except Exception as error:  # a fault, whose traceback is in Ray's log files
+    except Exception as error:  # a bug; its traceback goes to Ray's log files
         _logger.exception("%s failed", partition.name)
         yield Outcome(error=f"{partition.name}: {type(error).__name__}: {first_line(error)}")
 
@@ -296,7 +298,7 @@ class RowWorker:
         self._run(self._how[0].__aenter__())
 
     def __call__(self, table: Any) -> Any:
-        """Return a ``pyarrow.Table`` with the columns of :func:`embedded_schema` after its own."""
+        """Return ``table``, a ``pyarrow.Table``, with the columns of :func:`embedded_schema` added at the end."""
         check_column(table.schema, self._column, "the dataset")
         values = column_values(table, self._column)
         images = (image_in_row(one, one if isinstance(one, str) else str(row)) for row, one in enumerate(values))

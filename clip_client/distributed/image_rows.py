@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from clip_client.distributed.sources import SourceImage
 
 _THREADS: Final = 16
-"""Threads that read images and extract features: more than cores, because most of them wait for a disk or a bucket."""
+"""Threads that read images and extract features. There are more threads than cores, because most of them wait for a
+disk or a bucket."""
 _AHEAD: Final = 32
 """Images of one partition that are read before the client takes them."""
 _NOTHING: Final = np.empty(0, "S16")
@@ -40,16 +41,16 @@ _NOTHING: Final = np.empty(0, "S16")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Read:
-    """What was read of one image: what the client gets, or why it failed."""
+    """One image that was read: the bytes for the client, or a failure."""
 
     index: int
     file: FileVersion
     payload: bytes = b""
     failure: ImageError | None = None
     columns: Mapping[str, Any] = field(default_factory=dict)
-    """Hash and features, if they were asked for."""
+    """Hash and features, if they were requested."""
     is_lost: bool = False
-    """Its place could not be reached, which differs from a file that never was there."""
+    """True if the place of the file could not be reached; False if the file is missing or may not be read."""
 
 
 async def embed_images(
@@ -60,10 +61,10 @@ async def embed_images(
     features: bool,
     finished: NDArray[np.bytes_] = _NOTHING,
 ) -> AsyncGenerator[tuple[int, Mapping[str, Any]], None]:
-    """Yield the index and the row of each image, in any order; those whose keys are in ``finished`` are skipped.
+    """Yield the index and the row of each image, in any order. Images whose keys are in ``finished`` are skipped.
 
-    A row has the columns of :func:`.embedded_rows.embedded_schema`. Raises what ``embed_stream`` and ``images``
-    raise, VectorsError if the servers have another ``model``, and DistributedError if not one image could be reached.
+    A row has the columns of :func:`.embedded_rows.embedded_schema`. Raises the errors of ``embed_stream`` and
+    ``images``, VectorsError if the servers have another ``model``, and DistributedError if all images are unreachable.
     """
     served = await clip.model()
     if served.vector_id != model.vector_id:
@@ -95,7 +96,7 @@ async def embed_images(
 async def _read_ahead(
     read: Callable[[int, SourceImage], _Read], images: Iterable[SourceImage], finished: NDArray[np.bytes_]
 ) -> AsyncGenerator[_Read, None]:
-    """Read images in threads, a few ahead. The client takes no more than it can send, so reading waits."""
+    """Read images in threads, a few ahead. Reading waits when the client cannot send more."""
     pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="clip_client reader")
     in_thread = partial(asyncio.get_running_loop().run_in_executor, pool)
     ahead: deque[asyncio.Future[_Read]] = deque()
@@ -122,14 +123,14 @@ def _read(index: int, image: SourceImage, *, most_bytes: int, features: bool, mo
             raise too_large(file.size_bytes, most_bytes)
         data, mtime_ns = image.read()
         if file.size_bytes is not None:
-            # A disk of this machine may hold another file under the path that the driver has examined.
+            # This machine may have another file under the path that the driver has examined.
             file = replace(file, size_bytes=len(data), mtime_ns=mtime_ns or file.mtime_ns)
         if not data:
             raise ImageError("The file is empty.", code="EMPTY")
     except ImageError as error:
         return _Read(index=index, file=file, failure=error)
-    except Exception as error:  # object stores and their libraries raise all kinds
-        # A file that the driver has seen and a worker does not find is on a disk that only one of them has.
+    except Exception as error:  # object stores and their libraries raise many kinds of errors
+        # If the driver has seen a file and a worker does not find it, the file is on a disk that the worker lacks.
         is_gone = isinstance(error, FileNotFoundError) and file.size_bytes is None
         is_lost = not (is_gone or isinstance(error, PermissionError | IsADirectoryError))
         reason = (isinstance(error, OSError) and error.strerror) or first_line(error)

@@ -1,7 +1,7 @@
-"""The search for duplicates of one machine, whose work a cluster does.
+"""The search for duplicates of one machine, with a cluster for the work.
 
-The cluster reads and embeds what the store lacks, and later divides the photos into groups. What lies between, and all
-that follows, is done by the program that asked, with the code of one machine.
+The cluster reads and embeds the photos that the store lacks, and later divides the photos into groups. The calling
+program does all other steps, with the code of one machine.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
 
 _ROWS_PER_GROUP: Final = 1024
 _ROWS_PER_FILE: Final = 8192
-"""Held at once: 16 MB of vectors."""
+"""Rows in a file: 16 MB of vectors, which are held at once."""
 
 
 def cluster_folder(store: Store) -> Path:
-    """Return the folder of a store that a cluster uses; one program at a time."""
+    """Return the folder of a store that a cluster uses. One program at a time may use the folder."""
     return store.directory / "cluster"
 
 
@@ -56,12 +56,12 @@ def fill_store(
     workers: int | None = None,
     on_progress: Callable[[int, int | None], None] | None = None,
 ) -> FileModel:
-    """Put the features and vectors of ``files`` that ``store`` lacks into it; return what model the vectors are of.
+    """Add the features and vectors of ``files`` to ``store`` where they are missing; return the model of the vectors.
 
-    Every worker must see the files and the store. What a worker could not read, and RAW files without a preview, are
-    left to the search, which says why. The cluster writes into a folder of the store, from which finished partitions
-    are taken over, also those of an earlier call that was killed. Arguments and errors are those of
-    :func:`.embed_partitions`, which this calls; also raises StoreError.
+    Every worker must see the files and the store. Files that a worker could not read, and RAW files without a preview,
+    are left to the search, which reports the reason. The cluster writes into a folder of the store. Finished partitions
+    are copied from there, including partitions of an earlier call that was killed. Arguments and errors are those of
+    :func:`.embed_partitions`, which this calls. Also raises StoreError.
     """
     config, model = served_model(None, config)
     folder = cluster_folder(store) / folder_name(model.vector_id)
@@ -83,8 +83,8 @@ def fill_store(
 def _take_over(folder: Path, store: Store, model: FileModel, examined: Sequence[PhotoFile]) -> None:
     """Copy the rows of a cluster's files into the caches of the store, and remove the files.
 
-    A row does not say when its file last changed in any way: one of ``examined`` that has not changed since the rows
-    were written is as it was read. The search hashes the others.
+    A row does not have the time of the last change of any kind (ctime). If a file of ``examined`` has not changed since
+    the rows were written, the file is as it was read. The search hashes the other files.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -124,10 +124,11 @@ def group_on_cluster(
     store: Store,
     on_progress: OnProgress,
 ) -> DuplicateReport:
-    """Divide contents into groups on the cluster that is connected, as :func:`.group_contents` does here.
+    """Divide contents into groups on the connected cluster, as :func:`.group_contents` does on one machine.
 
-    This writes their vectors, of ``model``, into a folder of the store, which every worker must see. If it is killed
-    and called again with the same photos, it continues with the cells that are not compared. Raises DistributedError.
+    This writes the vectors, of ``model``, into a folder of the store, which every worker must see. If this is killed
+    and called again with the same photos, it continues with the cells that are not compared yet. Raises
+    DistributedError.
     """
     if not contents:
         return group_contents(collected, contents, rules, store, on_progress)

@@ -1,12 +1,15 @@
-"""Hands a TCP port from one tritonserver to another while clients use it.
+"""Hand a TCP port from one tritonserver to another while clients use it.
 
-Both listen on the port with ``SO_REUSEPORT``, and the kernel asks a program (classic BPF) which socket gets a new
-connection: first the old server's, except for connections that carry the mark of the canary, and after the switch the
-new server's. The program names a socket by its position in the order in which they began to listen; when a socket
-closes, the last one takes its position. So this process listens, too: one socket attaches the program, and as many as
-the old server has take the positions that it leaves. These sockets drop every packet, so a client whose first packet
-reaches one while positions change repeats it, as TCP does, and reaches a server. Each address of a server, as those of
-a name that has several, has its own order and program.
+Both servers listen on the port with ``SO_REUSEPORT``, and the kernel asks a program (classic BPF) which socket gets a
+new connection. Before the switch it is a socket of the old server, except for connections with the mark of the canary;
+after the switch it is a socket of the new server.
+
+The program names a socket by its position in the order in which the sockets began to listen. When a socket closes, the
+last socket takes its position. This process therefore listens, too: one socket attaches the program, and as many as the
+old server has take the positions that it leaves. These sockets drop every packet. If the first packet of a client
+reaches one of these sockets while positions change, TCP repeats the packet, and it reaches a server.
+
+A server may have several addresses, as for a name with several. Each address has its own order and program.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from typing import Final
 from preprocess_ensemble.errors import ReportedError
 
 CANARY_DSCP: Final = 45
-"""Mark of a connection to the new server before the switch, in the IP header; IANA assigns this value to nothing."""
+"""Mark of a connection to the new server before the switch, in the IP header; the value is not assigned by IANA."""
 
 _SO_ATTACH_REUSEPORT_CBPF: Final = getattr(socket, "SO_ATTACH_REUSEPORT_CBPF", 51)
 _SO_ATTACH_FILTER: Final = getattr(socket, "SO_ATTACH_FILTER", 26)
@@ -34,15 +37,15 @@ _BACKLOG: Final = 1
 _Address = tuple[socket.AddressFamily, str]
 
 _Instruction = tuple[int, int, int, int]
-"""Code, how many to skip if true, and if false, and the operand."""
+"""(code, instructions to skip if true, instructions to skip if false, operand)."""
 _DROP: Final[list[_Instruction]] = [(_RETURN, 0, 0, 0)]
 
 
 class PortHandover:
-    """Says which of two servers has the port. Create it before the new one starts, and close it when one has ended."""
+    """Decides which of two servers has the port. Create it before the new server starts; close it after one ends."""
 
     def __init__(self, addresses: Sequence[_Address], port: int) -> None:
-        """Let the old server keep the port for now; ``addresses`` are those of its sockets.
+        """Let the old server keep the port until the switch; ``addresses`` are the addresses of its sockets.
 
         Raises ReportedError if the kernel does not allow a handover.
         """
@@ -60,13 +63,13 @@ class PortHandover:
             raise ReportedError(f"the kernel refuses it ({error.strerror})") from None
 
     def switch(self) -> None:
-        """From now on, give all new connections to the new server."""
+        """Give all new connections to the new server from now on."""
         for address, count in self._addresses.items():
             listener, *_ = [self._listen(address) for _ in range(count)]
             _steer(listener, count, others=count + 1)
 
     def close(self) -> None:
-        """Leave the port to whatever server still listens."""
+        """Leave the port to the server that still listens."""
         while self._sockets:
             self._sockets.pop().close()
 

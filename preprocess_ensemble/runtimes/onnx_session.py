@@ -1,4 +1,4 @@
-"""Opens sessions of ONNX Runtime: the only place that does. With their vectors every other runtime must agree."""
+"""Open sessions of ONNX Runtime; only this module does. Every other runtime must agree with their vectors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TENSORRT: Final = "TensorrtExecutionProvider"
 
 
 def load_gpu_libraries(providers: Collection[str]) -> None:
-    """Load CUDA, cuDNN and TensorRT from their pip packages; ONNX Runtime itself looks in system folders only.
+    """Load CUDA, cuDNN and TensorRT from their pip packages; ONNX Runtime itself searches only system folders.
 
     If a package is missing, the linker may still find its libraries; otherwise the provider does not start.
     """
@@ -32,7 +32,7 @@ def load_gpu_libraries(providers: Collection[str]) -> None:
 
     if CUDA not in providers and TENSORRT not in providers:
         return
-    # New in ONNX Runtime 1.21. It prints what it does not find, and standard output may carry a protocol.
+    # The function is new in ONNX Runtime 1.21. It prints missing libraries, and standard output may carry a protocol.
     if preload := getattr(onnxruntime, "preload_dlls", None):
         with contextlib.redirect_stdout(sys.stderr):
             preload()
@@ -42,7 +42,7 @@ def load_gpu_libraries(providers: Collection[str]) -> None:
 
 
 def session_options(threads: int | None = None, *, weights_dtype: str = "fp32") -> SessionOptions:
-    """Return ONNX Runtime's own options with a number of ``threads``; by default as many as the model should have.
+    """Return ONNX Runtime's default options with a number of ``threads`` (default: :func:`model_threads`).
 
     ``weights_dtype`` is that of the export.
     """
@@ -75,9 +75,9 @@ def open_session(
 
 
 def open_model(session: InferenceSession, passport: Passport | None) -> OpenModel:
-    """Describe an open session; ``passport`` is that of its model, None if it has none.
+    """Describe an open session; ``passport`` is the passport of its model, or None.
 
-    A GPU computes in a precision of its own (TF32, fp16), so none is named for it.
+    The precision is empty on a GPU, which computes in its own precision (TF32, fp16).
     """
     import onnxruntime
 

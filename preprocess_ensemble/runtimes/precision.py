@@ -1,4 +1,4 @@
-"""The setting ``precision``, as text and in the environment."""
+"""The setting ``precision``: its values, and its environment variable."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if the client has no setting of its own."""
 
 
 class PrecisionUnknown(ReportedError, ValueError):
-    """The text is not a precision; the message says what it may be."""
+    """The text is not a precision; the message has the allowed values."""
 
 
 def parse_precision(text: str) -> Precision:
@@ -25,7 +25,7 @@ def parse_precision(text: str) -> Precision:
 
 
 def precision_of_environment() -> Precision | None:
-    """Return the precision that ``CLIP_PRECISION`` demands; None if it is not set or empty. Raises PrecisionUnknown."""
+    """Return the precision in ``CLIP_PRECISION``; None if that is not set or empty. Raises PrecisionUnknown."""
     text = os.environ.get(PRECISION_VARIABLE)
     if not text:
         return None

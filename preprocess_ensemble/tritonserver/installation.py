@@ -1,7 +1,7 @@
-"""The ``tritonserver`` that this machine would start: NVIDIA's, unpacked or in its container, or that of pip.
+"""The ``tritonserver`` that this machine would start: NVIDIA's, unpacked or in its container, or the one from pip.
 
-Its version tells which published vulnerabilities it has. What it needs is checked before it starts, because Triton
-waits without limit for a Python backend that cannot run.
+The version of the server tells its published vulnerabilities. The parts that it needs are checked before it starts,
+because Triton waits without limit for a Python backend that cannot run.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ TRITON_VARIABLE: Final = "CLIP_TRITON"
 """Environment variable with the folder of an unpacked ``/opt/tritonserver``."""
 
 CONTAINER: Final = Path("/opt/tritonserver")
-"""NVIDIA's server in its container, where the linker and Triton find all parts by themselves."""
+"""Folder of NVIDIA's server in its container, where the linker and Triton find all parts by themselves."""
 
 _PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
 _WHEEL_VERSION: Final = "2.51.0"
-"""The Triton in nvidia-pytriton 0.7."""
+"""Version of the Triton in nvidia-pytriton 0.7."""
 
 _VULNERABILITIES: Final = (
     ("chunked bodies or deeply nested JSON overflow the stack, only with --http-port", (2, 59, 1)),
@@ -38,8 +38,8 @@ _VULNERABILITIES: Final = (
     ("a classification of a text output ends the server", (2, 59, 1)),
     ("very large requests take memory without limit (see NVIDIA's bulletin for CVE-2025-33201)", None),
 )
-"""Published vulnerabilities of 2.51.0, and the first version that closes each; None if that is not known here. 2.59.1
-is release 25.07. ``docs/security.md`` has the details."""
+"""(published vulnerability of 2.51.0, first version that fixes it or None if that is unknown here). 2.59.1 is release
+25.07. ``docs/security.md`` has the details."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,23 +47,23 @@ class Triton:
     """A tritonserver on this machine."""
 
     version: str
-    """Such as ``2.51.0``; empty if its folder does not say."""
+    """Version, such as ``2.51.0``; empty if the folder does not tell."""
     origin: str
     server: Path
-    """Its folder."""
+    """Folder of the server."""
     libraries: Path | None
-    """The folder of its shared objects; None in NVIDIA's container."""
+    """Folder of the shared objects; None in NVIDIA's container."""
     stub: Path
-    """The program in which the Python backend runs a model; it links one version of Python."""
+    """Program in which the Python backend runs a model; it links one version of Python."""
 
     @property
     def binary(self) -> Path:
-        """The server itself."""
+        """The server's program."""
         return self.server / "bin" / "tritonserver"
 
     @property
     def cpp_backend(self) -> Path | None:
-        """The folder of its C++ ONNX Runtime backend; None if this package's own backend runs the model."""
+        """Folder of the C++ ONNX Runtime backend; None if this package's own backend runs the model."""
         backend = self.server / "backends" / "onnxruntime"
         return backend if (backend / "libtriton_onnxruntime.so").is_file() else None
 
@@ -89,7 +89,7 @@ def find_triton(environment: Mapping[str, str] = os.environ) -> Triton:
 
 
 def library_path(triton: Triton, given: str) -> str:
-    """Return the ``LD_LIBRARY_PATH`` with which an unpacked or pip-installed server runs; ``given`` is the present one.
+    """Return the ``LD_LIBRARY_PATH`` for an unpacked or pip-installed server; ``given`` is its present value.
 
     Raises ``ReportedError`` if the library of the running Python is not installed.
     """
@@ -98,7 +98,7 @@ def library_path(triton: Triton, given: str) -> str:
 
 
 def missing_libraries(triton: Triton, files: Iterable[Path], environment: Mapping[str, str] = os.environ) -> list[str]:
-    """Return the libraries, and versions such as ``GLIBC_2.38``, that ``files`` need and this system does not have."""
+    """Return the libraries, and versions such as ``GLIBC_2.38``, that ``files`` need and this system lacks."""
     paths = {"LD_LIBRARY_PATH": library_path(triton, environment.get("LD_LIBRARY_PATH", ""))}
     try:
         done = subprocess.run(
@@ -111,7 +111,7 @@ def missing_libraries(triton: Triton, files: Iterable[Path], environment: Mappin
 
 
 def open_vulnerabilities(version: str) -> list[str]:
-    """Return the published vulnerabilities of 2.51.0 that ``version`` is not known to close; none for no version."""
+    """Return the vulnerabilities of 2.51.0 that ``version`` is not known to fix; empty if it is not a version."""
     numbers = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
     if numbers is None:
         return []
@@ -120,7 +120,7 @@ def open_vulnerabilities(version: str) -> list[str]:
 
 
 def _check_unpacked(triton: Triton, environment: Mapping[str, str]) -> None:
-    """Raise ``ReportedError`` unless this unpacked server is complete and this system and Python can run it."""
+    """Raise ``ReportedError`` unless this unpacked server is complete, and this system and Python can run it."""
     server = triton.server
     for part in (triton.binary, triton.stub):
         if not part.is_file():
@@ -147,9 +147,9 @@ def _check_unpacked(triton: Triton, environment: Mapping[str, str]) -> None:
 def _find_wheel() -> Triton:
     """Locate the server of the ``nvidia-pytriton`` wheel for this version of Python.
 
-    Raises ``ReportedError`` if the wheel is missing, as on every machine for which there is none, or incomplete.
+    Raises ``ReportedError`` if the wheel is incomplete, or missing, as on machines for which there is no wheel.
     """
-    # Importing pytriton would take a second.
+    # Find the folder without an import, which would take a second.
     spec = importlib.util.find_spec("pytriton")
     if spec is None or not spec.submodule_search_locations:
         raise ReportedError(
@@ -177,7 +177,7 @@ def _find_wheel() -> Triton:
 
 
 def _libpython_folder(search_path: str) -> Path | None:
-    """Return the folder of the running Python's shared library, which the stub links; None if the linker finds it.
+    """Return the folder of the running Python's shared library, which the stub links; None if the linker finds that.
 
     ``search_path`` is the value of ``LD_LIBRARY_PATH``. Raises ``ReportedError`` if the library is not installed:
     Triton would wait for its stub without limit.
@@ -185,7 +185,7 @@ def _libpython_folder(search_path: str) -> Path | None:
     name = f"libpython{_PYTHON}.so.1.0"
     beside_python = Path(sysconfig.get_config_var("LIBDIR") or "")
     if (beside_python / name).is_file():
-        # pyenv, uv and conda install it beside their Python, where the linker does not search.
+        # pyenv, uv and conda install the library beside their Python, where the linker does not search.
         return beside_python
     if any((Path(folder) / name).is_file() for folder in search_path.split(os.pathsep) if folder):
         return None

@@ -1,4 +1,4 @@
-"""What the four commands have in common: one parser, and one table of what is gone."""
+"""The parts that the four commands share: one parser, and one table of removed options."""
 
 from __future__ import annotations
 

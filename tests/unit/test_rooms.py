@@ -206,7 +206,7 @@ def all_imports() -> list[Import]:
 
 
 def internal_imports() -> list[Import]:
-    """Those of modules of this tree."""
+    """Return the imports of modules of this tree."""
     return [item for item in all_imports() if item.imported in MODULES and item.imported != item.importer]
 
 
@@ -250,7 +250,7 @@ def test_what_runs_inside_triton_knows_no_client() -> None:
 
 
 def test_every_room_has_a_module() -> None:
-    # A renamed folder must not leave a rule behind that holds for nothing.
+    # A renamed folder must not leave a rule behind that applies to no module.
     assert set(ROOMS) == {room_of(name) for name in MODULES if not name.startswith("benchmarks")}
 
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 TOTAL: Final = "all"
 HASH_BITS: Final = 10
-"""Of 64: up to this many may differ for two pictures to be duplicates, by the default of imagededup."""
+"""Most bits of 64 that may differ between duplicates, by the default of imagededup."""
 CONFIDENCE: Final = 0.95
 
 

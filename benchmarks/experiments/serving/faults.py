@@ -49,11 +49,11 @@ PICTURES: Final = 24
 MOST_RATE: Final = 8.0
 """Images per second. More would show nothing new, and would take processor time from the recovery."""
 SHARE: Final = 0.4
-"""Of the server's own rate: it catches up with ten seconds of images in seven."""
+"""Share of the server's own rate. After ten seconds without answers, a server catches up in seven."""
 CALIBRATION_S: Final = 4.0
 DEADLINE_S: Final = 30.0
 LEAST_COSINE: Final = 0.999
-"""Of a right answer to the image's vector."""
+"""Least cosine of a right answer to the image's vector."""
 SMALL_SHARED_MEMORY: Final = "/dev/shm of 16 MB"
 
 

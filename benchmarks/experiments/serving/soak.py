@@ -40,7 +40,7 @@ CANCELLED_AFTER_S: Final = 0.002
 """Long enough for a request to be sent."""
 MOST_GROWTH: Final = 0.05
 LEAST_READINGS: Final = 50
-"""With fewer, a tenth of the run is too short to tell growth from chance."""
+"""Least number of readings. With fewer readings, a tenth of the run is too short to tell growth from chance."""
 MIB: Final = 2**20
 _IN_MIB: Final = " in MiB"
 """Ends the names of memory, which may grow by 5 %; counted things may not grow at all."""
@@ -98,7 +98,7 @@ class Call(NamedTuple):
 
     file: bytes
     is_bad: bool = False
-    """It must fail."""
+    """True if the call must fail."""
     is_cancelled: bool = False
 
 

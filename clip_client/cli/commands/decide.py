@@ -1,4 +1,4 @@
-"""``clip-client decide``: records what a person decides about photos."""
+"""``clip-client decide``: records a person's decisions about photos."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser = commands.add_parser(
         "decide",
         usage="%(prog)s [options] {keep,different,keep-all,forget,list} [PHOTO ...]",
-        help="record that photos are different, all wanted, or which of them stays",
+        help="record that photos are different, that all are wanted, or which of them stays",
         description="Record that photos are different pictures, or that you want to keep all of them. They are never "
         "grouped with each other again, wherever you move them. New copies of any of them are still found. With keep, "
-        "choose that the first photo stays and the others move: clip-client dedup PATH --apply --act-on chosen moves "
-        "them if it finds them in one group, and clip-client review shows the choice.",
+        "the first photo stays and the others move: clip-client review shows this choice, and clip-client dedup PATH "
+        "--apply --act-on chosen moves the photos if it finds them in one group.",
     )
     parser.add_argument(
         "what",
         choices=(KEEP, DIFFERENT, KEEP_ALL, "forget", "list"),
         help="the decision; forget removes every decision and choice about the photos, list shows all of them",
     )
-    # With a default, argparse does not demand a PHOTO in the message about a missing decision.
+    # Set a default: without it, the message about a missing decision would also demand a PHOTO.
     parser.add_argument(
         "paths", nargs="*", default=[], metavar="PHOTO", help="two or more photos (forget: one or more)"
     )
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
         hashes = hash_files(map(os.path.abspath, map(os.path.expanduser, arguments.paths)))
     except OSError as error:
         raise CommandFailed(str(error)) from None
-    # A link is no second file.
+    # A link does not count as a second file.
     contents = {os.path.realpath(path): sha256 for path, sha256 in hashes.items()}.values()
     with opened_store(arguments.store) as store:
         if arguments.what == "list":
@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _decided(store: Store) -> dict[str, list[dict[str, Any]]]:
-    """Return everything that was decided, as JSON holds it."""
+    """Return all decisions and choices, as JSON holds them."""
     decisions = store.decisions.all()
     paths_of = store.files.paths_of(frozenset[str]().union(*(decision.contents for decision in decisions)))
 

@@ -20,9 +20,9 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "doctor",
         usage="%(prog)s [options]",
         help="check the server and this installation",
-        description="Show which Triton server responds, with its model and provider, and what is installed here; name "
-        "what is missing and how to fix it. If you name no server and none responds, the model on this machine is "
-        "checked, which the commands that embed use then. The exit code is 1 if photos cannot be embedded.",
+        description="Show which Triton server responds, with its model and provider, and which packages are installed "
+        "here; name missing parts and how to install them. Without --url, if no server responds, check the model on "
+        "this machine, which other commands then use. The exit code is 1 if photos cannot be embedded.",
     )
     add_server_options(parser, may_be_local=True)
     add_timeout_option(parser, default_s=10.0, meaning="time limit for each request to the server")
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     checks += check_machine(server_answers=answers)
     is_well = all(check.level is not Level.PROBLEM for check in checks)
     if not write_json(arguments.json, {"ok": is_well, "findings": [asdict(check) for check in checks]}):
-        # No rich and no other optional package: this command has to work without them.
+        # Print without rich: this command has to work without optional packages.
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 120
         colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         for line in table_lines(checks, width=width, colour=colour):

@@ -1,4 +1,4 @@
-"""The checks of ``clip-client doctor``, of this machine, its packages and a server, and the table of them."""
+"""The checks of ``clip-client doctor``: this machine, its packages and a server. Also the table of the results."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 
 class Level(StrEnum):
-    """How serious a result is."""
+    """Severity of a result."""
 
     OK = "ok"
     HINT = "hint"
-    """Something that only some commands need, or that is slow."""
+    """A thing that only some commands need, or that is slow."""
     PROBLEM = "problem"
     """Photos cannot be embedded until this is fixed."""
 
@@ -55,7 +55,7 @@ _PLAIN: Final = "\x1b[0m"
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What was checked, the result, and how to fix it; the fields are the keys of the JSON form."""
+    """One check, with its result and its remedy; the fields are the keys of the JSON form."""
 
     about: str
     """``"server"`` or ``"client"``."""
@@ -63,11 +63,11 @@ class Check:
     value: str
     level: Level = Level.OK
     remedy: str = ""
-    """How to fix it; empty if there is nothing to fix."""
+    """Instruction that fixes a problem; empty without a problem."""
 
 
 def known_vulnerabilities(about: str, triton_version: str) -> Iterator[Check]:
-    """Name the published vulnerabilities that this version of Triton is not known to close."""
+    """Name the published vulnerabilities that this version of Triton is not known to fix."""
     if vulnerabilities := open_vulnerabilities(triton_version):
         remedy = (
             "trust all who can connect, put Envoy in front, or run a newer release with: clip-serve --triton; see "
@@ -77,7 +77,7 @@ def known_vulnerabilities(about: str, triton_version: str) -> Iterator[Check]:
 
 
 def table_lines(checks: Sequence[Check], *, width: int, colour: bool) -> Iterator[str]:
-    """Write the checks for people, in lines of at most ``width`` characters or 40, and then what there is to fix."""
+    """Yield the checks as lines for people, then a summary. Lines have at most ``width`` characters (at least 40)."""
     names = 2 + max(len(check.name) for check in checks)
     values = textwrap.TextWrapper(width=max(40, width), subsequent_indent=" " * (names + 2), break_on_hyphens=False)
     for about, title in _TITLES.items():
@@ -103,13 +103,13 @@ def table_lines(checks: Sequence[Check], *, width: int, colour: bool) -> Iterato
 
 _KINDS: Final = {"KIND_CPU": "CPU", "KIND_GPU": "GPU", "KIND_AUTO": "a GPU if the server has one, else the CPU"}
 _LOAD_S: Final = 120.0
-"""Least time for the model in this process, which is loaded first."""
+"""Least time, in seconds, for the model in this process, which is loaded first."""
 
 
 async def check_server(config: ClientConfig, *, origin: str, timeout_s: float) -> tuple[list[Check], bool]:
-    """Check every server of ``config``, whose URLs come from ``origin``; also return whether any of them answered.
+    """Check every server of ``config``; return the checks, and whether any server answered.
 
-    An ``auto:`` address without a server stands for the model in this process.
+    ``origin`` says where the URLs come from. An ``auto:`` address without a server means the model in this process.
     """
     try:
         connect = transport_factory(config)
@@ -205,21 +205,21 @@ _OPTIONAL: Final = (
     ("pillow-heif", "HEIC photos need it", "phone"),
     ("pillow-jxl-plugin", "JPEG XL images need it", "phone"),
 )
-"""Distributions of which one is enough, what needs them, and the extra that installs them."""
+"""(alternative distributions, of which one is enough; what needs them; the extra that installs one)."""
 
 _SHARED_MEMORY: Final = Path("/dev/shm")
 _SHARED_MEMORY_BYTES: Final = 256 * 2**20
-"""A batch of 32 rows of pixels takes 5 MB, and one large request up to hundreds; Docker gives 64 MiB."""
+"""Least free size: a batch of 32 rows of pixels takes 5 MB, and a large request hundreds. Docker gives 64 MiB."""
 
 _NVIDIA_DEVICE: Final = Path("/dev/nvidiactl")
-"""It exists if the driver of a GPU is loaded."""
+"""File that exists if the driver of a GPU is loaded."""
 
 _PORTS: Final = (("gRPC", 8001), ("metrics", 8002))
 """The default ports of clip-serve and tritonserver."""
 
 
 def check_machine(*, server_answers: bool) -> Iterator[Check]:
-    """Check this process's environment and, if no server answers, what would start one here."""
+    """Check the environment of this process and, if no server answers, the parts that a server here needs."""
     yield from _packages()
     yield _decoder()
     yield from _processor()
@@ -229,7 +229,7 @@ def check_machine(*, server_answers: bool) -> Iterator[Check]:
 
 
 def _check(name: str, value: str, remedy: str = "") -> Check:
-    """Return a check that is a hint if it has a remedy."""
+    """Return a check about the client: a hint if it has a remedy, else OK."""
     return Check(CLIENT, name, value, Level.HINT if remedy else Level.OK, remedy)
 
 
@@ -260,7 +260,7 @@ def _processor() -> Iterator[Check]:
     row = row_of(processor)
     if row is None:
         measure = "python -m benchmarks runtimes, in a clone of the source, measures it"
-        yield _check("precision auto", f"ONNX Runtime fp32: no processor like this one was measured; {measure}")
+        yield _check("precision auto", f"ONNX Runtime fp32: no such processor was measured; {measure}")
         return
     if {row.images, row.texts} & {OPENVINO, OPENVINO_BF16}:
         version = _version("openvino")
@@ -270,7 +270,7 @@ def _processor() -> Iterator[Check]:
 
 
 def _decoder() -> Check:
-    """Check the JPEG decoder, which a server in this environment and embedding without a server use."""
+    """Check the JPEG decoder that a server in this environment, and embedding without a server, would use."""
     from PIL import features
 
     turbo = features.version("libjpeg_turbo")
@@ -280,7 +280,7 @@ def _decoder() -> Check:
 
         TurboJPEG()
     except Exception as error:
-        # The package or its library is missing or has another version: Pillow decodes instead.
+        # The package or its library is missing, or has another version, so Pillow decodes.
         is_missing = isinstance(error, ImportError)
         reason = "PyTurboJPEG is not installed" if is_missing else "PyTurboJPEG has no libturbojpeg"
         package = f"pip install '{DISTRIBUTION}[server]' and " if is_missing else ""
@@ -339,7 +339,7 @@ def _ports(server_answers: bool) -> Check:
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
         if os.name == "posix":
-            # A connection that has just ended does not keep the port.
+            # Ignore a connection that has just ended: it does not keep the port.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         with suppress(OSError):
             probe.bind(("127.0.0.1", port))

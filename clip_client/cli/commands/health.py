@@ -13,7 +13,7 @@ from clip_client.cli.options.connection import add_server_options, add_timeout_o
 from clip_client.cli.output import add_json_option, write_json
 
 _TIMEOUT_S: Final = 10.0
-"""A probe needs a quick answer; a healthy server responds in a fraction of a second."""
+"""Default of ``--timeout``: a probe needs a quick answer, and a healthy server responds in a fraction of a second."""
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -22,8 +22,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "health",
         usage="%(prog)s [options]",
         help="check a server, step by step",
-        description="Check a server step by step; the last steps compare the vectors of a test image and, if the model "
-        "has a text tower, of a test text. The exit code suits a probe: 0 if all steps pass, 1 if one fails, 2 for "
+        description="Check a server step by step. The last steps compare the vectors of a test image and, if the model "
+        "has a text tower, of a test text. The exit code suits a probe: 0 if all steps pass, 1 if a step fails, 2 for "
         "wrong usage.",
     )
     add_server_options(parser)
@@ -33,7 +33,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print each step; 1 if one of them failed."""
+    """Print each step; return 1 if a step failed."""
     report = asyncio.run(_check(arguments))
     failed = report.failed
     steps = [{**asdict(step), "error": step.error and step.error.__name__} for step in report.steps]

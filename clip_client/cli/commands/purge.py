@@ -28,15 +28,15 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "purge",
         usage="%(prog)s [options]",
         help="send the quarantine to the system's trash",
-        description="Send what is in the quarantine to the system's trash, from where clip-client undo cannot restore "
-        "it. A photo stays in the quarantine if the photo that was kept instead is missing or changed, or if an "
-        "earlier version moved it and it is not proved that the kept photo shows all of it.",
+        description="Send the photos in the quarantine to the system's trash. clip-client undo cannot restore them "
+        "from there. A photo stays in the quarantine if the photo that was kept instead is missing or changed. It also "
+        "stays if an earlier version moved it and the kept photo is not proved to show all of it.",
     )
     parser.add_argument(
         "--run",
         dest="of_run",
         metavar="RUN",
-        help="purge only what one run moved; clip-client undo --list shows the runs",
+        help="purge only the photos that one run moved; clip-client undo --list shows the runs",
     )
     parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     add_json_option(parser, "the result")
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     with opened_store(arguments.store) as store:
         entries = quarantined(store.journal, arguments.of_run)
-        # With --json -, what people are told before they agree is no part of the result.
+        # With --json -, standard output is only for the result, so the summary goes to standard error.
         notes = sys.stderr if arguments.json == STDOUT else sys.stdout
         size = human_bytes(size_of(entries))
         print(f"{counted(len(entries), 'photo')} of {size} in the quarantine", file=notes)
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
         if not arguments.yes and not _agreed():
             print("nothing was changed", file=notes)
             return 0
-        # Only these: another process may have moved more while the question was open.
+        # Purge only these entries: another process may have moved more while the question was open.
         with progress_bars() as show:
             outcomes = purge(store.journal, prove=prove_again, only={entry.id for entry in entries}, on_progress=show)
     if not write_json(arguments.json, outcomes_json(outcomes)):
@@ -89,7 +89,7 @@ def _print_folders(entries: Sequence[JournalEntry], notes: TextIO) -> None:
 def _agreed() -> bool:
     if not sys.stdin.isatty():
         raise CommandFailed("standard input is not a terminal; use --yes to purge without confirmation")
-    # The trash knows where a file lay last, and not where it came from.
+    # The trash restores a file to its last folder, which is the quarantine.
     then = f"The trash restores them only into hidden {QUARANTINE_NAME} folders, and clip-client undo cannot"
     answer = input(f"Send them to the system's trash? {then}. [y/N] ")
     return answer.strip().lower() in ("y", "yes")

@@ -22,7 +22,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     )
     parser.add_argument("what", choices=("save", "list", "delete"))
     parser.add_argument("name", nargs="?", metavar="NAME", help="letters, digits, spaces and . _ -")
-    # With a default, argparse does not demand a RULE in the message about a missing action.
+    # Set a default: without it, the message about a missing action would also demand a RULE.
     parser.add_argument("rules", nargs="*", default=[], metavar="RULE", help="in the order in which they decide")
     add_json_option(parser, "the result")
     add_store_option(parser)

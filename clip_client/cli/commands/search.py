@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from clip_client.search.query import Term
 
 _PATH: Final = re.compile(r"(~|\.{0,2})/|\.{1,2}$|~$")
-"""How a word begins that is meant as a path, whether there is such a file or not."""
+"""Beginning of a word that is meant as a path, even if there is no such file."""
 
 _EPILOG: Final = """\
 examples:
@@ -30,11 +30,11 @@ examples:
   clip-client search sunset --null --top 100 | xargs -0 -I {} cp {} ~/sunsets
 
 A WORD with a / or a dot that names an existing file is a photo to search for. A WORD with a / that names a folder, or
-what `clip-client embed` wrote, is where to search, like --in; write ./beach for what is called like a word. Without
-any, all photos are searched that the store knows, as `clip-client dedup` and earlier searches have embedded them.
+the output of `clip-client embed`, is a place to search, like --in. Write ./beach for a folder or file whose name is a
+word. Without a place, all photos in the store are searched: those of `clip-client dedup` and of earlier searches.
 
-If the output goes to a file or another program, each line is a score, a path, when it was taken, and the number of its
-other copies, with tabs between them. In the paths a backslash is written twice, and each byte that cannot be printed as
+If the output goes to a file or another program, each line has a score, a path, the time of capture, and the number of
+other copies, with tabs between them. In paths a backslash is written twice, and each byte that cannot be printed as
 \\xNN; printf %b gives the path back. --null prints paths as they are.
 """
 
@@ -45,12 +45,12 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "search",
         usage="%(prog)s [options] WORD ... [PATH ...]",
         help="find photos by words, or by another photo",
-        description="Find the photos that words describe, that look like another photo, or both. The photos in the "
-        "folders that you name are embedded first, unless they are known already. Proven copies are one result.",
+        description="Find the photos that words describe, that look like another photo, or both. New photos in the "
+        "folders that you name are embedded first. Proven copies of a photo are listed as one result.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("parts", nargs="+", metavar="WORD|PATH", help="what to search for, and where: see below")
+    parser.add_argument("parts", nargs="+", metavar="WORD|PATH", help="words or photos, and places; see below")
     add_search_options(parser)
 
 
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _read_words(arguments: argparse.Namespace) -> tuple[list[Term], Where]:
-    """Tell apart what to search for and where.
+    """Return the terms to search for, and the places to search.
 
     Raises QueryError, CommandFailed for a path that does not exist, and CommandMisused for a URL.
     """

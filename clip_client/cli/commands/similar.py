@@ -19,10 +19,10 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "similar",
         usage="%(prog)s [options] PHOTO",
         help="find the photos most similar to a photo",
-        description="Find the photos most similar to PHOTO, which is not listed itself: a `clip-client search` for "
-        "nothing else.",
+        description="Find the photos most similar to PHOTO, which is not listed itself. `clip-client search` also "
+        "combines a photo with words.",
     )
-    parser.add_argument("parts", nargs=1, metavar="PHOTO", help="the photo to find similar ones for")
+    parser.add_argument("parts", nargs=1, metavar="PHOTO", help="the photo to search for")
     add_search_options(parser)
 
 

@@ -30,8 +30,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser = commands.add_parser(
         "undo",
         usage="%(prog)s [options] [PATH ...]",
-        help="restore what dedup --apply moved",
-        description="Move photos from the quarantine back to where they were, with their old times. Without a PATH or "
+        help="restore the photos that dedup --apply moved",
+        description="Move photos from the quarantine back to their old places, with their old times. Without a PATH or "
         "--run, restore all of them.",
     )
     parser.add_argument("paths", nargs="*", metavar="PATH", help="restore only the photo that was at this path")
@@ -39,26 +39,26 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "--run",
         dest="of_run",
         metavar="RUN",
-        help="take back only what one run moved and decided; --list shows the runs",
+        help="take back only the moves and decisions of one run; --list shows the runs",
     )
     parser.add_argument(
         "--suspects",
         action="store_true",
-        help="restore only the photos of which no photo is left that is proved to show the same, such as some that an "
-        "earlier version moved",
+        help="restore only the photos for which no remaining photo is proved to show the same; an earlier version may "
+        "have moved such photos",
     )
     parser.add_argument(
         "--list",
         "--dry-run",
         action="store_true",
-        help="list what would be restored and what runs decided, and restore nothing",
+        help="only list the photos in the quarantine and the decisions of runs",
     )
     add_json_option(parser, "the result")
     add_store_option(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Restore, and print what could not be restored."""
+    """Restore photos, and print failures."""
     from clip_client.dedup.actions.apply import Outcome
     from clip_client.dedup.actions.chosen_runs import declared_by, take_back
     from clip_client.dedup.actions.purge import suspects
@@ -87,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
             if not write_json(arguments.json, _as_json(entries, declared)):
                 _print_list(entries, declared, store_option(store.journal.directory))
             return 0
-        # Before undo: a companion is restored with its photo, and the outcome names only the photo.
+        # Look before undo: a companion is restored with its photo, and the outcome names only the photo.
         unknown = tuple(
             Outcome(path=path, done=False, message=_UNKNOWN)
             for path in paths
@@ -144,7 +144,7 @@ def _print_list(entries: Sequence[JournalEntry], declared: Sequence[Choice], whe
 
 
 def _print_what_stays(outcomes: Sequence[Outcome]) -> None:
-    """Print on standard error which sidecars of restored photos stay."""
+    """Print on standard error the sidecars that stay although their photos are restored."""
     from clip_client.dedup.actions.apply import RESTORED
 
     for outcome in outcomes:

@@ -21,7 +21,7 @@ FILTERS: Final = {
     "min_pixels": ("N", "with at least N pixels: 2000000 or 2M"),
     "near": ("LAT,LON,KM", "taken within KM kilometres of this place: 47.37,8.54,10"),
 }
-"""Argument of :meth:`~clip_client.search.filters.Filter.of` -> what its option takes and means."""
+"""Argument of :meth:`~clip_client.search.filters.Filter.of` -> (metavar of its option, meaning)."""
 
 
 def add_search_options(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +33,7 @@ def add_search_options(parser: argparse.ArgumentParser) -> None:
     for name, (metavar, meaning) in FILTERS.items():
         group.add_argument(f"--{name.replace('_', '-')}", default="", metavar=metavar, help=meaning)
     group = parser.add_argument_group("output").add_mutually_exclusive_group()
-    add_json_option(group, "the photos and what is known of them")
+    add_json_option(group, "the photos and their data")
     group.add_argument("--csv", action="store_true", help="print CSV")
     group.add_argument("--null", action="store_true", help="print paths that end with a NUL byte, for xargs -0")
     parser.add_argument("--preview", action="store_true", help="in a terminal, show small pictures in the list")

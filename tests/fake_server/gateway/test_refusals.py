@@ -1,4 +1,4 @@
-"""What a gateway refuses: each time with the status, the words and the shape of the dialect, and with the item."""
+"""Refusals of the gateway: each has the status, the words and the shape of the dialect, and the item."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def raw(url: str, content: bytes, content_type: str = FORM) -> dict[str, Any]:
         (asked(input=[]), 400, "is empty"),
         (asked(input=[URI, None]), 400, '"type":"invalid_request_error","param":"input.1","code":"invalid_request"'),
         (asked(input=[{"image_url": 3}]), 400, '"param":"input.0"'),
-        (asked(input=["data:image/png;base64,a"]), 400, "no base64"),
+        (asked(input=["data:image/png;base64,a"]), 400, "not base64"),
         (asked(input=["data:image/png,abc"]), 400, "send data:image"),
         (asked(input=[URI, "a cat"], modality="image"), 400, '"param":"input.1"'),
         (asked(input=["a cat", " "]), 400, '"param":"input.1","code":"EMPTY"'),
@@ -169,7 +169,7 @@ async def test_json_of_many_tiny_values_is_refused_before_it_is_parsed(http: htt
     answer = await http.post("/v1/embeddings", content=content)
     assert answer.status_code == 400
     assert "outside of strings" in answer.json()["error"]["message"]
-    # Brackets in a text are no structure, nor are escaped quotes.
+    # Brackets and escaped quotes in a text are not structure.
     text = '[],"\\' * 600_000
     refused = await http.post("/v1/embeddings", json={"input": text})
     assert refused.json()["error"]["code"] == "TOO_LARGE"

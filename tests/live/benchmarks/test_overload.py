@@ -52,7 +52,7 @@ async def offer(client: ClipClient, rate: float, seconds: float) -> list[tuple[s
 
 
 def health(url: str) -> str:
-    """What the supervisor reports: ready, overloaded, failing or restarting."""
+    """Return the status that the supervisor reports: ready, overloaded, failing or restarting."""
     try:
         with urllib.request.urlopen(url, timeout=5) as response:
             return str(json.load(response)["status"])

@@ -1,4 +1,4 @@
-"""A real server, and then one of its processes, killed under long streams: nothing is lost, no caller sees an error."""
+"""A real server, and later one of its processes, is killed under long streams: all images are embedded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 IMAGES: Final = 400
-"""In each of two streams, one ordered and one unordered."""
+"""Images in each of two streams, one ordered and one unordered."""
 PICTURES: Final = 40
 IN_FLIGHT: Final = 64
 """Images taken ahead: fewer than between two kills, so the server is back before it is killed again."""

@@ -1,4 +1,4 @@
-"""What a real Triton says when things go wrong, row by row of the error table.
+"""The answers of a real Triton to failures, row by row of the error table.
 
 tests/fake_server shows every row over the wire. Those that are missing here come from proxies, other services, networks
 that break in the middle of a message, and calls which this client never makes.
@@ -160,7 +160,7 @@ def obedient_repository(tiny_repository: Path, tmp_path_factory: pytest.TempPath
 
 @pytest.fixture(scope="module")
 def triton(obedient_repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Triton]:
-    """For the tests that leave it as it was."""
+    """A server for the tests that do not change it."""
     options = ("--model-control-mode=explicit", "--load-model=*")
     with _triton(obedient_repository, tmp_path_factory.mktemp("logs"), *options) as running:
         yield running

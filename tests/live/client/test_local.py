@@ -39,7 +39,7 @@ def files_in(photos: Path) -> list[Path]:
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
-    """What this package logged; a library may have a remark about what an earlier test left to it."""
+    """Return the log records of this package; a library may log a remark about an earlier test."""
     return [record for record in caplog.records if record.name.startswith(("clip_client", "preprocess_ensemble"))]
 
 

@@ -71,7 +71,7 @@ def test_the_weights_are_rounded_and_the_passport_says_so(
 
 @pytest.mark.long
 def test_int8_has_the_same_vectors_on_every_processor(exports: dict[str, tuple[Path, str]]) -> None:
-    """Without VNNI two products are added in 16 bits, so the largest activation times two weights must fit."""
+    """Two products are added in 16 bits without VNNI, so the largest activation times two weights must fit."""
     model = onnx.load(str(exports["int8"][0] / MODEL_FILE))
     multiplied = {name for node in model.graph.node if node.op_type == "MatMulInteger" for name in node.input}
     weights = [

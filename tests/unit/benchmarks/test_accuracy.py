@@ -1,4 +1,4 @@
-"""What the accuracy benchmark calls harm, and that the truth of its cases is what their pictures show."""
+"""The accuracy benchmark's meaning of harm, and the truth of its cases, which is what their pictures show."""
 
 from __future__ import annotations
 

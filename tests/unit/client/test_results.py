@@ -1,4 +1,4 @@
-"""What a caller gets: batches, items and errors."""
+"""The results that a caller gets: batches, items and errors."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def folder_at(address: Path | str, model: FileModel = SMALL) -> PartitionFolder:
 
 
 def partitions(*names: str) -> list[Partition]:
-    """Of one image each, which need not exist."""
+    """Return partitions of one image each. The files need not exist."""
     return [partition for name in names for partition in image_files([f"/photos/{name}"])]
 
 

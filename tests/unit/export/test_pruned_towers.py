@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TOKENS = sample_tokens(77, 49408, 0)
-"""Of 1, 19, 38 and 77 tokens."""
+"""Texts of 1, 19, 38 and 77 tokens."""
 
 
 @pytest.fixture

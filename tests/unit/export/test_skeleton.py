@@ -250,7 +250,7 @@ X = np.arange(30, dtype=np.float32).reshape(5, 6)
 
 @pytest.fixture
 def model(tmp_path: Path) -> onnx.ModelProto:
-    """What an exporter makes: ``y = reshape(x, [N, 2, 3]) * sqrt(6)`` and ``n = [1] * N``, all by way of shapes."""
+    """A graph like an exporter's: ``y = reshape(x, [N, 2, 3]) * sqrt(6)`` and ``n = [1] * N``, all by way of shapes."""
     nodes = [
         make_node("Shape", ["x"], ["shape"]),
         make_node("Gather", ["shape", "zero"], ["rows"]),

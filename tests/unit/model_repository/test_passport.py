@@ -60,7 +60,7 @@ def test_a_passport_holds_no_number_that_json_lacks() -> None:
 
 
 EXTRA = {"contract", "exported_at", "graph_revision", "id"}
-"""What a passport may lack, or is compared before."""
+"""Fields that a passport may lack, or that are compared before."""
 
 
 @pytest.mark.parametrize("key", sorted(json.loads(PASSPORT.to_json()).keys() - EXTRA))

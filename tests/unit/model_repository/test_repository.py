@@ -1,4 +1,4 @@
-"""What an export writes beside the model, whose settings stay, and where the repository is if a command names none."""
+"""The files beside an exported model, the settings that stay, and the repository if a command names none."""
 
 from __future__ import annotations
 

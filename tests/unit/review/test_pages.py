@@ -1,4 +1,4 @@
-"""What the pages show, what would move, and the pictures: the real server, and requests as a browser sends them."""
+"""The pages, the plan and the pictures: the real server, and requests as a browser sends them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may run the model in place of ONNX Runtime: OpenVINO, and the check that it passes."""
+"""OpenVINO, which may run the model in place of ONNX Runtime, and the check that it must pass."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_what_cannot_be_loaded_says_why(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_openvino_sends_nothing(model: Path, tmp_path: Path) -> None:
-    """Without the adapter's guard, ``import openvino`` reports itself to Google Analytics from a thread."""
+    """The adapter's guard stops ``import openvino`` from reporting itself to Google Analytics from a thread."""
     script = f"""
 import sys, threading
 from pathlib import Path

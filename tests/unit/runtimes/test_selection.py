@@ -1,4 +1,4 @@
-"""What runs a model on each kind of processor, with runtimes that return what a test needs."""
+"""The runtime that is chosen on each kind of processor, with runtimes that return what a test needs."""
 
 from __future__ import annotations
 

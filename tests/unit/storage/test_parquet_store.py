@@ -38,7 +38,7 @@ def add(vectors: ParquetStore, *numbers: int, **columns: Any) -> None:
 
 
 def found(vectors: ParquetStore, *numbers: int) -> dict[int, float]:
-    """What the store has of ``numbers``: number -> the first element of its vector, in the order of the rows."""
+    """Return number -> the first element of its vector, for the ``numbers`` in the store, in the order of the rows."""
     wanted = [key(number) for number in numbers]
     return {
         numbers[position]: vector[0]

@@ -115,11 +115,11 @@ def table(**columns: Any) -> bytes:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("v.parquet", b"no Parquet at all", "is no file of vectors, or damaged"),
+        ("v.parquet", b"no Parquet at all", "is not a file of vectors, or is damaged"),
         ("v.parquet", table(x=[1]), "does not name the model"),
-        ("v.npz", b"no archive", "is no file of vectors, or damaged"),
-        ("v.npz", b"PK\3\4 no archive", "is no file of vectors, or damaged"),
-        ("v.npz", archive(x=np.zeros(2)), "is no file of vectors"),
+        ("v.npz", b"no archive", "is not a file of vectors, or is damaged"),
+        ("v.npz", b"PK\3\4 no archive", "is not a file of vectors, or is damaged"),
+        ("v.npz", archive(x=np.zeros(2)), "is not a file of vectors"),
         ("part-00000.parquet", b"no Parquet at all", "cannot be read .*move it away"),
         ("part-00000.parquet", table(x=[1]), "does not name the model"),
         ("part-of-none.txt", b"", "there are no vectors in"),

@@ -65,7 +65,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 async def test_of_two_copies_the_first_decides_about_the_features(
     quicker: str, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same bytes under the names of a RAW file and of a TIFF: as the first it has a preview."""
+    """A RAW file and a TIFF have equal bytes; only the RAW file has a preview."""
     data = dng(Image.radial_gradient("L").resize((320, 240)).convert("RGB"))
     assert extract_features(data)[0] != extract_features(data, is_raw=True)[0]
     for name in ("1.dng", "2.tif"):

@@ -215,7 +215,7 @@ def copy(found: Alignment, **more: Any) -> Member:
         ({"tier": SIMILAR}, "looks similar"),
         ({"tier": SIMILAR, "other_shot": BURST}, "another frame of a burst"),
         ({"tier": SIMILAR, "other_shot": BURST, "copy_of": "c\n.jpg", "copy_tier": EXACT}, "identical to c\\n.jpg"),
-        # Another photo was kept when this one was aligned.
+        # Another photo was kept when this photo was aligned.
         ({"tier": EDITED}, "same picture, edited"),
     ],
 )

@@ -93,7 +93,7 @@ def test_a_file_of_the_far_future_moves_and_comes_back_with_its_time(root: Path,
 def test_a_file_of_the_far_future_ends_no_command(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is kept by no time of its own, and Parquet holds it."""
+    """The far future is not a reason to keep the photo, and Parquet can hold the time."""
     dated, future = write(root / "a longer name.jpg", jpeg()), write(root / "b.jpg", jpeg())
     os.utime(future, (1e9, AFTER_2262_S))
     if future.stat().st_mtime != AFTER_2262_S:
