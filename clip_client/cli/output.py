@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
+from clip_client._storage.lock import AlreadyLocked, exclusive_lock
 from clip_client.cli.errors import CommandFailed, CommandMisused
-from clip_client.dedup.store.lock import AlreadyLocked, exclusive_lock
 from preprocess_ensemble.command_line import user_path
 from preprocess_ensemble.whole_file import whole_file
 
@@ -52,7 +52,7 @@ def add_output_options(parser: argparse._ActionsContainer, **contents: str) -> N
 
 def add_quiet_option(parser: argparse._ActionsContainer) -> None:
     """Add ``--quiet``."""
-    meaning = "print nothing except errors and the output that - names"
+    meaning = "print only errors, and output that goes to -"
     parser.add_argument("--quiet", "-q", action="store_true", help=meaning)
 
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from clip_client._files import FailedFile
     from clip_client.dedup.store.store import Store
-    from clip_client.dedup.types import FailedFile
     from clip_client.search.photo_index import PhotoIndex
 
 NOTHING: Final = DirectorySet(())

@@ -1,6 +1,6 @@
-"""Decodes all that a file shows: transparency, colours below it, and all bits of each channel.
+"""Decode all that a file shows: transparency, hidden colours below it, and all bits of each channel.
 
-What a model sees is less: :mod:`.decode` composites on white, and reduces to 8 bits.
+A model sees less: :mod:`.decode` composites on white, and reduces to 8 bits.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ _OPAQUE: Final = (255, 255)
 def decode_whole(data: bytes, layout: Layout) -> list[Image.Image]:
     """Decode the first picture of a file whose header says ``layout``, and apply its EXIF orientation.
 
-    Returns the picture in mode RGB, CMYK or, if a pixel is transparent, RGBA; and, if its 16 bits were not made from 8,
-    a second one of the same mode with the low bytes of the first one's channels. Raises :class:`~.limits.DecodeError`
-    for a file that cannot be decoded, and for one with channels or bits that no picture here would show.
+    Returns the picture in mode RGB, CMYK, or RGBA if a pixel is transparent. If the picture has 16 bits that were not
+    made from 8, a second picture of the same mode follows, with the low bytes of its channels. Raises
+    :class:`~.limits.DecodeError` for a file that cannot be decoded, or that has channels or bits which the pictures
+    would not show.
     """
     if not (layout.has_alpha or layout.further_channels or layout.depth > 8):
         picture = decode(data)

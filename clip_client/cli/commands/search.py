@@ -1,53 +1,22 @@
-"""``clip-client search``, and ``similar``, which searches for one photo."""
+"""``clip-client search``: finds photos by words, by other photos, or both."""
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import csv
-import io
 import os
 import re
 import sys
-from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
-from clip_client._vectors.files import VECTOR_SUFFIXES
-from clip_client.cli.errors import CommandFailed, CommandMisused, need
-from clip_client.cli.options.connection import add_model_options, client_config, connected
+from clip_client._files import printable
+from clip_client._storage.vectors import VECTOR_SUFFIXES
+from clip_client.cli.errors import CommandFailed
 from clip_client.cli.options.paths import meant, refuse_url
-from clip_client.cli.options.place import NamedPlaces, add_place_options
-from clip_client.cli.output import (
-    STDOUT,
-    ProgressBars,
-    add_output_options,
-    output,
-    progress_bars,
-    write_json,
-    write_text,
-)
-from clip_client.dedup.features.preview import thumbnail
-from clip_client.dedup.files.directories import DirectorySet
-from clip_client.dedup.text import counted, escaped, moment, printable
-from clip_client.search.filters import FILTERS, Wanted
-from clip_client.search.find import find
-from clip_client.search.pictures import write_page
-from clip_client.search.query import QueryError, Term, is_photo, query_vector, terms_of
-from preprocess_ensemble.command_line import count
+from clip_client.cli.options.place import NamedPlaces
+from clip_client.cli.options.search import add_search_options
+from clip_client.cli.picture_list import find_and_print
+from clip_client.search.query import Term, is_photo, terms_of
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from clip_client.dedup import Scan, Store
-    from clip_client.search.pictures import FoundPicture, FoundPictures
-    from clip_client.search.query import QueryVector
-    from clip_client.search.space import SearchSpace
-
-TOP: Final = 20
-_PREVIEW_COLUMNS: Final = 24
-_PREVIEW_PIXELS: Final = 384
-"""Longest side of a preview, enough for terminals with fine pixels."""
 _PATH: Final = re.compile(r"(~|\.{0,2})/|\.{1,2}$|~$")
 """Beginning of a word that is meant as a path, even if there is no such file."""
 
@@ -80,77 +49,12 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("parts", nargs="+", metavar="WORD|PATH", help="words or photos, and places; see below")
-    _add_search_options(parser)
-
-
-def add_similar_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command's options."""
-    parser = commands.add_parser(
-        "similar",
-        usage="%(prog)s [options] PHOTO",
-        help="find the photos most similar to a photo",
-        description="Find the photos most similar to PHOTO, which is not listed itself. `clip-client search` also "
-        "combines a photo with words.",
-    )
-    parser.add_argument("parts", nargs=1, metavar="PHOTO", help="the photo to search for")
-    _add_search_options(parser)
-
-
-def _add_search_options(parser: argparse.ArgumentParser) -> None:
-    add_place_options(parser)
-    parser.add_argument("--top", type=count, default=TOP, metavar="N", help=f"list N pictures (default: {TOP})")
-    parser.add_argument("--copies", action="store_true", help="also list the proven copies of each picture")
-    group = parser.add_argument_group("only photos that were")
-    for name, one in FILTERS.items():
-        group.add_argument(f"--{name.replace('_', '-')}", default="", metavar=one.metavar, help=one.meaning)
-    group = parser.add_argument_group("output").add_mutually_exclusive_group()
-    add_output_options(group, json="the photos and their data", csv="a row for each photo")
-    group.add_argument("--null", action="store_true", help="print paths that end with a NUL byte, for xargs -0")
-    parser.add_argument("--preview", action="store_true", help="in a terminal, show small pictures in the list")
-    add_output_options(parser, report="the photos")
-    add_model_options(parser)
+    add_search_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Read the words, and search."""
-    return _find_and_print(arguments, *_read_words(arguments))
-
-
-def run_similar(arguments: argparse.Namespace) -> int:
-    """Search, and print the most similar photos."""
-    (photo,) = map(os.path.expanduser, arguments.parts)
-    refuse_url(photo)
-    if os.path.isdir(photo):
-        raise CommandFailed(f"{printable(photo)} is a folder, and clip-client similar needs a photo")
-    if not os.path.lexists(photo):
-        raise CommandFailed(f"there is no file {printable(photo)}{meant(photo)}")
-    named = NamedPlaces.of(arguments.places, arguments.store)
-    return _find_and_print(arguments, [Term(photo=photo)], named, without=[photo])
-
-
-def _find_and_print(
-    arguments: argparse.Namespace, terms: list[Term], named: NamedPlaces, *, without: Sequence[str] = ()
-) -> int:
-    """Find photos, and print them, except the files ``without``; return 1 if no photo is found, else 0."""
-    need("rich", "pyarrow", "faiss", "defusedxml", extras="cli,dedup")
-    if arguments.preview:
-        need("textual_image")
-    if arguments.report is not None:
-        need("jinja2")
-    try:
-        wanted = Wanted.of({name: getattr(arguments, name) for name in FILTERS})
-    except QueryError as error:  # it begins with the name of the filter
-        raise CommandMisused(f"--{error}") from None
-    with named.opened_store() as store, progress_bars() as show:
-        photos = named.photos_in(store, show)
-        query, space = asyncio.run(_embed(arguments, terms, named, store, photos, show))
-        found = find(query, replace(space, without=DirectorySet(without)), wanted, top=arguments.top)
-    _print(arguments, found, space)
-    if arguments.report is not None:
-        with output(arguments.report) as file:
-            write_page(" ".join(arguments.parts), found, file, thumbnail=thumbnail)
-        print(f"clip-client: written: {arguments.report}", file=sys.stderr)
-    return 0 if found.pictures else 1
+    return find_and_print(arguments, *_read_words(arguments))
 
 
 def _read_words(arguments: argparse.Namespace) -> tuple[list[Term], NamedPlaces]:
@@ -178,128 +82,3 @@ def _read_words(arguments: argparse.Namespace) -> tuple[list[Term], NamedPlaces]
             print(note, file=sys.stderr)
         words.append(word)
     return terms_of(words), NamedPlaces.of(places, arguments.store)
-
-
-async def _embed(
-    arguments: argparse.Namespace,
-    terms: list[Term],
-    named: NamedPlaces,
-    store: Store | None,
-    photos: Scan | None,
-    show: ProgressBars,
-) -> tuple[QueryVector, SearchSpace]:
-    async with connected(client_config(arguments), show=show) as clip:
-        show("embedding the query", 0, None)  # the first text opens a tower of the model, which takes seconds
-        query = await query_vector(clip, terms)  # first, because new photos may take hours
-        show("embedding the query", len(terms), len(terms))
-        return query, await named.opened(clip, store, photos, show)
-
-
-def _print(arguments: argparse.Namespace, found: FoundPictures, space: SearchSpace) -> None:
-    """Print the pictures on standard output, and notes on standard error; in a terminal, both on standard output."""
-    from rich.console import Console
-
-    from clip_client.dedup.reporting.terminal import print_failed
-
-    listed = [
-        (picture, path)
-        for picture in found.pictures
-        for path in (picture.path, *(picture.copies if arguments.copies else ()))
-    ]
-    is_listed = STDOUT not in arguments.outputs and not arguments.null
-    is_table = is_listed and sys.stdout.isatty()
-    notes = Console(stderr=not is_table, highlight=False, soft_wrap=True)
-    for sentence in _warnings(found):
-        notes.print(sentence, style="yellow", markup=False)
-    write_json(arguments.json, _as_json(arguments, found, space))
-    if arguments.csv is not None:
-        write_text(arguments.csv, [_as_csv(listed)])
-    if arguments.null:
-        sys.stdout.buffer.write(b"".join(os.fsencode(path) + b"\0" for _, path in listed))
-    elif is_table:
-        # Leave previews out on a serial line, which may report 0 rows.
-        preview = arguments.preview and os.get_terminal_size(sys.stdout.fileno()).lines > 0
-        _print_table(found.pictures, notes, copies=arguments.copies, preview=preview)
-    elif is_listed:
-        for picture, path in listed:
-            score, taken, copies = f"{picture.score:.4f}", picture.taken, str(len(picture.copies))
-            columns = (score, taken, copies) if path == picture.path else ("copy", "", "")
-            print("\t".join((columns[0], escaped(path), *columns[1:])))
-    sys.stdout.flush()
-    print_failed(space.failed, space.skipped, notes)
-    if found.gone:
-        are_gone = counted(found.gone, "nearer picture")
-        notes.print(f"{are_gone} not listed, because the files are gone or have changed", markup=False)
-    notes.print(f"{found.compared_in_words} compared, model {found.model_id}", markup=False)
-
-
-def _as_json(arguments: argparse.Namespace, found: FoundPictures, space: SearchSpace) -> dict[str, Any]:
-    return {
-        "query": " ".join(arguments.parts),
-        "model": found.model_id,
-        "vector_id": space.index.vector_id,
-        "compared": found.compared,
-        "is_random": found.is_random,
-        "gone": found.gone,
-        "truncated": list(found.truncated),
-        "photos": [picture.to_mapping() for picture in found.pictures],
-        "failed": list(map(vars, space.failed)),
-        "skipped": dict(space.skipped),
-    }
-
-
-def _warnings(found: FoundPictures) -> Iterator[str]:
-    """Yield sentences that a person should read before the list."""
-    for text in found.truncated:
-        yield f"The model has read only the beginning of: {printable(text)}"
-    if found.is_random:
-        yield "The weights of this model are random: the ranking means nothing, but copies of a photo are near it."
-    if not found.compared:
-        yield "There is no photo that fits."
-
-
-def _as_csv(listed: Sequence[tuple[FoundPicture, str]]) -> str:
-    buffer = io.StringIO(newline="")
-    writer = csv.writer(buffer)
-    writer.writerow(("score", "path", "taken", "camera", "width", "height", "format", "copies", "copy_of"))
-    for picture, path in listed:
-        camera = str(picture.facts.get("camera") or "")
-        facts = [picture.facts.get(name) for name in ("width", "height", "format")]
-        about = [picture.taken, printable(camera), *facts, len(picture.copies), ""]
-        if path != picture.path:
-            about = [*[""] * 6, printable(picture.path)]
-        writer.writerow([f"{picture.score:.6f}", printable(path), *about])
-    return buffer.getvalue()
-
-
-def _print_table(pictures: Sequence[FoundPicture], console: Any, *, copies: bool, preview: bool) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(show_edge=False, pad_edge=False)
-    table.add_column("score", justify="right", no_wrap=True)
-    table.add_column("taken", no_wrap=True)
-    table.add_column("photo", overflow="fold")
-    if preview:
-        table.add_column("", width=_PREVIEW_COLUMNS)
-    for picture in pictures:
-        # Link the path, because most terminals open links.
-        name = Text(printable(picture.path), style=f"link {Path(os.path.abspath(picture.path)).as_uri()}")
-        more = f" +{counted(len(picture.copies), 'copy', 'copies')}" if picture.copies else ""
-        missing = "" if os.path.exists(picture.path) else " (missing)"
-        lines = [Text.assemble(name, (more, "cyan"), (missing, "yellow"))]
-        lines += [Text(f"  {printable(path)}", style="dim") for path in picture.copies if copies]
-        cells: list[Any] = [f"{picture.score:.4f}", moment(picture.taken), Text("\n").join(lines)]
-        table.add_row(*cells, *([_preview(picture.path)] if preview else []))
-    console.print(table, soft_wrap=False)
-
-
-def _preview(path: str) -> Any:
-    """Return a photo in the form that this terminal can draw; empty if it cannot be opened."""
-    import logging
-
-    from textual_image.renderable import Image  # asks the terminal what it can draw
-
-    logging.getLogger("textual_image").setLevel(logging.CRITICAL)  # it warns of a terminal that does not answer
-    jpeg = thumbnail(path, _PREVIEW_PIXELS)
-    return Image(io.BytesIO(jpeg), width=_PREVIEW_COLUMNS, height="auto") if jpeg else ""

@@ -134,7 +134,7 @@ def test_purge_sums_up_by_folder_and_needs_somebody_to_agree(
 def test_purge_sends_no_more_than_it_has_summed_up(
     store: list[str], root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody moves more, in another window, while the question waits."""
+    """Another window moves more photos while the question waits."""
     sent: list[str] = []
 
     def agree_late(question: str) -> str:

@@ -1,4 +1,4 @@
-"""What is read from files beside their pixels, wherever a program has written it."""
+"""The metadata that is read from files, wherever a program has written it."""
 
 from __future__ import annotations
 

@@ -140,11 +140,14 @@ def test_an_original_does_not_move_for_what_was_made_from_it(worse: str) -> None
 
 
 @pytest.mark.parametrize("orientation", [1, *range(2, 9)])
-def test_a_copy_saved_with_finer_steps_and_its_source_are_equal(orientation: int) -> None:
+def test_a_copy_saved_with_finer_steps_is_known_by_the_steps_of_its_source(orientation: int) -> None:
     original = jpeg(PHOTO.crop((0, 0, 475, 357)), 85, exif=oriented(orientation))
     upright = ImageOps.exif_transpose(Image.open(io.BytesIO(original))).convert("RGB")
     assert prove(original, jpeg(upright, 60)).source == KEPT
-    assert prove(jpeg(upright, 95), original).source == EITHER
+    later = jpeg(upright, 95)
+    # On one grid of blocks, multiples of the coarse steps lie close to the fine ones, too.
+    sources = (EITHER, EITHER) if orientation == 1 else (DUPLICATE, KEPT)
+    assert (prove(later, original).source, prove(original, later).source) == sources
 
 
 @pytest.mark.parametrize("filter_", [Image.Resampling.NEAREST, Image.Resampling.BICUBIC])

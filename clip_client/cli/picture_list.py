@@ -1,0 +1,188 @@
+"""What ``search`` and ``similar`` do once it is known what to search for: search, and print the pictures."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import csv
+import io
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from clip_client._files import printable
+from clip_client.cli.errors import CommandMisused, need
+from clip_client.cli.options.connection import client_config, connected
+from clip_client.cli.output import STDOUT, ProgressBars, output, progress_bars, write_json, write_text
+from clip_client.dedup.features.preview import thumbnail
+from clip_client.dedup.files.directories import DirectorySet
+from clip_client.dedup.text import counted, date_and_time, escaped
+from clip_client.search.filters import FILTERS, Wanted
+from clip_client.search.find import find
+from clip_client.search.pictures import write_page
+from clip_client.search.query import QueryError, query_vector
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from clip_client.cli.options.place import NamedPlaces
+    from clip_client.dedup import Scan, Store
+    from clip_client.search.pictures import FoundPicture, FoundPictures
+    from clip_client.search.query import QueryVector, Term
+    from clip_client.search.space import SearchSpace
+
+_PREVIEW_COLUMNS: Final = 24
+_PREVIEW_PIXELS: Final = 384
+"""Longest side of a preview, enough for terminals with fine pixels."""
+
+
+def find_and_print(
+    arguments: argparse.Namespace, terms: list[Term], named: NamedPlaces, *, without: Sequence[str] = ()
+) -> int:
+    """Find photos, and print them, except the files ``without``; return 1 if no photo is found, else 0."""
+    need("rich", "pyarrow", "faiss", "defusedxml", extras="cli,dedup")
+    if arguments.preview:
+        need("textual_image")
+    if arguments.report is not None:
+        need("jinja2")
+    try:
+        wanted = Wanted.of({name: getattr(arguments, name) for name in FILTERS})
+    except QueryError as error:  # it begins with the name of the filter
+        raise CommandMisused(f"--{error}") from None
+    with named.opened_store() as store, progress_bars() as show:
+        photos = named.photos_in(store, show)
+        query, space = asyncio.run(_embed(arguments, terms, named, store, photos, show))
+        found = find(query, replace(space, without=DirectorySet(without)), wanted, top=arguments.top)
+    _print(arguments, found, space)
+    if arguments.report is not None:
+        with output(arguments.report) as file:
+            write_page(" ".join(arguments.parts), found, file, thumbnail=thumbnail)
+        print(f"clip-client: written: {arguments.report}", file=sys.stderr)
+    return 0 if found.pictures else 1
+
+
+async def _embed(
+    arguments: argparse.Namespace,
+    terms: list[Term],
+    named: NamedPlaces,
+    store: Store | None,
+    photos: Scan | None,
+    show: ProgressBars,
+) -> tuple[QueryVector, SearchSpace]:
+    async with connected(client_config(arguments), show=show) as clip:
+        show("embedding the query", 0, None)  # the first text opens a tower of the model, which takes seconds
+        query = await query_vector(clip, terms)  # first, because new photos may take hours
+        show("embedding the query", len(terms), len(terms))
+        return query, await named.opened(clip, store, photos, show)
+
+
+def _print(arguments: argparse.Namespace, found: FoundPictures, space: SearchSpace) -> None:
+    """Print the pictures on standard output, and notes on standard error; in a terminal, both on standard output."""
+    from rich.console import Console
+
+    from clip_client.dedup.reporting.terminal import print_failed
+
+    listed = [
+        (picture, path)
+        for picture in found.pictures
+        for path in (picture.path, *(picture.copies if arguments.copies else ()))
+    ]
+    is_listed = STDOUT not in arguments.outputs and not arguments.null
+    is_table = is_listed and sys.stdout.isatty()
+    notes = Console(stderr=not is_table, highlight=False, soft_wrap=True)
+    for sentence in _warnings(found):
+        notes.print(sentence, style="yellow", markup=False)
+    write_json(arguments.json, _as_json(arguments, found, space))
+    if arguments.csv is not None:
+        write_text(arguments.csv, [_as_csv(listed)])
+    if arguments.null:
+        sys.stdout.buffer.write(b"".join(os.fsencode(path) + b"\0" for _, path in listed))
+    elif is_table:
+        # Leave previews out on a serial line, which may report 0 rows.
+        preview = arguments.preview and os.get_terminal_size(sys.stdout.fileno()).lines > 0
+        _print_table(found.pictures, notes, copies=arguments.copies, preview=preview)
+    elif is_listed:
+        for picture, path in listed:
+            score, taken, copies = f"{picture.score:.4f}", picture.taken, str(len(picture.copies))
+            columns = (score, taken, copies) if path == picture.path else ("copy", "", "")
+            print("\t".join((columns[0], escaped(path), *columns[1:])))
+    sys.stdout.flush()
+    print_failed(space.failed, space.skipped, notes)
+    if found.gone:
+        are_gone = counted(found.gone, "nearer picture")
+        notes.print(f"{are_gone} not listed, because the files are gone or have changed", markup=False)
+    notes.print(f"{found.compared_in_words} compared, model {found.model_id}", markup=False)
+
+
+def _as_json(arguments: argparse.Namespace, found: FoundPictures, space: SearchSpace) -> dict[str, Any]:
+    return {
+        "query": " ".join(arguments.parts),
+        "model": found.model_id,
+        "vector_id": space.index.vector_id,
+        "compared": found.compared,
+        "is_random": found.is_random,
+        "gone": found.gone,
+        "truncated": list(found.truncated),
+        "photos": [picture.to_mapping() for picture in found.pictures],
+        "failed": list(map(vars, space.failed)),
+        "skipped": dict(space.skipped),
+    }
+
+
+def _warnings(found: FoundPictures) -> Iterator[str]:
+    """Yield sentences that a person should read before the list."""
+    for text in found.truncated:
+        yield f"The model has read only the beginning of: {printable(text)}"
+    if found.is_random:
+        yield "The weights of this model are random: the ranking means nothing, but copies of a photo are near it."
+    if not found.compared:
+        yield "There is no photo that fits."
+
+
+def _as_csv(listed: Sequence[tuple[FoundPicture, str]]) -> str:
+    buffer = io.StringIO(newline="")
+    writer = csv.writer(buffer)
+    writer.writerow(("score", "path", "taken", "camera", "width", "height", "format", "copies", "copy_of"))
+    for picture, path in listed:
+        camera = str(picture.facts.get("camera") or "")
+        facts = [picture.facts.get(name) for name in ("width", "height", "format")]
+        about = [picture.taken, printable(camera), *facts, len(picture.copies), ""]
+        if path != picture.path:
+            about = [*[""] * 6, printable(picture.path)]
+        writer.writerow([f"{picture.score:.6f}", printable(path), *about])
+    return buffer.getvalue()
+
+
+def _print_table(pictures: Sequence[FoundPicture], console: Any, *, copies: bool, preview: bool) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(show_edge=False, pad_edge=False)
+    table.add_column("score", justify="right", no_wrap=True)
+    table.add_column("taken", no_wrap=True)
+    table.add_column("photo", overflow="fold")
+    if preview:
+        table.add_column("", width=_PREVIEW_COLUMNS)
+    for picture in pictures:
+        # Most terminals open what is linked.
+        name = Text(printable(picture.path), style=f"link {Path(os.path.abspath(picture.path)).as_uri()}")
+        more = f" +{counted(len(picture.copies), 'copy', 'copies')}" if picture.copies else ""
+        missing = "" if os.path.exists(picture.path) else " (missing)"
+        lines = [Text.assemble(name, (more, "cyan"), (missing, "yellow"))]
+        lines += [Text(f"  {printable(path)}", style="dim") for path in picture.copies if copies]
+        cells: list[Any] = [f"{picture.score:.4f}", date_and_time(picture.taken), Text("\n").join(lines)]
+        table.add_row(*cells, *([_preview(picture.path)] if preview else []))
+    console.print(table, soft_wrap=False)
+
+
+def _preview(path: str) -> Any:
+    """Return a photo in the form that this terminal can draw; empty if it cannot be opened."""
+    import logging
+
+    from textual_image.renderable import Image  # asks the terminal what it can draw
+
+    logging.getLogger("textual_image").setLevel(logging.CRITICAL)  # it warns of a terminal that does not answer
+    jpeg = thumbnail(path, _PREVIEW_PIXELS)
+    return Image(io.BytesIO(jpeg), width=_PREVIEW_COLUMNS, height="auto") if jpeg else ""
