@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from calendar import monthrange
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -27,7 +26,7 @@ FACTS: Final = ("width", "height", "format", "taken_ms", "camera", "latitude", "
 """Columns in the index of a store."""
 
 _EARTH_KM: Final = 6371.0
-_DATE: Final = re.compile(r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2}))?)?")
+_DATE: Final = re.compile(r"\d{4}(-\d{1,2}(-\d{1,2})?)?")
 _DATE_FORM: Final = "a year, month or day, such as 2019 or 2019-05-03"
 _NAMES: Final = {"jpg": "jpeg", "tif": "tiff", "jxl": "jpeg xl", "heif": "heic", "raw": "raw file"}
 """Common name of a format -> its name in :data:`FORMATS`, case-folded."""
@@ -102,7 +101,7 @@ def facts_table(features: pa.Table) -> pa.Table:
 
     # Most photos have their time in EXIF, the only block with milliseconds. Other photos have it in XMP or IPTC.
     texts = features.column("taken").to_pylist()
-    told = pa.array([None if (moment := _start(text)) is None else _to_ms(moment) for text in texts], pa.int64())
+    told = pa.array([_told_ms(text or "") for text in texts], pa.int64())
     columns = {name: features.column(name) for name in FACTS}
     columns["taken_ms"] = pc.coalesce(columns["taken_ms"], told)
     for name in ("camera", "format"):
@@ -112,9 +111,14 @@ def facts_table(features: pa.Table) -> pa.Table:
 
 def taken_text(taken_ms: int | None) -> str:
     """Write a time of capture, ``"2019-05-03 10:11:12"``; empty if it is unknown."""
-    if taken_ms is None:
-        return ""
-    return (datetime(1970, 1, 1) + timedelta(milliseconds=taken_ms)).isoformat(" ", "seconds")
+    return "" if taken_ms is None else str(np.datetime64(taken_ms // 1000, "s")).replace("T", " ")
+
+
+def _told_ms(text: str) -> int | None:
+    try:
+        return round(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() * 1000)
+    except ValueError:
+        return None
 
 
 def _numbers(space: SearchSpace, name: str) -> NDArray[np.float64]:
@@ -136,21 +140,16 @@ def _named(space: SearchSpace, name: str, fits: Callable[[str], bool]) -> NDArra
     return found
 
 
-def _days(text: str) -> tuple[date, date]:
-    """Return the first and the last day of a year, month or day."""
-    found = _DATE.fullmatch(text)
-    if found is None:
+def _first_ms(text: str, after: int = 0) -> int:
+    """Return the beginning of a year, month or day, or of the one ``after`` it, in milliseconds since 1970."""
+    if _DATE.fullmatch(text) is None:
         raise ValueError
-    year, month, day = (int(part) if part else 0 for part in found.groups())
-    return date(year, month or 1, day or 1), date(year, month or 12, day or monthrange(year, month or 12)[1])
-
-
-def _first_ms(text: str) -> int:
-    return _to_ms(datetime.combine(_days(text)[0], time()))
+    period = np.datetime64("-".join(part.zfill(2) for part in text.split("-")))  # its unit is a year, month or day
+    return int((period + after).astype("datetime64[ms]").astype(np.int64))
 
 
 def _end_ms(text: str) -> int:
-    return _to_ms(datetime.combine(_days(text)[1], time())) + 86_400_000
+    return _first_ms(text, after=1)
 
 
 def _format_name(text: str) -> str:
@@ -199,17 +198,6 @@ def _in_folders(space: SearchSpace, folders: tuple[str, ...]) -> NDArray[np.bool
     if space.store is None:
         return space.index.holding(path for path in space.index.keys() if is_below(path, folders))
     return space.index.holding(set[str]().union(*map(space.store.files.contents_below, folders)))
-
-
-def _start(text: str) -> datetime | None:
-    try:
-        return datetime.fromisoformat(text) if text else None
-    except ValueError:
-        return None
-
-
-def _to_ms(moment: datetime) -> int:
-    return round(moment.replace(tzinfo=UTC).timestamp() * 1000)
 
 
 FILTERS: Final = {
