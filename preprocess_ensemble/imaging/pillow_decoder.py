@@ -27,6 +27,7 @@ from preprocess_ensemble.imaging.limits import (
 from preprocess_ensemble.imaging.orientation import SCALE_INFO, ScaleInfo, apply_transpose, transpose_for
 from preprocess_ensemble.imaging.structure_limits import (
     MAX_READS,
+    check_compression,
     check_parts,
     count_frames,
     patch_pillow_big_tiff,
@@ -91,8 +92,6 @@ _UNSUPPORTED_VARIANT: Final = re.compile(
     r"unrecogni[sz]ed image mode",
     re.IGNORECASE,
 )
-
-
 _NO_PICTURE: Final = "not identified by this driver"
 """What Pillow says of a reader that finds no picture where it expects one."""
 
@@ -288,6 +287,8 @@ class PillowFile:
             raise unsupported_variant(self._format.name) from error
         if self._ends_early():
             raise DecodeError(ImageStatus.TRUNCATED, self._truncated_message()) from error
+        if self._format.name == "TIFF":
+            check_compression(self._data)
         message = f"The {self._format.name} file is corrupt: it cannot be decoded."
         raise DecodeError(ImageStatus.CORRUPT, message) from error
 

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import IO, Any, Final
 
 import PIL
-from PIL import ImageFile, TiffImagePlugin
+from PIL import Image, ImageFile, TiffImagePlugin
 
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging.containers import gif, iso_media, png, riff, tiff
@@ -110,6 +110,26 @@ def structure_end(name: str, data: bytes) -> int:
         reader = tiff.Tiff(data)
         return reader.pixels_end(reader.directory(reader.first, MAX_READS))
     return iso_media.boxes_end(data) if name in _ISO_MEDIA or data.startswith(iso_media.JXL_CONTAINER) else 0
+
+
+def check_compression(data: bytes) -> None:
+    """Raise :class:`DecodeError` (UNSUPPORTED_FORMAT) for a TIFF whose compression the installed Pillow cannot read.
+
+    The wheels of Pillow have no WebP in their libtiff.
+    """
+    reader = tiff.Tiff(data)
+    for method in reader.numbers(reader.directory(reader.first, MAX_READS), TiffImagePlugin.COMPRESSION)[:1]:
+        name = TiffImagePlugin.COMPRESSION_INFO.get(method)
+        if name is None or (name == "webp" and not _can_write(name)):
+            message = f"The TIFF file is compressed by {name or f'method {method}'}, which Pillow cannot read here."
+            raise DecodeError(ImageStatus.UNSUPPORTED_FORMAT, f"{message} No extra of this package adds it.")
+
+
+def _can_write(compression: str) -> bool:
+    with suppress(OSError):
+        Image.new("RGB", (1, 1)).save(io.BytesIO(), "TIFF", compression=compression)
+        return True
+    return False
 
 
 class TagReader:
