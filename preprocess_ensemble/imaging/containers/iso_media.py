@@ -6,7 +6,6 @@ from, thumbnails, depth maps, EXIF. Nothing is decoded. Damaged parts are left o
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final, NamedTuple
@@ -25,9 +24,6 @@ _MOST_REFERENCES: Final = 100_000
 _DEEPEST: Final = 8
 """Pictures that are parts of pictures. Cameras put one picture together from tiles, and some crop or turn it."""
 
-_MOST_ASSOCIATIONS: Final = 4
-"""libavif refuses a file with more boxes of this kind, whatever their flags."""
-
 _KNOWN_BOXES: Final = frozenset(
     {
         *(b"ftyp", b"meta", b"mdat", b"idat", b"free", b"skip", b"moov", b"mpvd"),
@@ -38,8 +34,17 @@ _KNOWN_BOXES: Final = frozenset(
 XMP_UUID: Final = bytes.fromhex("be7acfcb97a942e89c71999491e3afac")
 _CREDENTIALS: Final = bytes.fromhex("d8fec3d61b0e483c92975828877ec481")
 """How a box ``uuid`` begins that holds XMP (XMP specification, part 3), or content credentials (C2PA 2.1, annex A)."""
-_TEXTS: Final = {b"udes": "description", b"altt": "alternative text"}
-"""Properties in which people write: 23008-12, sections 6.5.20 and 6.5.21."""
+_DATA: Final = {
+    b"udes": "description",
+    b"altt": "alternative text",
+    b"pasp": "pixel aspect ratio",
+    b"mdcv": "mastering display",
+    b"clli": "content light level",
+    b"cclv": "content colour volume",
+    b"amve": "ambient viewing environment",
+    b"crtt": "creation time",
+}
+"""Properties that are metadata -> name: 23008-12, section 6.5, and 14496-12, section 12.1.5."""
 _TIFF: Final = (b"II*\0", b"MM\0*")
 _HIGH_BIT_DEPTH: Final = 0x40
 """In the third byte of ``av1C``: AV1 Codec ISO Media File Format Binding, section 2.3.3."""
@@ -49,12 +54,6 @@ _COLOURS_OF_HEVC, _DEPTH_OF_HEVC = 16, 17
 """Bytes of ``hvcC`` with how colours are stored, and with the bits of luma beyond 8: 14496-15, section 8.3.3.1."""
 _STEPS_OF_HEVC: Final = {1: (2, 2), 2: (2, 1)}
 """4:2:0 and 4:2:2."""
-
-_CONSTANT_LUMINANCE, _NON_CONSTANT = b"\0\x0a", b"\0\x09"
-"""Matrices of BT.2020 by ITU-T H.273, table 4."""
-_UNREADABLE: Final = re.compile(rb"tmap|nclx.{4}" + _CONSTANT_LUMINANCE, re.DOTALL)
-"""Signs of what libavif may refuse."""
-_UNKNOWN_VERSION: Final = 0xFF
 
 _NO_PICTURES: Final = frozenset({b"Exif", b"mime", b"uri ", b"tmap"})
 """Types of items that are no pictures; a tone map says how to combine two."""
@@ -74,6 +73,8 @@ class Reference(NamedTuple):
     kind: bytes
     item: int
     to: tuple[int, ...]
+    at: slice
+    """Where the numbers in ``to`` stand in the file."""
 
 
 def boxes(data: bytes, start: int, stop: int) -> Iterator[Box]:
@@ -110,29 +111,6 @@ def boxes_end(data: bytes) -> int:
     return position
 
 
-def readable_avif(data: bytes) -> bytes:
-    """Return an AVIF file with those bytes changed for which libavif refuses a picture that it can decode.
-
-    - Link-U's encoder lists the properties of each item of a picture with transparency in a box of its own, and libavif
-      refuses two such boxes with equal flags. Only the lowest bit means something (23008-12, section 9.3.2).
-    - libavif refuses a file with a tone map that it cannot read, but ignores one of an unknown version.
-    - libavif lacks the matrix of BT.2020 with constant luminance. As in libheif, the other one takes its place.
-    """
-    if data.count(b"ipma") < 2 and not _UNREADABLE.search(data):
-        return data
-    media, changed = IsoMedia(data), bytearray(data)
-    for number, box in enumerate(media.associations[:_MOST_ASSOCIATIONS] if len(media.associations) > 1 else ()):
-        changed[box.start + 3 : box.start + 4] = bytes([data[box.start + 3] & 1 | number << 1])
-    tone_maps = (item for item, kind in media.items.items() if kind == b"tmap")
-    for start, _ in (piece for item in tone_maps for piece in media.extents.get(item, ())[:1]):
-        if start < len(data):
-            changed[start] = _UNKNOWN_VERSION
-    for box in media.properties:
-        if box.name == b"colr" and _UNREADABLE.match(data, box.start):
-            changed[box.start + 8 : box.start + 10] = _NON_CONSTANT
-    return bytes(changed)
-
-
 class IsoMedia:
     """The structure of a HEIC or AVIF file. Raises :class:`DecodeError` (LIMIT) for one with too many parts."""
 
@@ -150,8 +128,8 @@ class IsoMedia:
         """Of all items, such as ``ispe``, the size of a picture."""
         self.associations: list[Box] = []
         """The boxes that say which item has which properties."""
-        self._properties_of: dict[int, list[int]] = {}
-        """Item -> positions in ``properties``."""
+        self._listed: dict[int, range] = {}
+        """Item -> where the numbers of its properties stand."""
         self.extents: dict[int, list[tuple[int, int]]] = {}
         """Item -> where its pieces start and stop."""
         self._data_start = 0
@@ -169,8 +147,16 @@ class IsoMedia:
     def properties_of(self, item: int) -> list[Box]:
         """Return the properties of an item and of the pictures that it is put together from."""
         parts = [part for one in self.references if one.kind == b"dimg" and one.item == item for part in one.to]
-        numbers = {number: None for one in (item, *parts) for number in self._properties_of.get(one, ())}
-        return [self.properties[number] for number in numbers if 0 <= number < len(self.properties)]
+        return list(dict.fromkeys(box for one in (item, *parts) for _, box in self.listed_properties(one)))
+
+    def listed_properties(self, item: int) -> Iterator[tuple[slice, Box]]:
+        """Yield the properties of an item, and where the number of each stands: 23008-12, section 9.3.2."""
+        places = self._listed.get(item, range(0))
+        for place in places:
+            # The highest bit says whether a decoder must know the property. Numbers begin at 1.
+            number = self._number(place, places.step) % (1 << (8 * places.step - 1))
+            if 0 < number <= len(self.properties):
+                yield slice(place, place + places.step), self.properties[number - 1]
 
     def content(self, item: int) -> bytes:
         """Return the bytes of an item."""
@@ -213,7 +199,7 @@ class IsoMedia:
         They are those of its parts, as often as it uses them, and of the pictures that add transparency or depth.
         """
         parts: defaultdict[int, list[int]] = defaultdict(list)
-        for kind, item, to in self.references:
+        for kind, item, to, _ in self.references:
             if kind == b"dimg":
                 parts[item] += to
         known: dict[int, int] = {}
@@ -225,14 +211,16 @@ class IsoMedia:
                 known[item] = sum(pixels(part, depth + 1) for part in parts[item]) if parts[item] else self._size(item)
             return known[item]
 
-        added = [one.item for one in self.references if one.kind == b"auxl" and self.primary in one.to]
-        return sum(pixels(item) for item in [self.primary, *added])
+        return sum(pixels(item) for item in [self.primary, *self.auxiliary_pictures()])
+
+    def auxiliary_pictures(self) -> list[int]:
+        """Return the items that add transparency or depth to the primary picture, which some encoders call item 0."""
+        return [one.item for one in self.references if one.kind == b"auxl" and {0, self.primary} & {*one.to}]
 
     def _size(self, item: int) -> int:
-        for position in self._properties_of.get(item, []):
-            if 0 <= position < len(self.properties) and self.properties[position].name == b"ispe":
-                start = self.properties[position].start + 4
-                return self._number(start, 4) * self._number(start + 4, 4)
+        for _, box in self.listed_properties(item):
+            if box.name == b"ispe":
+                return self._number(box.start + 4, 4) * self._number(box.start + 8, 4)
         return 0
 
     def _read_meta(self, box: Box) -> None:
@@ -266,7 +254,7 @@ class IsoMedia:
         count = min(self._number(box.start + wide, 2), (box.stop - first) // wide)
         self._count_references(count)
         to = tuple(self._number(first + wide * number, wide) for number in range(count))
-        return Reference(box.name, self._number(box.start, wide), to)
+        return Reference(box.name, self._number(box.start, wide), to, slice(first, first + wide * count))
 
     def _read_locations(self, box: Box, version: int) -> None:
         """Add up the lengths of all pieces of all items: 14496-12, section 8.11.3."""
@@ -294,7 +282,7 @@ class IsoMedia:
                 self.stored_end = max(self.stored_end, start + piece)
 
     def _read_associations(self, box: Box) -> None:
-        """Read which item has which properties: 23008-12, section 9.3.2."""
+        """Find where the properties of each item are listed: 23008-12, section 9.3.2."""
         wide = 4 if self._number(box.start, 1) else 2
         index = 2 if self._number(box.start + 3, 1) & 1 else 1
         position = box.start + 8
@@ -302,10 +290,7 @@ class IsoMedia:
             item, count = self._number(position, wide), self._number(position + wide, 1)
             self._count_references(1 + count)
             position += wide + 1
-            # The highest bit says whether a decoder must know the property. Numbers begin at 1.
-            highest = 1 << (8 * index - 1)
-            numbers = [self._number(position + index * number, index) % highest for number in range(count)]
-            self._properties_of[item] = [number - 1 for number in numbers]
+            self._listed[item] = range(position, position + index * count, index)
             position += index * count
 
     def _children(self, start: int, stop: int) -> Iterator[Box]:
@@ -352,8 +337,10 @@ def read(data: bytes) -> Container:
 
 def _add_items(container: Container, data: bytes, media: IsoMedia) -> None:
     for box in media.properties:
-        if name := _TEXTS.get(box.name):
-            container.add(DATA, data[box.start : box.stop], name, box.start)
+        content = data[box.start : box.stop]
+        is_square = box.name == b"pasp" and content[:4] == content[4:]
+        if box.name in _DATA and not is_square:
+            container.add(DATA, content, _DATA[box.name], box.start)
     for item, kind in media.items.items():
         if kind == b"Exif":
             _add_exif(container, media.content(item))
@@ -391,8 +378,7 @@ def _layout(data: bytes, media: IsoMedia) -> Layout:
             layout.depth = max(layout.depth, 8 + (_number(content, _DEPTH_OF_HEVC, 1) & 7))
             layout.colour_step = _STEPS_OF_HEVC.get(_number(content, _COLOURS_OF_HEVC, 1) & 3, (1, 1))
     layout.codes = tuple(sorted(codes))
-    for one in media.references:
-        if one.kind == b"auxl" and media.primary in one.to:
-            names = [data[box.start + 4 : box.stop] for box in media.properties_of(one.item) if box.name == b"auxC"]
-            layout.has_alpha |= any(name.split(b"\0")[0].endswith((b"auxid:1", b":alpha")) for name in names)
+    for item in media.auxiliary_pictures():
+        names = [data[box.start + 4 : box.stop] for box in media.properties_of(item) if box.name == b"auxC"]
+        layout.has_alpha |= any(name.split(b"\0")[0].endswith((b"auxid:1", b":alpha")) for name in names)
     return layout
