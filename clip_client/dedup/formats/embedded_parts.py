@@ -31,11 +31,6 @@ RAW_DATA: Final = "RAW data"
 """Sensor data, in a file that is compared by its preview."""
 DATA: Final = "unknown data"
 
-_LEAST_BYTES: Final = 1024
-"""Data of unknown kind behind the picture, or in parts of the file that programs may add, counts as content from this
-size. Cameras and programs append zeros, which are stripped before, a line break, or a time stamp in a block of about
-100 bytes (Samsung). Pictures are larger."""
-
 _MOST_MPF_PICTURES: Final = 1_000
 _MPF_ENTRIES: Final = 0xB002
 _THUMBNAILS: Final = 0x01
@@ -65,6 +60,7 @@ class EmbeddedParts:
 
 def embedded_parts(data: bytes) -> EmbeddedParts:
     """Find what an image file holds besides its picture. Never raises."""
+    from preprocess_ensemble.imaging.containers.container import SMALL_PART
     from preprocess_ensemble.imaging.containers.read import read
 
     container = read(data)
@@ -81,7 +77,7 @@ def embedded_parts(data: bytes) -> EmbeddedParts:
     elif data.startswith(b"\xff\x0a") and _FILM.search(data):
         kinds.append(FILM)  # a bare codestream of JPEG XL does not say where it ends
     rest = b"".join([*container.unknown, data[container.end :]]).strip(b"\0")
-    kinds += [FILM] if _FILM.search(rest) else [DATA] if len(rest) >= _LEAST_BYTES else []
+    kinds += [FILM] if _FILM.search(rest) else [DATA] if len(rest) >= SMALL_PART else []
     # What is appended to a picture alone is known by itself, and anything else by the whole file.
     whole = rest if len(kinds) == 1 and kinds[0] in (FILM, DATA) and rest else data
     return EmbeddedParts(
@@ -103,7 +99,7 @@ def _of_jpeg(data: bytes, container: Container) -> EmbeddedParts:
     kinds = _kinds_of_appended(appended, xmp, has_pictures=any(not is_small for is_small, _, _ in pictures))
     # Such as the measurements of a thermal camera.
     unknown = b"".join(content.strip(b"\0") for content in container.unknown)
-    in_unknown = [DATA] if len(unknown) >= _LEAST_BYTES else []
+    in_unknown = [DATA] if len(unknown) >= names.SMALL_PART else []
     if not (in_xmp or kinds or in_unknown):
         return EmbeddedParts()
     held = [*(appended if kinds else ()), xmp if in_xmp else b"", unknown if in_unknown else b""]
@@ -137,6 +133,8 @@ def _without_thumbnails(data: bytes, end: int, pictures: list[tuple[bool, int, i
 
 
 def _kinds_of_appended(appended: list[bytes], xmp: bytes, *, has_pictures: bool) -> list[str]:
+    from preprocess_ensemble.imaging.containers.container import SMALL_PART
+
     kinds = [FILM] if any(map(_FILM.search, appended)) else []
     if has_pictures or any(piece.startswith(b"\xff\xd8\xff") for piece in appended):
         patterns = ((_GAIN_MAP, GAIN_MAP), (_DEPTH_MAP, DEPTH_MAP))
@@ -144,7 +142,7 @@ def _kinds_of_appended(appended: list[bytes], xmp: bytes, *, has_pictures: bool)
         kinds += maps or [PICTURES]
     elif any(map(_DEPTH_MAP.search, appended)):
         kinds.append(DEPTH_MAP)  # in Samsung's own container
-    if not kinds and sum(map(len, appended)) >= _LEAST_BYTES:
+    if not kinds and sum(map(len, appended)) >= SMALL_PART:
         kinds.append(DATA)
     return kinds
 

@@ -37,6 +37,8 @@ _DATES: Final = frozenset(
 )
 _ONLY_PRESENT: Final = frozenset({"MakerNote", "GPSLatitude", "GPSTimeStamp", "GPSDateStamp", "acdsee:categories"})
 """Fields that programs rewrite, with other offsets, or as a date in place of a time; a position counts as a whole."""
+_DEPTHS: Final = frozenset({b"\1", b"\3", "1", "3"})
+"""References of an altitude that is below the ellipsoid or the sea: EXIF 3.0, GPSAltitudeRef."""
 _CHARSET: Final = 8
 """Bytes before the text of a UserComment: EXIF 2.32, section 4.6.5."""
 _OF_PROGRAMS: Final = re.compile(
@@ -68,8 +70,8 @@ class Facts:
     """What the file says in another form, such as the time zone in a date of XMP: another file loses nothing by it."""
     of_maker: dict[str, set[Value]] = field(default_factory=lambda: defaultdict(set))
     """What programs take from the maker's notes, such as the lens: a file with these notes has it."""
-    texts: dict[str, str] = field(default_factory=dict)
-    """What is compared with single spaces -> the text as the file has it, with line breaks."""
+    texts: dict[tuple[str, str], str] = field(default_factory=dict)
+    """Name, and what is compared, with single spaces -> the text with its line breaks; in the order of the file."""
     is_unreadable: bool = False
 
     def lost_in(self, others: Sequence[Facts]) -> dict[str, set[Value]]:
@@ -103,6 +105,10 @@ class Facts:
         shown = metadata_of(fields)
         if places := places_of(fields):
             facts.said["GPS position"] = {Position(*place) for place in places}
+        references = (*fields.values.get("GPSAltitudeRef", ()), *texts_of(fields.items("exif:GPSAltitudeRef")))
+        if not _DEPTHS.isdisjoint(references):
+            altitudes = facts.said.pop("altitude", set())
+            facts.said["altitude"] = {tuple(-one for one in value) for value in altitudes if isinstance(value, tuple)}
         if shown.taken and "date" not in facts.said:  # the only date is that of the photo
             facts.said["date"].add(shown.taken)
             if facts.said.get("date of digitisation") == {shown.taken}:
@@ -154,8 +160,8 @@ class Facts:
                 read = "" if read == (0.0,) else read
             if read not in ("", ()) and not is_signature:
                 self.said[name].add(read)
-                if isinstance(read, str) and (text := clean_text(value)) != read:
-                    self.texts[read] = text
+                if isinstance(read, str):
+                    self.texts.setdefault((name, read), clean_text(value))
                 if name == "comment":  # which ImageMagick writes into the description of a TIFF
                     self.implied["caption"].add(read)
 

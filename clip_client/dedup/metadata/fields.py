@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from clip_client.dedup.metadata.names import UNNAMED, is_layout
+from clip_client.dedup.metadata.names import LAYOUT, UNNAMED
 from clip_client.dedup.metadata.xmp import Item, XmpError, read_xmp
 
 if TYPE_CHECKING:
@@ -18,12 +18,22 @@ if TYPE_CHECKING:
 _TEXT: Final = 2
 """Type of a field of EXIF."""
 _COPYRIGHT: Final = 0x8298
-_SIZE: Final = (256, 257)
+_SIZE: Final = frozenset({256, 257})
 """Fields that say whether the picture was resized since."""
 _RAW_PROFILE: Final = re.compile(r"raw profile type (exif|app1|xmp|iptc|8bim)$", re.IGNORECASE)
 """Blocks as hexadecimal text in a PNG, by ImageMagick and ExifTool: a line for people, the length, and the digits."""
-_CLIPPING_PATHS: Final = range(2000, 2999)
 _IPTC: Final = 0x0404
+_RESOURCES: Final = dict.fromkeys(range(2000, 2999), "clipping path") | {
+    1006: "alpha channel names",
+    1008: "caption of Photoshop",
+    1034: "copyright mark",
+    1035: "web address",
+    1045: "alpha channel names",
+    1054: "web addresses",
+}
+"""Number of a resource of Photoshop -> name. The others lay out the picture or its printing, or repeat XMP."""
+_DATASET: Final = re.compile(rb"\x1c[\x01-\x09]")
+"""Beginning of a dataset of IPTC: a mark, and the number of a record: IIM 4.2, section 1.6."""
 _IPTC_LENGTH: Final = 0x7FFF
 """Longest dataset of the usual form; beyond, these bits are how many bytes the length has: IIM 4.2, section 1.5."""
 
@@ -68,38 +78,41 @@ class Fields:
         if not first.entries:
             self.is_incomplete = self.is_incomplete or bool(data.strip(b"\0"))
             return
-        self._add_directory(tiff, first, ExifTags.TAGS, is_first=True)
+        self.exif_fields += self._add_directory(tiff, first, ExifTags.TAGS, LAYOUT - _SIZE)
         for pointer, tags in ((names.EXIF_DIRECTORY, ExifTags.TAGS), (names.GPS_DIRECTORY, ExifTags.GPSTAGS)):
             for start in tiff.numbers(first, pointer)[:1]:
-                self._add_directory(tiff, tiff.directory(start), tags)
+                self.exif_fields += self._add_directory(tiff, tiff.directory(start), tags)
+        for thumbnail in list(tiff.positions(2))[1:]:
+            self._add_directory(tiff, tiff.directory(thumbnail), ExifTags.TAGS, LAYOUT)
 
     def _add_directory(
-        self, tiff: Tiff, directory: Directory, names: Mapping[int, str], *, is_first: bool = False
-    ) -> None:
-        self.exif_fields += len(directory.entries)
+        self, tiff: Tiff, directory: Directory, names: Mapping[int, str], skipped: Set[int] = frozenset()
+    ) -> int:
+        """Add the fields of a directory; return how many it has."""
         for tag, entry in directory.entries.items():
-            if is_first and is_layout(tag) and tag not in _SIZE:
-                continue
-            value = tiff.values(entry)
+            value = b"" if tag in skipped else tiff.values(entry)
+            values: list[Any] = [value] if value else []
             if entry.type == _TEXT and isinstance(value, bytes):
                 parts = list(filter(bytes.strip, value.split(b"\0")))
-                # Only the copyright has a second part, that of the editor.
-                value = b"; ".join(parts if tag == _COPYRIGHT else parts[:1])
-            if value:
-                text = value.decode("latin-1") if entry.type == _TEXT and isinstance(value, bytes) else value
-                self.values[names.get(tag, f"{UNNAMED}{tag:04x}")].append(text)
+                # The second part of a copyright is that of the editor. Other fields should have one part.
+                texts = [b"; ".join(parts)] if tag == _COPYRIGHT and parts else parts
+                values = [text.decode("latin-1") for text in texts]
+            if values:
+                self.values[names.get(tag, f"{UNNAMED}{tag:04x}")] += values
+        return len(directory.entries)
 
     def _add_resources(self, block: bytes) -> None:
         for number, content in _resources(block):
             if number == _IPTC:
                 self._add_iptc(content)
-            elif number in _CLIPPING_PATHS:
-                self.values["data:clipping path"].append(content)
+            elif number in _RESOURCES and content.strip(b"\0"):
+                self.values[f"data:{_RESOURCES[number]}"].append(content)
 
     def _add_iptc(self, block: bytes) -> None:
-        """Add the datasets of IPTC, wherever they begin in a block: IIM 4.2, section 1.6."""
-        position = block.find(b"\x1c\x02")
-        while position >= 0 and block[position : position + 1] == b"\x1c":
+        """Add the datasets of IPTC, wherever they begin in a block."""
+        first = _DATASET.search(block)
+        position = first.start() if first else len(block)
+        while block[position : position + 1] == b"\x1c":
             record, number = block[position + 1 : position + 3].ljust(2, b"\0")
             start = position + 5
             length = int.from_bytes(block[start - 2 : start], "big")
@@ -107,8 +120,7 @@ class Fields:
                 start += (wide := length & _IPTC_LENGTH)
                 length = int.from_bytes(block[start - wide : start], "big")
             position = start + length
-            if record == 2:
-                self.values[f"iptc:{number}"].append(block[start:position])
+            self.values[f"iptc:{number}" if record == 2 else f"iptc:{record}:{number}"].append(block[start:position])
 
     def _add_text(self, name: str, text: bytes) -> None:
         """Add a text of a PNG, which may be another block in hexadecimal form."""
@@ -154,6 +166,7 @@ class Fields:
 
 def read_fields(data: bytes) -> Fields:
     """Read the fields of an image file. Never raises; another file has none."""
+    from preprocess_ensemble.imaging.containers.container import SMALL_PART
     from preprocess_ensemble.imaging.containers.read import read
     from preprocess_ensemble.imaging.formats import identify
     from preprocess_ensemble.imaging.jpeg_xl import restored_jpeg
@@ -176,6 +189,9 @@ def read_fields(data: bytes) -> Fields:
     if container.layout is not None:
         fields.size = container.layout.size
     fields.add_container(container)
+    for part in (*container.unknown, data[container.end :]):
+        if 0 < len(content := part.strip(b"\0\r\n ")) < SMALL_PART:
+            fields.values["data:unknown data"].append(content)
     return fields
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from typing import TYPE_CHECKING, Final
 
 from clip_client.dedup.metadata.facts import Facts, Position, not_held
@@ -29,16 +30,20 @@ def merged(sidecar: Facts, copy: Facts, kept: Sequence[Facts]) -> Facts:
             said[name] = known
         elif name in SAVED and (whole := [value for value in known if not not_held(known, {value})]):
             said[name] = {min(whole, key=str)}
-    return Facts(said=said, texts={**sidecar.texts, **copy.texts})
+    # What the last one says stands first.
+    return Facts(said=said, texts=dict(ChainMap(copy.texts, sidecar.texts, *(one.texts for one in reversed(kept)))))
 
 
 def sidecar_text(facts: Facts) -> bytes:
     """Return an XMP packet that says these facts, all of them :data:`~.names.SAVED`."""
     properties: dict[str, str | list[str]] = {}
+    ranks = {key: rank for rank, key in enumerate(facts.texts)}
     for name, values in facts.said.items():
-        texts = [facts.texts.get(text, text) for value in values for text in _texts(value)]
+        # The first creator is the main one, so lists are in the order of the files.
+        ordered = sorted(values, key=lambda value: (ranks.get((name, str(value)), len(ranks)), str(value)))
+        texts = [facts.texts.get((name, text), text) for value in ordered for text in _texts(value)]
         if name in LISTS:
-            properties[SAVED[name][0]] = sorted(texts)
+            properties[SAVED[name][0]] = texts
         else:  # one text for each property, or the same one for all
             properties |= dict(zip(SAVED[name], texts * len(SAVED[name]), strict=False))
     return write_xmp(properties)

@@ -130,10 +130,10 @@ _HOUSEKEEPING: Final = frozenset(
     "RatingPercent ShutterSpeedValue ApertureValue MicrosoftPhoto:Rating acdsee:rating GPSVersionID "
     "GPSLatitudeRef GPSLongitude GPSLongitudeRef GPSAltitudeRef GPSImgDirectionRef GPSSpeedRef GPSTrackRef "
     "GPSDestBearingRef GPSDestDistanceRef GPSMapDatum GPSStatus GPSMeasureMode GPSDifferential iptc:60 iptc:63 "
-    # IPTC: version, program, and settings of the news wire.
-    "iptc:0 iptc:65 iptc:70 iptc:75".split()
+    # IPTC: versions, program, file format, character set, and settings of the news wire.
+    "iptc:0 iptc:65 iptc:70 iptc:75 iptc:1:0 iptc:1:20 iptc:1:22 iptc:1:90 iptc:3:0".split()
 )
-_LAYOUT: Final = frozenset(
+LAYOUT: Final = frozenset(
     {
         # TIFF 6.0 and its supplements: how the picture is stored, and how it is to be printed or shown.
         *range(254, 269), *range(273, 285), *range(286, 297), 301, *range(317, 333), 334, 336, *range(338, 343),
@@ -177,11 +177,6 @@ def is_housekeeping(field: str) -> bool:
     return field in _HOUSEKEEPING
 
 
-def is_layout(tag: int) -> bool:
-    """Tell whether a number of a TIFF or EXIF field, in its first directory, is one that lays out a picture."""
-    return tag in _LAYOUT
-
-
 def is_exact(name: str) -> bool:
     """Tell whether no program rounds the numbers of a field, or repeats them: a map's position has seven digits."""
     return name.startswith(UNNAMED)
@@ -199,8 +194,8 @@ def name_of(field: str) -> str:
         return DEVELOP_SETTINGS
     if known := NAME_OF.get(field):
         return known
-    if prefix == "iptc":
-        return f"IPTC field 2:{local}"
+    if field.startswith("iptc:"):
+        return f"IPTC field {prefix[5:] or 2}:{local}"
     if prefix.startswith("attribute"):
         return field.partition(":")[2]
     words = re.sub(r"(?<=[a-z\d])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", local).replace("_", " ").split()

@@ -94,7 +94,7 @@ def read_xmp(packet: bytes) -> dict[str, list[Item]]:
         raise XmpError(f"the packet is not XML that can be read: {error}") from None
     found: dict[tuple[str, str], list[Item]] = {}
     for rdf in root.iter(_qualified("rdf:RDF")):
-        for description in rdf.findall(_qualified("rdf:Description")):
+        for description in rdf:  # of any type: some programs write that in place of rdf:Description
             for name, text in description.attrib.items():
                 found.setdefault(_split(name), []).append({"": [text]})
             for element in description:

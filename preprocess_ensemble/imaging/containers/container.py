@@ -20,6 +20,9 @@ PICTURES: Final = "pictures"
 DATA: Final = "data"
 """A small block of a known place and an unknown purpose, such as a position that GeoJP2 holds."""
 
+SMALL_PART: Final = 1024
+"""Bytes. Data of unknown kind counts as metadata below this size, and as a part of its own from it on, because pictures
+and films are larger. Programs write smaller data: a camera's settings, or a time stamp of 100 bytes (Samsung)."""
 MOST_PARTS: Final = 100_000
 """Chunks, blocks or boxes that are looked at in one file; what lies behind them counts as data behind the picture."""
 

@@ -11,7 +11,8 @@ IMAGE, _TRAILER = 0x2C, 0x3B
 _COMMENT, _CONTROL, _TEXT, _APPLICATION = 0xFE, 0xF9, 0x01, 0xFF
 _XMP_TRAILER: Final = 258
 """Bytes that lead from any place in a packet, which is in no blocks, to its end: XMP specification, part 3, 1.1.2."""
-_LOOPS: Final = (b"NETSCAPE2.0", b"ANIMEXTS1.0")
+_SILENT: Final = (b"NETSCAPE2.0", b"ANIMEXTS1.0", b"ImageMagick")
+"""Applications that say how often an animation runs, and, the last, a gamma that no viewer reads."""
 
 
 class GifBlock(NamedTuple):
@@ -76,5 +77,5 @@ def _read_application(container: Container, layout: Layout, data: bytes, block: 
         container.add(XMP, data[start : block.stop - _XMP_TRAILER], start=start)
     elif name == b"ICCRGBG1012":
         layout.profile = content(data, start)
-    elif name not in _LOOPS:
+    elif name not in _SILENT:
         container.unknown.append(data[block.start : block.stop])

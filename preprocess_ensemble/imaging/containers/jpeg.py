@@ -55,8 +55,10 @@ _METADATA: Final = dict.fromkeys(range(0xE0, 0xF0), ()) | {
 """Marker -> how its segments begin, and what they hold."""
 _BLOCK_BEGINS: Final = {EXIF: (b"II*\0", b"MM\0*"), RESOURCES: RESOURCE_BEGINS}
 """Of what may be longer than a segment: the next segment begins in the middle of it."""
-_SILENT: Final = (b"JFIF\0", b"JFXX\0", _PROFILE, b"Adobe\0")
-"""How application segments begin that hold neither metadata nor parts of unknown kind."""
+_ADOBE: Final = b"Adobe\0"
+_SILENT: Final = re.compile(rb"(?:JFIF|JFXX|ICC_PROFILE|Adobe|Adobe_CM)\0|Ducky\0\x01\0\x04.{4}\0*$", re.DOTALL)
+"""Beginnings of application segments that say nothing about the photo. The last two are by Photoshop: the digest of a
+profile, and the quality of a picture for the web."""
 _CREDENTIALS: Final = b"jumdc2pa"
 """In the first segment of content credentials (C2PA 2.1, section 11): a box of this type in JUMBF, in APP11."""
 # T.81, table B.1: these have the layout of a frame header; 0xC4, 0xC8 and 0xCC lie between them and have another.
@@ -193,7 +195,7 @@ def read(data: bytes) -> Container:
         elif kind:
             skipped = len(beginning) + (_UNDESCRIBED if beginning == _OLD_RESOURCES else 0)
             _add(container, kind, content[skipped:], start + skipped)
-        elif not content.startswith(_SILENT):
+        elif not _SILENT.match(content):
             # Each segment of a JUMBF box begins with "JP" and the number of the box.
             credentials |= {content[:4]} if marker == _APP11 and _CREDENTIALS in content[:32] else set()
             if content[:4] not in credentials:
@@ -218,6 +220,8 @@ def _layout(data: bytes, found: list[tuple[int, int, int]]) -> Layout | None:
     for marker, start, _ in found:
         if marker in _FRAMES:
             colours = {1: "grey", 3: "RGB", 4: "CMYK"}.get(number(data, start + 5, 1))
+            if colours == "CMYK" and not any(data.startswith(_ADOBE, place) for _, place, _ in found):
+                return None  # without Adobe's segment nothing says whether 0 or 255 is the most ink
             size = number(data, start + 3, 2), number(data, start + 1, 2)
             return None if colours is None else Layout(size=size, colours=colours, depth=data[start], is_lossless=False)
     return None

@@ -22,16 +22,23 @@ _CHECKSUM: Final = 4
 _MOST_TEXT: Final = 2**23
 """Bytes of all texts after they were inflated, and of a profile."""
 _KNOWN: Final = frozenset(
-    b"IHDR PLTE IDAT IEND tRNS cHRM gAMA iCCP sBIT sRGB cICP mDCV cLLI tEXt zTXt iTXt bKGD hIST pHYs sPLT eXIf tIME "
-    b"acTL fcTL fdAT caBX".split()
+    b"IHDR PLTE IDAT IEND tRNS cHRM gAMA iCCP sBIT sRGB cICP tEXt zTXt iTXt bKGD hIST pHYs sPLT eXIf tIME acTL fcTL "
+    b"fdAT caBX iDOT".split()
 )
-"""Those of the standard, and that of content credentials."""
-_MEASURES: Final = {b"pCAL": "pixel calibration", b"sCAL": "physical scale"}
-"""Of scientific pictures: Extensions to the PNG 1.2 Specification, sections 4.2 and 4.3."""
+"""Chunks of the standard, of content credentials, and Apple's, which divides the pixels for several threads."""
+_DATA: Final = {
+    b"pCAL": "pixel calibration",
+    b"sCAL": "physical scale",
+    b"sBIT": "significant bits",
+    b"mDCV": "mastering display",
+    b"cLLI": "content light level",
+}
+"""Chunk -> name. Extensions to the PNG 1.2 Specification define the first two, in sections 4.2 and 4.3."""
 _PLAIN_CODES: Final = b"\0\1"
 """Of a colour space by its numbers: RGB without a matrix, in the full range."""
 _COLOURS: Final = {0: ("grey", False), 2: ("RGB", False), 3: ("RGB", False), 4: ("grey", True), 6: ("RGB", True)}
 """Colour type -> colours, and whether there is an alpha channel."""
+_WITH_PALETTE: Final = 3
 
 
 def chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
@@ -50,14 +57,15 @@ def read(data: bytes) -> Container:
     """Read a PNG."""
     container = Container(end=len(SIGNATURE), layout=_layout(data))
     is_srgb, left = False, _MOST_TEXT
+    sample_bits = 8 if number(data, 25, 1) == _WITH_PALETTE else number(data, 24, 1)
     for count, (name, start, stop) in enumerate(chunks(data)):
         if count >= MOST_PARTS:
             return container
         container.end = stop + _CHECKSUM
         container.kinds.append(name)
         content = data[start:stop] if name not in (b"IDAT", b"fdAT") else b""
-        if name in _MEASURES:
-            container.add(DATA, content, _MEASURES[name], start)
+        if name in _DATA and set(content) != {sample_bits}:
+            container.add(DATA, content, _DATA[name], start)
         elif name not in _KNOWN:
             container.unknown.append(data[start - 8 : stop + _CHECKSUM])
         elif name == b"eXIf":
