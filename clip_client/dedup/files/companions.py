@@ -31,8 +31,12 @@ from clip_client.dedup.files.file_types import (
 from clip_client.dedup.types import RAW, Companion
 
 _OTHER_CASE: Final = str.maketrans(string.ascii_letters, string.ascii_letters.swapcase())
-_INSERTED: Final = {".xmp": re.compile(r"_\d\d+(?=\.[^.]+$)"), ".mov": re.compile("_3$")}
-"""Ending of a companion -> what darktable and Photos insert into the photo's name."""
+_INSERTED: Final = {
+    ".xmp": re.compile(r"_\d\d+(?=\.[^.]+$)"),
+    ".mov": re.compile("_3$"),
+    ".aae": re.compile(r"(?<=^IMG_)O(?=\d)", re.IGNORECASE),
+}
+"""Ending of a companion -> what darktable, Photos and iOS insert into the photo's name."""
 _TAKEOUT: Final = re.compile(r"(?P<title>.*?)(?P<counter>(?:\(\d+\))?)\.json", re.DOTALL | re.IGNORECASE)
 _TAKEOUT_ENDING: Final = "supplemental-metadata"
 _LEAST_CUT: Final = 44
