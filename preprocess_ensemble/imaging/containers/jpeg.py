@@ -1,13 +1,13 @@
 """Segments of JPEG files: ITU-T T.81, annex B.
 
-:func:`read_header` reads what is needed to choose a decoder, and only headers that follow the standard to the letter.
-All other files go to Pillow, whose reader is lenient and whose answer counts.
+:func:`read_header` chooses a decoder, and only reads headers that follow the standard to the letter. All other files go
+to Pillow, whose reader is lenient and whose answer counts.
 """
 
 from __future__ import annotations
 
 import re
-import struct
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from preprocess_ensemble.imaging.containers.container import (
@@ -24,8 +24,7 @@ from preprocess_ensemble.imaging.containers.container import (
 
 Sampling = tuple[tuple[int, int], ...]
 
-_START_OF_SCAN: Final = 0xDA
-_COMMENT: Final = 0xFE
+_START_OF_SCAN, _COMMENT = 0xDA, 0xFE
 _START_OF_IMAGE, _END_OF_IMAGE, _STANDALONE = 0xD8, 0xD9, 0x01
 _APP1, _APP2, _APP11, _APP13 = 0xE1, 0xE2, 0xEB, 0xED
 _MARKER: Final = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
@@ -33,43 +32,33 @@ _MARKER: Final = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
 _MOST_MARKERS: Final = 10_000
 """A camera writes about 20, a depth map of 10 MB takes 160, a progressive file some 30 more."""
 
-_EXIF: Final = ((b"Exif\0\0", EXIF), (b"Exif\0\xff", EXIF))
 _XMP: Final = b"http://ns.adobe.com/xap/1.0/"
-"""Followed by a zero, which some programs leave out."""
+"""Some programs leave out the zero that follows."""
 _XMP_EXTENSION: Final = b"http://ns.adobe.com/xmp/extension/\0"
 _XMP_EXTENSION_HEADER: Final = len(_XMP_EXTENSION) + 40
-"""Followed by a digest of 32 characters, total length and offset: XMP specification, part 3, section 1.1.3.1."""
+"""A digest of 32 characters, total length and offset follow: XMP specification, part 3, section 1.1.3.1."""
 _PROFILE: Final = b"ICC_PROFILE\0"
-_RESOURCES: Final = b"Photoshop 3.0\0"
 _OLD_RESOURCES: Final = b"Adobe_Photoshop2.5:"
 _UNDESCRIBED: Final = 8
-"""Bytes that follow it, which nothing describes; ExifTool skips them, too."""
-_MPF: Final = b"MPF\0"
+"""Bytes that follow the beginning of old resources. ExifTool skips them, too."""
 _EXTENSION, _PROFILE_PART = "extension", "profile"
 _METADATA: Final = dict.fromkeys(range(0xE0, 0xF0), ()) | {
-    _APP1: (*_EXIF, (_XMP, XMP), (_XMP_EXTENSION, _EXTENSION)),
-    _APP2: ((_MPF, PICTURES), (_PROFILE, _PROFILE_PART)),
-    _APP13: ((_RESOURCES, RESOURCES), (_OLD_RESOURCES, RESOURCES)),
+    _APP1: ((b"Exif\0\0", EXIF), (b"Exif\0\xff", EXIF), (_XMP, XMP), (_XMP_EXTENSION, _EXTENSION)),
+    _APP2: ((b"MPF\0", PICTURES), (_PROFILE, _PROFILE_PART)),
+    _APP13: ((b"Photoshop 3.0\0", RESOURCES), (_OLD_RESOURCES, RESOURCES)),
     _COMMENT: ((b"", COMMENT),),
 }
 """Marker -> how its segments begin, and what they hold."""
 _BLOCK_BEGINS: Final = {EXIF: (b"II*\0", b"MM\0*"), RESOURCES: RESOURCE_BEGINS}
-"""Of what may be longer than a segment: the next segment begins in the middle of it."""
+"""Beginnings of blocks that several segments may share; the second segment begins in the middle of the block."""
 _ADOBE: Final = b"Adobe\0"
 _SILENT: Final = re.compile(rb"(?:JFIF|JFXX|ICC_PROFILE|Adobe|Adobe_CM)\0|Ducky\0\x01\0\x04.{4}\0*$", re.DOTALL)
 """Beginnings of application segments that say nothing about the photo. The last two are by Photoshop: the digest of a
 profile, and the quality of a picture for the web."""
 _CREDENTIALS: Final = b"jumdc2pa"
-"""In the first segment of content credentials (C2PA 2.1, section 11): a box of this type in JUMBF, in APP11."""
-# T.81, table B.1: these have the layout of a frame header; 0xC4, 0xC8 and 0xCC lie between them and have another.
+"""The first segment of content credentials has a box of this type in JUMBF: C2PA 2.1, section 11."""
 _FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-# Markers without a length: TEM, restart markers, start and end of image. None of them belongs in a header.
-_BARE: Final = frozenset({0x00, 0x01, *range(0xD0, 0xDA), 0xFF})
-
-_SEGMENT: Final = struct.Struct(">BBH")
-"""0xFF, the marker, and the length of what follows the marker."""
-_FRAME: Final = struct.Struct(">BHHB")
-"""Bits per sample, height, width, number of components."""
+"""Markers of segments that are laid out as a frame header: table B.1."""
 
 _FREQUENCIES: Final = 64
 _PROGRESSIVE: Final = 0xC2
@@ -111,38 +100,23 @@ class JpegHeader(NamedTuple):
 
 def read_header(data: bytes) -> JpegHeader | None:
     """Read up to the first scan; None for anything unusual, such as padding, a second frame or a missing part."""
-    metadata_bytes = 0
-    has_app1 = False
+    metadata_bytes, has_app1, position = 0, False, 2
     frame: tuple[int, int, int, int, Sampling] | None = None
-    position = 2
-    try:
-        while True:
-            start, marker, length = _SEGMENT.unpack_from(data, position)
-            if start != 0xFF or marker in _BARE:
+    for marker, start, stop in segments(data):
+        if marker == _END_OF_IMAGE or start != position + 4 or not start <= stop <= len(data):
+            return None
+        position = stop
+        if marker == _START_OF_SCAN:
+            break
+        if 0xE0 <= marker <= 0xEF or marker == _COMMENT:
+            metadata_bytes += 2 + stop - start
+            has_app1 |= marker == _APP1
+        elif marker in _FRAMES:
+            if frame is not None or stop - start != 6 + 3 * number(data, start + 5, 1):
                 return None
-            body = position + 4
-            position += 2 + length
-            if length < 2 or position > len(data):
-                return None
-            if marker == _START_OF_SCAN:
-                break
-            if 0xE0 <= marker <= 0xEF or marker == _COMMENT:
-                metadata_bytes += length
-                has_app1 |= marker == 0xE1
-            elif marker in _FRAMES:
-                if frame is not None:
-                    return None
-                precision, height, width, count = _FRAME.unpack_from(data, body)
-                if length != 8 + 3 * count:
-                    return None
-                factors = data[body + 7 : position : 3]
-                sampling = tuple([(factor >> 4, factor & 15) for factor in factors])
-                frame = (width, height, marker, precision, sampling)
-    except struct.error:
-        return None
-    if frame is None or not (frame[0] and frame[1]):
-        return None
-    return JpegHeader(*frame, metadata_bytes, has_app1)
+            sampling = tuple([(factor >> 4, factor & 15) for factor in data[start + 7 : stop : 3]])
+            frame = (number(data, start + 3, 2), number(data, start + 1, 2), marker, data[start], sampling)
+    return JpegHeader(*frame, metadata_bytes, has_app1) if frame is not None and frame[0] and frame[1] else None
 
 
 def count_scans(data: bytes) -> int:
@@ -156,29 +130,29 @@ def scans_within_limit(data: bytes, pixels: int) -> bool:
     return scans <= _MAX_SCANS and scans * pixels <= _MAX_SCANNED_PIXELS
 
 
-def segments(data: bytes) -> tuple[list[tuple[int, int, int]], int]:
-    """Return the segments of the first picture (marker, start, stop), and where that picture ends."""
-    found: list[tuple[int, int, int]] = []
+def segments(data: bytes) -> Iterator[tuple[int, int, int]]:
+    """Yield marker, start and stop of each segment of the first picture; for its end, the marker and twice its place.
+
+    The end of the file is that of a picture that is cut off.
+    """
     position = 2
     for _ in range(_MOST_MARKERS):
         match = _MARKER.search(data, position)
-        if match is None:
-            return found, len(data)
-        position = match.end()
+        position = match.end() if match else len(data)
         marker = data[position - 1]
-        if marker == _END_OF_IMAGE:
-            return found, position
+        if match is None or marker == _END_OF_IMAGE:
+            break
         if marker not in (_START_OF_IMAGE, _STANDALONE):
             stop = position + number(data, position, 2)
-            found.append((marker, position + 2, stop))
+            yield marker, position + 2, stop
             position = max(position, stop)
-    return found, position
+    yield _END_OF_IMAGE, position, position
 
 
 def read(data: bytes) -> Container:
     """Read a JPEG, with what stands behind its first scan."""
-    found, end = segments(data)
-    container = Container(end=end, layout=_layout(data, found))
+    found = list(segments(data))
+    container = Container(end=found[-1][1], layout=_layout(data, found))
     profile: dict[int, bytes] = {}
     extensions: dict[bytes, dict[int, bytes]] = {}
     credentials: set[bytes] = set()
@@ -201,10 +175,14 @@ def read(data: bytes) -> Container:
             if content[:4] not in credentials:
                 container.unknown.append(content)
     for parts in extensions.values():
-        container.add(XMP, b"".join(part for _, part in sorted(parts.items())), "extension")
+        container.add(XMP, _joined(parts), "extension")
     if container.layout is not None:
-        container.layout.profile = b"".join(part for _, part in sorted(profile.items()))
+        container.layout.profile = _joined(profile)
     return container
+
+
+def _joined(parts: dict[int, bytes]) -> bytes:
+    return b"".join(part for _, part in sorted(parts.items()))
 
 
 def _add(container: Container, kind: str, content: bytes, start: int) -> None:
@@ -233,7 +211,7 @@ def is_complete(data: bytes) -> bool:
     Only a progressive file codes these in several scans: T.81, section G.1.1.1.
     """
     missing: dict[int, list[int]] = {}
-    for marker, start, _ in segments(data)[0]:
+    for marker, start, _ in segments(data):
         if marker in _FRAMES:
             colours = data[start + 6 : start + 6 + 3 * number(data, start + 5, 1) : 3]
             missing = {colour: [1] * _FREQUENCIES for colour in colours}
