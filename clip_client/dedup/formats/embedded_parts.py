@@ -1,7 +1,6 @@
 """Finds what an image file holds besides the picture that a viewer shows: films, gain maps, depth maps, more pictures.
 
-A file with such parts is not a copy of a file that has only the picture. Nothing is decoded. What lies beyond a limit
-of the readers of containers counts as content, because a file may be damaged or malicious.
+Nothing is decoded. Data beyond a limit of the readers of containers counts as content, because a file may be malicious.
 """
 
 from __future__ import annotations
@@ -12,19 +11,23 @@ import struct
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from clip_client.dedup.files.file_types import FILM
-
-if TYPE_CHECKING:
-    from preprocess_ensemble.imaging.containers.container import Container
+from preprocess_ensemble.imaging.containers import container as parts
+from preprocess_ensemble.imaging.containers import jpeg
+from preprocess_ensemble.imaging.containers.container import SMALL_PART, Container
+from preprocess_ensemble.imaging.containers.iso_media import IsoMedia
+from preprocess_ensemble.imaging.containers.read import read
+from preprocess_ensemble.imaging.containers.tiff import SUB_DIRECTORIES, Tiff
+from preprocess_ensemble.imaging.limits import DecodeError
 
 GAIN_MAP: Final = "gain map"
-"""How much brighter an HDR display shows each part: Ultra HDR, and Apple's HDR photos."""
+"""Brightness of each part on an HDR display: Ultra HDR, and Apple's HDR photos."""
 DEPTH_MAP: Final = "depth map"
 PICTURES: Final = "further pictures"
 FRAMES: Final = "further frames"
-"""Of an animation or an image sequence, or pages."""
+"""Frames of an animation or an image sequence, or pages."""
 LAYERS: Final = "layers"
 SOUND: Final = "sound"
 RAW_DATA: Final = "RAW data"
@@ -51,7 +54,7 @@ _MOST_SUB_DIRECTORIES: Final = 100
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddedParts:
-    """What a file holds besides its picture; both fields are empty if there is nothing."""
+    """The parts of a file besides its picture; both fields are empty if there are none."""
 
     kinds: tuple[str, ...] = ()
     digest: str = ""
@@ -60,9 +63,6 @@ class EmbeddedParts:
 
 def embedded_parts(data: bytes) -> EmbeddedParts:
     """Find what an image file holds besides its picture. Never raises."""
-    from preprocess_ensemble.imaging.containers.container import SMALL_PART
-    from preprocess_ensemble.imaging.containers.read import read
-
     container = read(data)
     if data.startswith(b"\xff\xd8\xff"):
         return _of_jpeg(data, container)
@@ -79,38 +79,31 @@ def embedded_parts(data: bytes) -> EmbeddedParts:
     rest = b"".join([*container.unknown, data[container.end :]]).strip(b"\0")
     kinds += [FILM] if _FILM.search(rest) else [DATA] if len(rest) >= SMALL_PART else []
     # What is appended to a picture alone is known by itself, and anything else by the whole file.
-    whole = rest if len(kinds) == 1 and kinds[0] in (FILM, DATA) and rest else data
-    return EmbeddedParts(
-        kinds=tuple(dict.fromkeys(kinds)), digest=hashlib.sha256(whole).hexdigest()[:32] if kinds else ""
-    )
+    return _parts(kinds, rest if kinds in ([FILM], [DATA]) and rest else data)
 
 
 def _of_jpeg(data: bytes, container: Container) -> EmbeddedParts:
-    from preprocess_ensemble.imaging.containers import container as names
-
-    xmp = b"".join(block.data for block in container.all(names.XMP))
-    pictures = [
-        picture
-        for block in container.all(names.PICTURES)
-        for picture in _mpf_pictures(block.data, block.start, len(data))
-    ]
+    xmp = b"".join(block.data for block in container.all(parts.XMP))
+    found = (_mpf_pictures(block.data, block.start, len(data)) for block in container.all(parts.PICTURES))
+    pictures = [picture for in_block in found for picture in in_block]
     in_xmp = [kind for name, kind in _IN_XMP if name in xmp]
     appended = [piece for piece in _without_thumbnails(data, container.end, pictures) if piece]
     kinds = _kinds_of_appended(appended, xmp, has_pictures=any(not is_small for is_small, _, _ in pictures))
     # Such as the measurements of a thermal camera.
     unknown = b"".join(content.strip(b"\0") for content in container.unknown)
-    in_unknown = [DATA] if len(unknown) >= names.SMALL_PART else []
-    if not (in_xmp or kinds or in_unknown):
-        return EmbeddedParts()
+    in_unknown = [DATA] if len(unknown) >= SMALL_PART else []
     held = [*(appended if kinds else ()), xmp if in_xmp else b"", unknown if in_unknown else b""]
-    digest = hashlib.sha256(b"".join(held)).hexdigest()[:32]
-    return EmbeddedParts(kinds=tuple(dict.fromkeys([*kinds, *in_xmp, *in_unknown])), digest=digest)
+    return _parts([*kinds, *in_xmp, *in_unknown], b"".join(held))
+
+
+def _parts(kinds: list[str], held: bytes) -> EmbeddedParts:
+    return EmbeddedParts(
+        kinds=tuple(dict.fromkeys(kinds)), digest=hashlib.sha256(held).hexdigest()[:32] if kinds else ""
+    )
 
 
 def _mpf_pictures(block: bytes, base: int, size: int) -> list[tuple[bool, int, int]]:
     """Read a Multi-Picture Format block that starts at ``base``: is a thumbnail, start and stop of further pictures."""
-    from preprocess_ensemble.imaging.containers.tiff import Tiff
-
     tiff = Tiff(block)
     if (field := tiff.directory(tiff.first).entries.get(_MPF_ENTRIES)) is None:
         return []
@@ -133,8 +126,6 @@ def _without_thumbnails(data: bytes, end: int, pictures: list[tuple[bool, int, i
 
 
 def _kinds_of_appended(appended: list[bytes], xmp: bytes, *, has_pictures: bool) -> list[str]:
-    from preprocess_ensemble.imaging.containers.container import SMALL_PART
-
     kinds = [FILM] if any(map(_FILM.search, appended)) else []
     if has_pictures or any(piece.startswith(b"\xff\xd8\xff") for piece in appended):
         patterns = ((_GAIN_MAP, GAIN_MAP), (_DEPTH_MAP, DEPTH_MAP))
@@ -149,9 +140,6 @@ def _kinds_of_appended(appended: list[bytes], xmp: bytes, *, has_pictures: bool)
 
 def _kinds_of_items(data: bytes) -> list[str]:
     """Return what a HEIC or AVIF file holds by its boxes and its items."""
-    from preprocess_ensemble.imaging.containers.iso_media import IsoMedia
-    from preprocess_ensemble.imaging.limits import DecodeError
-
     try:
         media = IsoMedia(data)
     except DecodeError:
@@ -168,7 +156,6 @@ def _kinds_of_items(data: bytes) -> list[str]:
 
 def _kinds_of_jpeg_xl(data: bytes, container: Container) -> list[str]:
     """Return what a JPEG XL file holds, and the JPEG that it was made from without loss."""
-    from preprocess_ensemble.imaging.containers import jpeg
     from preprocess_ensemble.imaging.jpeg_xl import restored_jpeg
 
     kinds = [GAIN_MAP] if b"jhgm" in container.kinds else []
@@ -192,13 +179,11 @@ def _kind_of_auxiliary(urn: bytes) -> list[str]:
 
 def _layers_and_pictures(data: bytes) -> list[str]:
     """Return what a TIFF file holds in its first directory and those below it, apart from smaller versions."""
-    from preprocess_ensemble.imaging.containers.tiff import SUB_DIRECTORIES, Tiff
-
     tiff = Tiff(data)
     first = tiff.directory(tiff.first)
     kinds = [LAYERS] if _PHOTOSHOP_LAYERS in first.entries else []
-    below = tiff.numbers(first, SUB_DIRECTORIES)
-    types = (tiff.numbers(tiff.directory(start), _NEW_SUBFILE_TYPE) for start in below[:_MOST_SUB_DIRECTORIES])
+    below = tiff.below(first, SUB_DIRECTORIES, _MOST_SUB_DIRECTORIES + 1)
+    types = [tiff.numbers(one, _NEW_SUBFILE_TYPE) for one in below]
     if len(below) > _MOST_SUB_DIRECTORIES or not all(found and found[0] & 1 for found in types):
         kinds.append(PICTURES)
     return kinds

@@ -177,11 +177,6 @@ def is_housekeeping(field: str) -> bool:
     return field in _HOUSEKEEPING
 
 
-def is_exact(name: str) -> bool:
-    """Tell whether no program rounds the numbers of a field, or repeats them: a map's position has seven digits."""
-    return name.startswith(UNNAMED)
-
-
 def rank(name: str) -> tuple[int, str]:
     """Return a key that sorts names of fields: what people write before what cameras write, then unknown ones."""
     return _RANK.get(name, len(_RANK)), name

@@ -122,6 +122,10 @@ class Tiff:
         found = self.values(directory.entries.get(tag))
         return tuple(int(one) for one in found if math.isfinite(one))
 
+    def below(self, directory: Directory, tag: int, most: int = 1) -> list[Directory]:
+        """Read up to ``most`` directories that a field points to."""
+        return [self.directory(start) for start in self.numbers(directory, tag)[:most]]
+
     def pixels_end(self, directory: Directory) -> int:
         """Return where the last strip, tile or thumbnail of a directory ends; 0 if it has none."""
         ends = [0]
