@@ -15,12 +15,12 @@ from preprocess_ensemble.imaging.containers.container import number as _number
 from preprocess_ensemble.imaging.limits import DecodeError, check_count
 
 JXL_CONTAINER: Final = b"\0\0\0\x0cJXL \r\n\x87\n"
-"""How a JPEG XL file begins that has boxes; all others are a bare codestream."""
+"""Beginning of a JPEG XL file that has boxes; all others are a bare codestream."""
 
 _MOST_BOXES: Final = 10_000
 """A photo of 48 megapixels has about 200: most are its tiles."""
 _MOST_REFERENCES: Final = 100_000
-"""From items to items, properties and bytes. 128 megapixels in tiles of 64 x 64 have 31,250 to tiles."""
+"""References of items to items, properties and bytes. 128 megapixels in tiles of 64 x 64 have 31,250 to tiles."""
 _DEEPEST: Final = 8
 """Pictures that are parts of pictures. Cameras put one picture together from tiles, and some crop or turn it."""
 
@@ -30,10 +30,10 @@ _KNOWN_BOXES: Final = frozenset(
         *(b"JXL ", b"jxlc", b"jxlp", b"jxll", b"jxli", b"Exif", b"xml ", b"brob", b"jbrd", b"jumb", b"jhgm"),
     }
 )
-"""Of a HEIC or AVIF, or of a JPEG XL, with pictures, metadata, or parts that are recognised."""
+"""Boxes of a HEIC or AVIF, then of a JPEG XL, with pictures, metadata, or parts that are recognised."""
 XMP_UUID: Final = bytes.fromhex("be7acfcb97a942e89c71999491e3afac")
 _CREDENTIALS: Final = bytes.fromhex("d8fec3d61b0e483c92975828877ec481")
-"""How a box ``uuid`` begins that holds XMP (XMP specification, part 3), or content credentials (C2PA 2.1, annex A)."""
+"""Beginnings of a box ``uuid`` with XMP (XMP specification, part 3), and with credentials (C2PA 2.1, annex A)."""
 _DATA: Final = {
     b"udes": "description",
     b"altt": "alternative text",
@@ -47,16 +47,16 @@ _DATA: Final = {
 """Properties that are metadata -> name: 23008-12, section 6.5, and 14496-12, section 12.1.5."""
 _TIFF: Final = (b"II*\0", b"MM\0*")
 _HIGH_BIT_DEPTH: Final = 0x40
-"""In the third byte of ``av1C``: AV1 Codec ISO Media File Format Binding, section 2.3.3."""
 _HALF_ACROSS, _HALF_DOWN = 0x08, 0x04
-"""In the same byte: whether colours are stored at half size."""
+"""Bits of the third byte of ``av1C``, the last two for colours at half size: AV1 Codec ISO Media File Format Binding,
+section 2.3.3."""
 _COLOURS_OF_HEVC, _DEPTH_OF_HEVC = 16, 17
 """Bytes of ``hvcC`` with how colours are stored, and with the bits of luma beyond 8: 14496-15, section 8.3.3.1."""
 _STEPS_OF_HEVC: Final = {1: (2, 2), 2: (2, 1)}
 """4:2:0 and 4:2:2."""
 
 _NO_PICTURES: Final = frozenset({b"Exif", b"mime", b"uri ", b"tmap"})
-"""Types of items that are no pictures; a tone map says how to combine two."""
+"""Types of items that are not pictures; a tone map says how to combine two."""
 
 
 class Box(NamedTuple):
@@ -68,13 +68,13 @@ class Box(NamedTuple):
 
 
 class Reference(NamedTuple):
-    """That an item refers to others: ``dimg`` to its parts, ``thmb`` and ``auxl`` to the picture that it belongs to."""
+    """An item that refers to others: ``dimg`` to its parts, ``thmb`` and ``auxl`` to the picture that it belongs to."""
 
     kind: bytes
     item: int
     to: tuple[int, ...]
     at: slice
-    """Where the numbers in ``to`` stand in the file."""
+    """Place of ``to`` in the file."""
 
 
 def boxes(data: bytes, start: int, stop: int) -> Iterator[Box]:
@@ -92,7 +92,7 @@ def boxes(data: bytes, start: int, stop: int) -> Iterator[Box]:
 
 
 def file_boxes(data: bytes) -> Iterator[Box]:
-    """Yield the boxes of a file that are in no other, without those of a second file behind it, such as a film."""
+    """Yield the outermost boxes of a file, up to those of a second file behind it, such as a film."""
     for number, box in enumerate(boxes(data, 0, len(data))):
         if box.name == b"ftyp" and number > 1:  # the second box of a JPEG XL is the first of this name
             return
@@ -118,14 +118,13 @@ class IsoMedia:
         self._data = data
         self._boxes = self._references = 0
         self.top_level: list[Box] = []
-        """The boxes that are in no other."""
         self.primary = 0
         """The item that a viewer shows."""
         self.items: dict[int, bytes] = {}
         """Item -> its type, such as ``b"hvc1"`` or ``b"grid"``."""
         self.references: list[Reference] = []
         self.properties: list[Box] = []
-        """Of all items, such as ``ispe``, the size of a picture."""
+        """Properties of all items, such as ``ispe``, the size of a picture."""
         self.associations: list[Box] = []
         """The boxes that say which item has which properties."""
         self._listed: dict[int, range] = {}
@@ -133,11 +132,11 @@ class IsoMedia:
         self.extents: dict[int, list[tuple[int, int]]] = {}
         """Item -> where its pieces start and stop."""
         self._data_start = 0
-        """Where the box of data begins that items may lie in, inside ``meta``."""
+        """Start of a box inside ``meta`` that items may lie in."""
         self.stored_bytes = 0
         """Length of all items together, as far as the file has them. Several may share the same bytes."""
         self.stored_end = 0
-        """Where the last item ends."""
+        """End of the last item."""
         for box in self._counted(file_boxes(data)):
             self.top_level.append(box)
             if box.name == b"meta":
@@ -311,7 +310,7 @@ class IsoMedia:
 
 
 def read(data: bytes) -> Container:
-    """Read a HEIC, AVIF or JPEG XL; the codestream of the latter says how its picture is stored."""
+    """Read a HEIC, AVIF or JPEG XL, whose codestream says how its picture is stored."""
     is_jxl = data.startswith(JXL_CONTAINER)
     try:
         media = IsoMedia(data)
@@ -340,7 +339,7 @@ def _add_items(container: Container, data: bytes, media: IsoMedia) -> None:
         content = data[box.start : box.stop]
         is_square = box.name == b"pasp" and content[:4] == content[4:]
         if box.name in _DATA and not is_square:
-            container.add(DATA, content, _DATA[box.name], box.start)
+            container.add(DATA, content, _DATA[box.name])
     for item, kind in media.items.items():
         if kind == b"Exif":
             _add_exif(container, media.content(item))

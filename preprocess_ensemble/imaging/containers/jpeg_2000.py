@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Final
 
 from preprocess_ensemble.imaging.containers.container import (
@@ -20,7 +21,7 @@ from preprocess_ensemble.imaging.containers.iso_media import XMP_UUID, Box, boxe
 _START: Final = b"\xff\x4f\xff\x51"
 _TILE, _COMMENT, _END = 0xFF90, 0xFF64, 0xFFD9
 _LATIN: Final = 1
-"""Of a comment that is a text: section A.9.2."""
+"""Registration of a comment that is a text: section A.9.2."""
 _KNOWN: Final = frozenset({b"jP  ", b"ftyp", b"jp2h", b"jp2c", b"free", b"rreq"})
 _METADATA: Final = {
     XMP_UUID: XMP,
@@ -39,9 +40,7 @@ def read(data: bytes) -> Container:
         container.layout = _codestream_layout(data, 0, Layout())
         container.end = _codestream_end(container, data, 0, len(data))
         return container
-    for count, box in enumerate(file_boxes(data)):
-        if count >= MOST_PARTS:
-            break
+    for box in islice(file_boxes(data), MOST_PARTS):
         container.kinds.append(box.name)
         content = data[box.start : box.stop] if box.name != b"jp2c" else b""
         container.end = box.stop
@@ -56,11 +55,10 @@ def read(data: bytes) -> Container:
                 # The length of the last box may be left out.
                 container.end = _codestream_end(container, data, box.start, box.stop)
         elif box.name == b"uuid" and (kind := _METADATA.get(content[:16])):
-            container.add(kind, content[16:].removeprefix(b"Exif\0\0"), start=box.start + 16)
+            container.add(kind, content[16:].removeprefix(b"Exif\0\0"))
         elif box.name not in _KNOWN:
-            is_geo = content[:16] == _GEO
-            name = "map position" if is_geo else f"box {box.name.decode('latin-1').strip()}"
-            container.add(DATA, content, name, box.start)
+            name = f"box {box.name.decode('latin-1').strip()}"
+            container.add(DATA, content, "map position" if content[:16] == _GEO else name)
         if container.end != box.stop:
             break
     return container
@@ -98,10 +96,7 @@ def _codestream_layout(data: bytes, start: int, layout: Layout) -> Layout | None
 
 
 def _codestream_end(container: Container, data: bytes, start: int, stop: int) -> int:
-    """Return where a codestream ends: behind the last of its tile parts, of which each says its length.
-
-    Adds the comments on the way.
-    """
+    """Add the comments of a codestream; return its end, behind the last of its tile parts, which say their lengths."""
     position = start + 2
     for _ in range(MOST_PARTS):
         marker = number(data, position, 2)
@@ -117,6 +112,6 @@ def _codestream_end(container: Container, data: bytes, start: int, stop: int) ->
         else:
             length = number(data, position + 2, 2)
             if marker == _COMMENT and number(data, position + 4, 2) == _LATIN:
-                container.add(COMMENT, data[position + 6 : position + 2 + length], start=position + 6)
+                container.add(COMMENT, data[position + 6 : position + 2 + length])
             position += 2 + length
     return stop

@@ -19,7 +19,7 @@ _OS2_HEADER, _V4_HEADER, _V5_HEADER = 12, 108, 124
 _BIT_FIELDS: Final = (3, 6)
 _UNCOMPRESSED: Final = (0, *_BIT_FIELDS)
 _CALIBRATED, _EMBEDDED, _LINKED = 0, b"DEBM", b"KNIL"
-"""Of bV5CSType; "sRGB" and "Win " say sRGB."""
+"""Values of bV5CSType; "sRGB" and "Win " say sRGB."""
 
 _PPM_COLOURS: Final = {1: "grey", 2: "grey", 3: "RGB", 4: "grey", 5: "grey", 6: "RGB"}
 _PPM_SPACE: Final = rb"(?:\s|#[^\n\r]*[\n\r])+"
@@ -54,7 +54,7 @@ def read_bmp(data: bytes) -> Container:
     masks = 12 if size == _LEAST_BMP - 14 and compression in _BIT_FIELDS else 0
     palette = 4 * (number(data, 46, 4, "little") or (1 << bits if bits <= 8 else 0))
     container.unknown.append(data[14 + size + masks + palette : pixels])
-    # Without a mask the highest bits mean nothing, and programs write transparency there all the same.
+    # The highest bits mean nothing without a mask, but some programs write transparency there.
     layout.has_alpha = bits in (16, 32) and compression in _UNCOMPRESSED
     if size >= _V4_HEADER:
         kind = data[70:74]
@@ -106,7 +106,7 @@ def read_ppm(data: bytes) -> Container:
     pages = 2 if _PPM_HEADER.match(data[end:].lstrip()[:99]) else 1
     container = Container(end=end, layout=Layout(colours=colours, depth=8 if most < 256 else 16, pages=pages))
     for comment in _PPM_COMMENT.finditer(data, 0, end if kind <= 3 else start):
-        container.add(COMMENT, comment[1], start=comment.start())
+        container.add(COMMENT, comment[1])
     return container
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 from preprocess_ensemble.imaging.containers.container import (
@@ -35,7 +36,7 @@ _DATA: Final = {
 }
 """Chunk -> name. Extensions to the PNG 1.2 Specification define the first two, in sections 4.2 and 4.3."""
 _PLAIN_CODES: Final = b"\0\1"
-"""Of a colour space by its numbers: RGB without a matrix, in the full range."""
+"""End of a colour space by its numbers: RGB without a matrix, in the full range."""
 _COLOURS: Final = {0: ("grey", False), 2: ("RGB", False), 3: ("RGB", False), 4: ("grey", True), 6: ("RGB", True)}
 """Colour type -> colours, and whether there is an alpha channel."""
 _WITH_PALETTE: Final = 3
@@ -58,18 +59,16 @@ def read(data: bytes) -> Container:
     container = Container(end=len(SIGNATURE), layout=_layout(data))
     is_srgb, left = False, _MOST_TEXT
     sample_bits = 8 if number(data, 25, 1) == _WITH_PALETTE else number(data, 24, 1)
-    for count, (name, start, stop) in enumerate(chunks(data)):
-        if count >= MOST_PARTS:
-            return container
+    for name, start, stop in islice(chunks(data), MOST_PARTS):
         container.end = stop + _CHECKSUM
         container.kinds.append(name)
         content = data[start:stop] if name not in (b"IDAT", b"fdAT") else b""
         if name in _DATA and set(content) != {sample_bits}:
-            container.add(DATA, content, _DATA[name], start)
+            container.add(DATA, content, _DATA[name])
         elif name not in _KNOWN:
             container.unknown.append(data[start - 8 : stop + _CHECKSUM])
         elif name == b"eXIf":
-            container.add(EXIF, content, start=start)
+            container.add(EXIF, content)
         elif name in (b"tEXt", b"zTXt", b"iTXt"):
             left -= _add_text(container, name, content, left)
         elif (layout := container.layout) is not None:
@@ -130,9 +129,8 @@ def _add_text(container: Container, kind: bytes, content: bytes, most: int) -> i
     elif kind == b"zTXt":
         text = _inflated(rest[1:], most) or rest[1:]
     else:
-        is_compressed, (_, _, text) = rest[:1] == b"\1", (rest[2:].partition(b"\0"))
-        text = text.partition(b"\0")[2]
-        text = _inflated(text, most) or text if is_compressed else text
+        text = [*rest[2:].split(b"\0", 2), b"", b""][2]  # behind a language and a translated keyword
+        text = _inflated(text, most) or text if rest[:1] == b"\1" else text
     if keyword == b"XML:com.adobe.xmp":
         container.add(XMP, text)
     else:

@@ -26,7 +26,7 @@ _PALETTE, _SAMPLE_FORMAT, _REFERENCE_BLACK_WHITE = 320, 339, 532
 _SIGNED: Final = 2
 _YCBCR, _PALETTE_COLOURS = 6, 3
 _FULL_RANGE: Final = (0, 255, 128, 255, 128, 255)
-"""What YCbCr of 8 bits has in files of JPEG; other black and white are read as if they were these."""
+"""Black and white of YCbCr with 8 bits in files of JPEG; Pillow reads other values as if they were these."""
 _MOST_DIRECTORIES: Final = 1_000
 _SMALL: Final = 2**16
 """Bytes that may be read of any file, some of them several times."""
@@ -156,7 +156,7 @@ def read(data: bytes) -> Container:
     container.add(EXIF, data)
     for tag, kind in _METADATA.items():
         if (entry := first.entries.get(tag)) is not None:
-            container.add(kind, data[entry.start : entry.stop], start=entry.start)
+            container.add(kind, data[entry.start : entry.stop])
     waiting, seen = pages, {page.start for page in pages}
     for _ in range(_MOST_DIRECTORIES):
         if not waiting:
