@@ -13,10 +13,9 @@ Value: TypeAlias = "bytes | tuple[int | float, ...]"
 
 EXIF_DIRECTORY, GPS_DIRECTORY, INTEROP_DIRECTORY = 0x8769, 0x8825, 0xA005
 SUB_DIRECTORIES: Final = 330
-_FORMATS: Final = {1: "s", 2: "s", 3: "H", 4: "I", 5: "I", 6: "s", 7: "s", 8: "h", 9: "i", 10: "i", 11: "f", 12: "d"}
-_FORMATS_OF_BIG: Final = {13: "I", 16: "Q", 17: "q", 18: "Q"}
-"""Type -> what its values are for :mod:`struct`; those of rationals are pairs."""
-_RATIONALS: Final = (5, 10)
+_CLASSIC: Final = {3: "H", 4: "I", 5: "2I", 8: "h", 9: "i", 10: "2i", 11: "f", 12: "d"}
+_FORMATS: Final = _CLASSIC | {13: "I", 16: "Q", 17: "q", 18: "Q"}
+"""Type -> format of a value for :mod:`struct`; a rational is a pair. All other types are bytes."""
 _WIDTH, _HEIGHT, _BITS, _PHOTOMETRIC, _CHANNELS, _EXTRA = 256, 257, 258, 262, 277, 338
 _PIECES: Final = ((273, 279), (324, 325), (513, 514))
 """Offsets and lengths of strips, tiles and a JPEG thumbnail."""
@@ -39,7 +38,6 @@ _COLOURS: Final = {0: ("grey", 1), 1: ("grey", 1), 2: ("RGB", 3), 3: ("RGB", 1),
 class Entry(NamedTuple):
     """One field of a directory, and where its values lie."""
 
-    tag: int
     type: int
     values: int
     start: int
@@ -63,42 +61,41 @@ class Tiff:
     def __init__(self, data: bytes) -> None:
         self.data = data
         self.order = "<" if data[:1] == b"I" else ">"
-        self._is_big = 43 in data[2:4]
+        self._wide, self._short = (8, 8) if 43 in data[2:4] else (4, 2)
+        """Bytes of an offset, and of a number of fields."""
         self._left = 2 * len(data) + _SMALL
 
     @property
     def first(self) -> int:
         """Position of the first directory; 0 if there is none."""
-        return self._unpack("Q", 8) if self._is_big else self._unpack("I", 4)
+        return self._number(self._wide, self._wide)
 
     def directory(self, start: int, most: int = MOST_PARTS) -> Directory:
         """Read a directory, or as much of it as the file has; of more than ``most`` fields the first ones."""
-        wide, count = (8, "Q") if self._is_big else (4, "H")
-        size = struct.calcsize("<" + count)
-        number = self._unpack(count, start)
-        whole = 4 + 2 * wide  # tag, type, number of values, and the values or their place
-        stop = start + size + number * whole
+        wide, first, stop = self._wide, start + self._short, self._stop(start)
+        whole = 4 + 2 * wide
         entries: dict[int, Entry] = {}
-        for position in range(start + size, min(stop, start + size + most * whole, len(self.data) - whole + 1), whole):
-            tag, kind = self._unpack("H", position), self._unpack("H", position + 2)
-            values = self._unpack("Q" if self._is_big else "I", position + 4)
-            at = position + 4 + wide
-            length = values * _size(kind)
+        for position in range(first, min(stop, first + most * whole, len(self.data) - whole + 1), whole):
+            tag, kind = self._number(position, 2), self._number(position + 2, 2)
+            values, at = self._number(position + 4, wide), position + 4 + wide
+            length = values * struct.calcsize("<" + _FORMATS.get(kind, "s"))
             if length > wide:
-                at = self._unpack("Q" if self._is_big else "I", at)
-            entries.setdefault(tag, Entry(tag, kind, values, at, at + length))
+                at = self._number(at, wide)
+            entries.setdefault(tag, Entry(kind, values, at, at + length))
         return Directory(entries, start, stop + wide)
 
     def positions(self, at_most: int) -> Iterator[int]:
         """Yield where the directories of the pictures lie, in order. A chain that loops ends at the limit."""
-        wide, count = ("Q", "Q") if self._is_big else ("I", "H")
         position = self.first
         for _ in range(at_most):
             if not position:
                 return
             yield position
-            stop = position + struct.calcsize("<" + count)
-            position = self._unpack(wide, stop + self._unpack(count, position) * (4 + 2 * struct.calcsize("<" + wide)))
+            position = self._number(self._stop(position), self._wide)
+
+    def _stop(self, start: int) -> int:
+        """Return where the fields of a directory end: each has a tag, a type, a number of values, and their place."""
+        return start + self._short + self._number(start, self._short) * (4 + 2 * self._wide)
 
     def values(self, entry: Entry | None) -> Value:
         """Return the values of a field: bytes, or numbers, of which a rational is one; empty if they are cut off."""
@@ -107,13 +104,13 @@ class Tiff:
         self._left -= entry.stop - entry.start
         if self._left < 0:
             return ()
-        code = (_FORMATS | _FORMATS_OF_BIG).get(entry.type, "s")
-        block = self.data[entry.start : entry.stop]
+        code, block = _FORMATS.get(entry.type, "s"), self.data[entry.start : entry.stop]
         if code == "s":
             return block
-        numbers = struct.unpack(f"{self.order}{len(block) // struct.calcsize('<' + code)}{code}", block)
-        if entry.type in _RATIONALS:
-            pairs = zip(numbers[::2], numbers[1::2], strict=False)
+        count = len(block) // struct.calcsize("<" + code[-1])
+        numbers = struct.unpack(f"{self.order}{count}{code[-1]}", block)
+        if code[:-1]:
+            pairs = zip(numbers[::2], numbers[1::2], strict=True)
             return tuple(above / below if below else math.nan for above, below in pairs)
         return numbers
 
@@ -133,15 +130,10 @@ class Tiff:
             ends += map(sum, zip(self.numbers(directory, offsets), self.numbers(directory, lengths), strict=False))
         return max(ends)
 
-    def _unpack(self, code: str, position: int) -> int:
-        size = struct.calcsize("<" + code)
-        block = self.data[position : position + size] if position >= 0 else b""
-        return int.from_bytes(block, "little" if self.order == "<" else "big") if len(block) == size else 0
-
-
-def _size(kind: int) -> int:
-    code = (_FORMATS | _FORMATS_OF_BIG).get(kind, "s")
-    return struct.calcsize("<" + code) * (1 + (kind in _RATIONALS))
+    def _number(self, position: int, size: int) -> int:
+        """Return an unsigned number; 0 if the file does not have all of it."""
+        block = self.data[position : position + size] if 0 <= position <= len(self.data) - size else b""
+        return int.from_bytes(block, "little" if self.order == "<" else "big")
 
 
 def read(data: bytes) -> Container:
