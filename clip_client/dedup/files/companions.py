@@ -1,9 +1,9 @@
-"""Which files belong to a photo, by their names: one rule for the search, the verdict, the move and the purge.
+"""Files that belong to a photo by their names: one rule for the search, the verdict, the move and the purge.
 
 A file belongs to a photo if its name continues the photo's name (``a.jpg.xmp``), or the photo's name up to its ending
 (``a.mov``, ``a.docx``, and ``a.MP`` of ``a.MP.jpg``). The photo with the longest such name counts. Further spellings
-are those of darktable (``a_01.jpg.xmp``), of films that Photos exports (``a_3.mov``), of macOS (``._a.jpg``), and of
-Google Takeout, which cuts names off and moves their counters. What belongs to a RAW file belongs to its photo, too.
+are those of darktable, Photos and iOS (:data:`_INSERTED`), of macOS (``._a.jpg``), and of Google Takeout, which cuts
+names off and moves their counters. What belongs to a RAW file belongs to its photo, too.
 """
 
 from __future__ import annotations
@@ -137,27 +137,22 @@ def companions(photos: Iterable[str]) -> dict[str, tuple[Companion, ...]]:
     for folder, inside in folders.items():
         names = FolderNames(folder, _files_in(folder), {os.path.basename(photo) for photo in inside})
         for photo in inside:
-            own = {
-                os.path.join(folder, name): tuple(os.path.join(folder, one) for one in others)
-                for name, others in names.of(os.path.basename(photo))
-            }
+            own = dict(names.of(os.path.basename(photo)))
             if own:
                 found[photo] = tuple(
-                    Companion(path=path, kind=companion_kind(path), others=own[path])
-                    for path in sorted(own, key=os.fsencode)
+                    Companion(
+                        path=os.path.join(folder, name),
+                        kind=companion_kind(name),
+                        others=tuple(os.path.join(folder, one) for one in own[name]),
+                    )
+                    for name in sorted(own, key=os.fsencode)
                 )
     return found
 
 
-def what_would_be_lost(duplicate: Iterable[Companion], kept: Iterable[Companion]) -> str:
-    """Return the first kind of companion that the duplicate has and the kept photo lacks; empty if none."""
-    kinds = {companion.kind for companion in kept}
-    return next((companion.kind for companion in duplicate if companion.kind not in kinds), "")
-
-
 def differing_companion(
     duplicate: Iterable[Companion],
-    kept: Iterable[Companion],
+    kept: Collection[Companion],
     hash_of: Callable[[str], str],
     says_all: Callable[[str, str], bool] = lambda other, one: True,
 ) -> str:
@@ -166,12 +161,10 @@ def differing_companion(
     ``hash_of`` is called only for files of equal size, and ``says_all`` only for those of equal content: it tells
     whether the first path has all attributes of the second.
     """
-    others = list(kept)
-
-    def is_held(one: Companion) -> bool:
-        return any(_is_copy(one, other, hash_of) and says_all(other.path, one.path) for other in others)
-
-    return next((one.kind for one in duplicate if not is_held(one)), "")
+    for one in duplicate:
+        if not any(_is_copy(one, other, hash_of) and says_all(other.path, one.path) for other in kept):
+            return one.kind
+    return ""
 
 
 def _is_copy(one: Companion, other: Companion, hash_of: Callable[[str], str]) -> bool:
