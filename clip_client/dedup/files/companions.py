@@ -168,17 +168,12 @@ def differing_companion(
 
 
 def _is_copy(one: Companion, other: Companion, hash_of: Callable[[str], str]) -> bool:
-    size = _size(one.path)
-    if one.kind != other.kind or size is None or size != _size(other.path):
-        return False
-    sha256 = hash_of(one.path)
-    return size == 0 or (bool(sha256) and sha256 == hash_of(other.path))
-
-
-def _size(path: str) -> int | None:
     with suppress(OSError):
-        return os.stat(path).st_size
-    return None
+        size = os.stat(one.path).st_size
+        if one.kind == other.kind and size == os.stat(other.path).st_size:
+            sha256 = hash_of(one.path)
+            return size == 0 or (bool(sha256) and sha256 == hash_of(other.path))
+    return False
 
 
 def _files_in(folder: str) -> list[str]:

@@ -119,10 +119,8 @@ def scan(
     walk.run(on_progress or (lambda found: None))
     walk.list_passed()
     return Scan(
-        files=tuple(sorted((file for _, file in walk.names.values()), key=lambda file: os.fsencode(file.path))),
-        failed=tuple(
-            sorted((*walk.failed.values(), *walk.failed_in_libraries), key=lambda failure: os.fsencode(failure.path))
-        ),
+        files=tuple(sorted((file for _, file in walk.names.values()), key=_path_bytes)),
+        failed=tuple(sorted((*walk.failed.values(), *walk.failed_in_libraries), key=_path_bytes)),
         in_libraries=walk.in_libraries,
         links=Links(
             by_target=walk.links,
@@ -131,6 +129,10 @@ def scan(
         roots=tuple(sorted(roots, key=os.fsencode)),
         skipped=dict(sorted(walk.skipped.items(), key=lambda item: (-item[1], item[0]))),
     )
+
+
+def _path_bytes(found: PhotoFile | FailedFile) -> bytes:
+    return os.fsencode(found.path)
 
 
 @dataclass(kw_only=True)
@@ -151,9 +153,8 @@ class _Walk:
     known_endings: frozenset[str] = field(default_factory=lambda: frozenset(mimetypes.MimeTypes().types_map[True]))
     opened: int = 0
     """Skipped files that were opened to read their first bytes."""
-    waiting: list[tuple[int, bytes, str, int, str]] = field(default_factory=list)
-    """A heap of folders to walk: way there, path as bytes and as text, device of the start, place of the folder above.
-    """
+    waiting: list[tuple[int, bytes, int, str]] = field(default_factory=list)
+    """A heap of folders to walk: way there, path, device of the start, place of the folder above."""
     named: set[FileIdentity] = field(default_factory=set)
     """Folders that the user named."""
     passed: dict[str, list[str]] = field(default_factory=dict)
@@ -177,7 +178,8 @@ class _Walk:
     def run(self, on_progress: Callable[[int], None]) -> None:
         """Walk the folders and those below them."""
         while self.waiting:
-            reached, _name, folder, device, above = heapq.heappop(self.waiting)
+            reached, path, device, above = heapq.heappop(self.waiting)
+            folder = os.fsdecode(path)
             with self.failing(folder):
                 self._enter(folder, device, reached, above)
             on_progress(len(self.names))
@@ -190,7 +192,7 @@ class _Walk:
             self._fail(first, f"Files in {what} are searched only if you name their folder{more}.")
 
     def _walk_later(self, path: str, *, device: int, reached: int, above: str = "") -> None:
-        heapq.heappush(self.waiting, (reached, os.fsencode(path), path, device, above))
+        heapq.heappush(self.waiting, (reached, os.fsencode(path), device, above))
 
     def _enter(self, folder: str, device: int, reached: int, above: str) -> None:
         """Add the entries of one folder."""
@@ -265,12 +267,10 @@ class _Walk:
         if is_only_in_cloud(status):
             self._fail(path, _IN_CLOUD)
             return
-        name = (is_by_link, PhotoFile.of(path, status))
-        identity = identity_of(path, status)
+        name, identity = (is_by_link, PhotoFile.of(path, status)), identity_of(path, status)
         known = self.names.get(identity, name)
-        if known[1].path in self.in_libraries:
-            return
-        self.names[identity] = min(name, known, key=lambda item: (item[0], os.fsencode(item[1].path)))
+        if known[1].path not in self.in_libraries:
+            self.names[identity] = min(name, known, key=lambda item: (item[0], _path_bytes(item[1])))
 
     def _take_library(self, library: str) -> None:
         """Add the photos of a library of Apple Photos, under their paths in the library."""

@@ -193,17 +193,12 @@ class Facts:
                 numbers = _numbers_in(*item[""]) if name == "lens data" else ()
                 into[name] |= {numbers or "\n".join(item[""])}
             else:
-                for text in item[""]:
-                    self._add_plain(field, name, text)
-
-    def _add_plain(self, field: str, name: str, text: str) -> None:
-        if name == "hierarchical keywords":
-            text = text.replace("/", "|")
-        if text != "0" or not name.endswith("label"):  # digiKam's labels that nothing was marked with
-            self._add(field, text)
-        if field == "dc:subject":
-            for implied in ("hierarchical keywords", "file tags"):
-                self.implied[implied].add(_plain(text))
+                texts = [text.replace("/", "|") if name == "hierarchical keywords" else text for text in item[""]]
+                for text in texts:
+                    if text != "0" or not name.endswith("label"):  # digiKam's labels that nothing was marked with
+                        self._add(field, text)
+                for implied in ("hierarchical keywords", "file tags") if field == "dc:subject" else ():
+                    self.implied[implied].update(map(_plain, texts))
 
 
 def read_facts(data: bytes) -> Facts:
@@ -253,11 +248,7 @@ def _value(field: str, value: Any) -> Value:
     if isinstance(value, str):
         text = _plain(value)
         return text.rstrip("0") or "0" if field == "SubsecTimeOriginal" else text
-    try:
-        numbers = tuple(float(one) for one in (value if isinstance(value, tuple) else (value,)))
-    except (TypeError, ValueError, ArithmeticError):
-        return None
-    return tuple(0.0 if math.isnan(one) else one for one in numbers)
+    return None if value is None else tuple(0.0 if math.isnan(one) else float(one) for one in value)
 
 
 def _user_comment(value: bytes) -> Value:
@@ -289,20 +280,18 @@ def not_held(values: set[Value], by: set[Value], *, is_exact: bool = False) -> s
     texts = sorted(other for other in by if isinstance(other, str))
     mangled = {_as_ascii(text) for text in texts}
     numbers = [other for other in by if isinstance(other, tuple)]
-    left = set()
-    for value in values - by:
+
+    def is_held(value: Value) -> bool:
         if isinstance(value, tuple):
             is_near = not is_exact and any(_are_near(value, other) for other in numbers)
-            is_held = is_near or value in map(_numbers_in, texts)
-        elif isinstance(value, str):
+            return is_near or value in map(_numbers_in, texts)
+        if isinstance(value, str):
             # Pillow writes question marks into EXIF in place of characters beyond ASCII, one for each of their bytes.
             is_mangled = "?" in value and _as_ascii(value) in mangled
-            is_held = _numbers_in(value) in numbers or is_mangled or _is_beginning(value, texts)
-        else:
-            is_held = bool(by)
-        if not is_held:
-            left.add(value)
-    return left
+            return _numbers_in(value) in numbers or is_mangled or _is_beginning(value, texts)
+        return bool(by)
+
+    return {value for value in values - by if not is_held(value)}
 
 
 def _is_beginning(text: str, of: list[str]) -> bool:

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
 from clip_client.dedup.metadata.fields import Fields, read_fields
@@ -173,10 +173,9 @@ def _number(value: Any) -> float | None:
 
 def _time(date: object, fraction: object) -> tuple[int | None, bool]:
     """Return milliseconds since 1970 by the camera's clock, and whether EXIF says more than the second."""
-    try:
-        second = datetime.strptime(str(date).strip("\0 ")[:19], "%Y:%m:%d %H:%M:%S").replace(tzinfo=UTC)
-    except ValueError:
+    second = iso_date(clean_text(date))
+    if len(second) < len("2019-05-03T10:11:12"):
         return None, False
-    digits = re.match(r"\d+", str(fraction).strip("\0 "))
+    digits = re.match(r"\d+", clean_text(fraction))
     fraction_ms = round(float(f"0.{digits[0]}") * 1000) if digits else 0
-    return round(second.timestamp()) * 1000 + fraction_ms, digits is not None
+    return round(datetime.fromisoformat(f"{second}Z").timestamp()) * 1000 + fraction_ms, digits is not None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import chain
 from typing import Final, NamedTuple
 
 from preprocess_ensemble.imaging.containers.container import DATA, EXIF, XMP, Container, Layout
@@ -123,6 +124,8 @@ class IsoMedia:
         self.items: dict[int, bytes] = {}
         """Item -> its type, such as ``b"hvc1"`` or ``b"grid"``."""
         self.references: list[Reference] = []
+        self.parts = defaultdict[int, list[int]](list)
+        """Item -> the pictures that it is put together from, as often as it uses them."""
         self.properties: list[Box] = []
         """Properties of all items, such as ``ispe``, the size of a picture."""
         self.associations: list[Box] = []
@@ -145,8 +148,8 @@ class IsoMedia:
 
     def properties_of(self, item: int) -> list[Box]:
         """Return the properties of an item and of the pictures that it is put together from."""
-        parts = [part for one in self.references if one.kind == b"dimg" and one.item == item for part in one.to]
-        return list(dict.fromkeys(box for one in (item, *parts) for _, box in self.listed_properties(one)))
+        items = (item, *self.parts.get(item, ()))
+        return list(dict.fromkeys(box for one in items for _, box in self.listed_properties(one)))
 
     def listed_properties(self, item: int) -> Iterator[tuple[slice, Box]]:
         """Yield the properties of an item, and where the number of each stands: 23008-12, section 9.3.2."""
@@ -187,27 +190,24 @@ class IsoMedia:
     def further_pictures(self) -> list[int]:
         """Return the pictures that are neither the primary one nor a part, thumbnail or auxiliary picture of one."""
         belonging = {one.item for one in self.references if one.kind in (b"thmb", b"auxl")}
-        belonging |= {part for one in self.references if one.kind == b"dimg" for part in one.to}
+        belonging |= set(chain.from_iterable(self.parts.values()))
         pictures = [item for item, kind in self.items.items() if kind not in _NO_PICTURES]
         primary = self.primary if self.primary in self.items else min(pictures, default=0)
         return [item for item in pictures if item != primary and item not in belonging]
 
     def decoded_pixels(self, at_most: int) -> int:
-        """Return how many pixels must be decoded for the primary picture, or a number above ``at_most``.
+        """Return how many pixels must be decoded for the primary picture, those of all its parts and of its transparency.
 
-        They are those of its parts, as often as it uses them, and of the pictures that add transparency or depth.
+        The number is above ``at_most`` if parts are nested too deep.
         """
-        parts: defaultdict[int, list[int]] = defaultdict(list)
-        for kind, item, to, _ in self.references:
-            if kind == b"dimg":
-                parts[item] += to
         known: dict[int, int] = {}
 
         def pixels(item: int, depth: int = 0) -> int:
             if depth > _DEEPEST:
                 return at_most + 1
             if item not in known:
-                known[item] = sum(pixels(part, depth + 1) for part in parts[item]) if parts[item] else self._size(item)
+                parts = self.parts.get(item)
+                known[item] = sum(pixels(part, depth + 1) for part in parts) if parts else self._size(item)
             return known[item]
 
         return sum(pixels(item) for item in [self.primary, *self.auxiliary_pictures()])
@@ -217,10 +217,8 @@ class IsoMedia:
         return [one.item for one in self.references if one.kind == b"auxl" and {0, self.primary} & {*one.to}]
 
     def _size(self, item: int) -> int:
-        for _, box in self.listed_properties(item):
-            if box.name == b"ispe":
-                return self._number(box.start + 4, 4) * self._number(box.start + 8, 4)
-        return 0
+        sizes = [box.start + 4 for _, box in self.listed_properties(item) if box.name == b"ispe"]
+        return self._number(sizes[0], 4) * self._number(sizes[0] + 4, 4) if sizes else 0
 
     def _read_meta(self, box: Box) -> None:
         version = self._number(box.start, 1)
@@ -234,7 +232,7 @@ class IsoMedia:
                     self.items[self._number(entry.start + 4, wide)] = self._data[kind : kind + 4]
             case b"iref":
                 for entry in self._children(box.start + 4, box.stop):
-                    self.references.append(self._reference(entry, 4 if version else 2))
+                    self._read_reference(entry, 4 if version else 2)
             case b"idat":
                 self._data_start = box.start
             case b"iloc":
@@ -247,13 +245,16 @@ class IsoMedia:
                         self.associations.append(child)
                         self._read_associations(child)
 
-    def _reference(self, box: Box, wide: int) -> Reference:
+    def _read_reference(self, box: Box, wide: int) -> None:
         """Read one list of references: 14496-12, section 8.11.12."""
         first = box.start + wide + 2
         count = min(self._number(box.start + wide, 2), (box.stop - first) // wide)
         self._count_references(count)
         to = tuple(self._number(first + wide * number, wide) for number in range(count))
-        return Reference(box.name, self._number(box.start, wide), to, slice(first, first + wide * count))
+        item = self._number(box.start, wide)
+        self.references.append(Reference(box.name, item, to, slice(first, first + wide * count)))
+        if box.name == b"dimg":
+            self.parts[item] += to
 
     def _read_locations(self, box: Box, version: int) -> None:
         """Add up the lengths of all pieces of all items: 14496-12, section 8.11.3."""
