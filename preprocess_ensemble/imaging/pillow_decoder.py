@@ -15,7 +15,6 @@ from PIL import ExifTags, Image, ImageFile, TiffImagePlugin
 
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging.containers.iso_media import IsoMedia
-from preprocess_ensemble.imaging.containers.jpeg import count_scans, scans_within_limit
 from preprocess_ensemble.imaging.jpeg_end import JPEG_END, lacks_only_its_end
 from preprocess_ensemble.imaging.limits import (
     DecodeError,
@@ -30,8 +29,10 @@ from preprocess_ensemble.imaging.structure_limits import (
     check_compression,
     check_parts,
     count_frames,
+    count_scans,
     patch_pillow_big_tiff,
     patch_pillow_tags,
+    scans_within_limit,
     structure_end,
 )
 

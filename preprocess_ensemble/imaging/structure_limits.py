@@ -51,6 +51,12 @@ _MAX_HEIC_ITEMS: Final = 1_000
 """Pictures, tiles, EXIF and XMP: what libheif opens. 128 megapixels have 500 tiles of the usual 512 x 512."""
 
 
+_MAX_SCANS: Final = 1000
+_MAX_SCANNED_PIXELS: Final = 2_000_000_000
+"""Scans times pixels. A scan of a few bytes takes up to 0.65 ms per megapixel to decode, so this is 1.3 s; encoders
+make about ten scans, so 128 megapixels fit."""
+
+
 def check_parts(name: str, data: bytes, max_pixels: int) -> None:
     """Raise :class:`DecodeError` for a file whose parts cost too much.
 
@@ -100,6 +106,17 @@ def count_frames(name: str, image: ImageFile.ImageFile, data: bytes, at_most: in
     else:
         frames = int(getattr(image, "n_frames", 1))
     return max(1, frames)
+
+
+def count_scans(data: bytes) -> int:
+    """Return how many scans the file may have; those of a picture inside the metadata count too."""
+    return data.count(b"\xff\xda")
+
+
+def scans_within_limit(data: bytes, pixels: int) -> bool:
+    """Whether the scans of a file of ``pixels`` (width times height) can be decoded in reasonable time."""
+    scans = count_scans(data)
+    return scans <= _MAX_SCANS and scans * pixels <= _MAX_SCANNED_PIXELS
 
 
 def structure_end(name: str, data: bytes) -> int:

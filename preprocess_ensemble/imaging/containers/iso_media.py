@@ -196,7 +196,7 @@ class IsoMedia:
         return [item for item in pictures if item != primary and item not in belonging]
 
     def decoded_pixels(self, at_most: int) -> int:
-        """Return how many pixels must be decoded for the primary picture, those of all its parts and of its transparency.
+        """Return how many pixels must be decoded for the primary picture, all its parts and its transparency.
 
         The number is above ``at_most`` if parts are nested too deep.
         """

@@ -65,11 +65,6 @@ _PROGRESSIVE: Final = 0xC2
 _HUFFMAN_8_BIT: Final = frozenset({0xC0, 0xC1, _PROGRESSIVE})
 """Baseline, extended sequential and progressive. Arithmetic and lossless coding are rare; some libraries lack them."""
 
-_MAX_SCANS: Final = 1000
-_MAX_SCANNED_PIXELS: Final = 2_000_000_000
-"""Scans times pixels. A scan of a few bytes takes up to 0.65 ms per megapixel to decode, so this is 1.3 s; encoders
-make about ten scans, so 128 megapixels fit."""
-
 
 class JpegHeader(NamedTuple):
     """The frame header and what stands before the first scan."""
@@ -117,17 +112,6 @@ def read_header(data: bytes) -> JpegHeader | None:
             sampling = tuple([(factor >> 4, factor & 15) for factor in data[start + 7 : stop : 3]])
             frame = (number(data, start + 3, 2), number(data, start + 1, 2), marker, data[start], sampling)
     return JpegHeader(*frame, metadata_bytes, has_app1) if frame is not None and frame[0] and frame[1] else None
-
-
-def count_scans(data: bytes) -> int:
-    """Return how many scans the file may have; those of a picture inside the metadata count too."""
-    return data.count(b"\xff\xda")
-
-
-def scans_within_limit(data: bytes, pixels: int) -> bool:
-    """Whether the scans of a file of ``pixels`` (width times height) can be decoded in reasonable time."""
-    scans = count_scans(data)
-    return scans <= _MAX_SCANS and scans * pixels <= _MAX_SCANNED_PIXELS
 
 
 def segments(data: bytes) -> Iterator[tuple[int, int, int]]:

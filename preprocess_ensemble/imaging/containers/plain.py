@@ -9,15 +9,12 @@ import re
 import struct
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
-
 from preprocess_ensemble.imaging.containers.container import COMMENT, Container, Layout, number
 
 _LEAST_BMP: Final = 54
 _OS2_HEADER, _V4_HEADER, _V5_HEADER = 12, 108, 124
-_BIT_FIELDS: Final = (3, 6)
-_UNCOMPRESSED: Final = (0, *_BIT_FIELDS)
+BIT_FIELDS: Final = (3, 6)
+_UNCOMPRESSED: Final = (0, *BIT_FIELDS)
 _CALIBRATED, _EMBEDDED, _LINKED = 0, b"DEBM", b"KNIL"
 """Values of bV5CSType; "sRGB" and "Win " say sRGB."""
 
@@ -45,13 +42,13 @@ def read_bmp(data: bytes) -> Container:
         width, height, bits = (number(data, place, 2, "little") for place in (18, 20, 24))
         compression = stored = 0
     else:
-        width, height = _size(data)
+        width, height = bmp_size(data)
         bits, compression = number(data, 28, 2, "little"), number(data, 30, 4, "little")
         stored = number(data, 34, 4, "little")
     row = (width * bits + 31) // 32 * 4
     container = Container(end=pixels + (row * height if compression in _UNCOMPRESSED else stored))
     layout = container.layout = Layout()
-    masks = 12 if size == _LEAST_BMP - 14 and compression in _BIT_FIELDS else 0
+    masks = 12 if size == _LEAST_BMP - 14 and compression in BIT_FIELDS else 0
     palette = 4 * (number(data, 46, 4, "little") or (1 << bits if bits <= 8 else 0))
     container.unknown.append(data[14 + size + masks + palette : pixels])
     # The highest bits mean nothing without a mask, but some programs write transparency there.
@@ -68,20 +65,7 @@ def read_bmp(data: bytes) -> Container:
     return container
 
 
-def unused_bits(data: bytes) -> npt.NDArray[np.uint32]:
-    """Return of each pixel of a BMP with 16 or 32 bits those that show no colour, (H, W)."""
-    bits, compression = number(data, 28, 2, "little"), number(data, 30, 4, "little")
-    masks = {16: (0x7C00, 0x3E0, 0x1F), 32: (0xFF0000, 0xFF00, 0xFF)}[bits]
-    if compression in _BIT_FIELDS:
-        masks = struct.unpack_from("<3I", data, 54)
-    width, height = _size(data)
-    values = np.frombuffer(data, "<u2" if bits == 16 else "<u4", count=-(-width * bits // 32) * 32 // bits * height,
-                           offset=number(data, 10, 4, "little"))  # fmt: skip
-    unused: int = ~(masks[0] | masks[1] | masks[2]) & ((1 << bits) - 1)
-    return values.reshape(height, -1)[:, :width].astype(np.uint32) & np.uint32(unused)
-
-
-def _size(data: bytes) -> tuple[int, int]:
+def bmp_size(data: bytes) -> tuple[int, int]:
     """Return width and height of a BMP, whose rows may go down or up."""
     width, height = struct.unpack_from("<ii", data, 18)
     return abs(width), abs(height)
