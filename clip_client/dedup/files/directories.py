@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import functools
 import os
 from collections.abc import Iterable
@@ -61,27 +60,6 @@ def why_read_only(folder: str) -> str:
     except OSError as error:
         return f"folder cannot be read ({error.strerror})"
     return "" if os.access(folder, os.W_OK | os.X_OK) else "folder is read-only for you"
-
-
-def is_mount(path: str, status: os.stat_result) -> bool:
-    """Tell whether something is mounted on the regular file at ``path``; ``status`` is its ``os.lstat``.
-
-    On overlayfs a file may have the device of the layer that holds it, and its folder always has another one. Both then
-    have the same file system. Raises OSError.
-    """
-    folder = os.path.dirname(path) or os.curdir
-    if status.st_dev == os.stat(folder).st_dev:
-        return False
-    return not hasattr(os, "statvfs") or os.statvfs(path).f_fsid != os.statvfs(folder).f_fsid
-
-
-def is_name_too_long(path: str) -> bool:
-    """Tell whether the system takes no file at ``path``, because the path or its last name is too long for it."""
-    try:
-        os.lstat(path)
-    except OSError as error:
-        return error.errno == errno.ENAMETOOLONG
-    return False
 
 
 def _identity(path: str) -> FileIdentity | None:

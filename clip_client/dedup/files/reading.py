@@ -6,7 +6,7 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from io import FileIO
 from typing import Final, TypeAlias, TypeVar
@@ -94,17 +94,6 @@ def sha256_of(path: str) -> str:
 def has_sha256(path: str, sha256: str) -> bool:
     """Tell whether a file has the content of this SHA-256; False for a file that is empty or cannot be read."""
     return bool(sha256) and sha256_of(path) == sha256
-
-
-def hash_files(paths: Iterable[str]) -> dict[str, str]:
-    """Return path -> SHA-256 of each file. Raises OSError, whose text is a sentence for people, for one that fails."""
-    found = {}
-    for path in paths:
-        hashed = hash_file(path)
-        if isinstance(hashed, FailedFile):
-            raise OSError(f"{path}: {hashed.message}")
-        found[path] = hashed[1]
-    return found
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ from preprocess_ensemble.imaging.containers.container import (
 
 Sampling = tuple[tuple[int, int], ...]
 
-_START_OF_SCAN, _COMMENT = 0xDA, 0xFE
+START_OF_SCAN, _COMMENT = 0xDA, 0xFE
 _START_OF_IMAGE, _END_OF_IMAGE, _STANDALONE = 0xD8, 0xD9, 0x01
 _APP1, _APP2, _APP11, _APP13 = 0xE1, 0xE2, 0xEB, 0xED
 _MARKER: Final = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
@@ -57,10 +57,9 @@ _SILENT: Final = re.compile(rb"(?:JFIF|JFXX|ICC_PROFILE|Adobe|Adobe_CM)\0|Ducky\
 profile, and the quality of a picture for the web."""
 _CREDENTIALS: Final = b"jumdc2pa"
 """The first segment of content credentials has a box of this type in JUMBF: C2PA 2.1, section 11."""
-_FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 """Markers of segments that are laid out as a frame header: table B.1."""
 
-_FREQUENCIES: Final = 64
 _PROGRESSIVE: Final = 0xC2
 _HUFFMAN_8_BIT: Final = frozenset({0xC0, 0xC1, _PROGRESSIVE})
 """Baseline, extended sequential and progressive. Arithmetic and lossless coding are rare; some libraries lack them."""
@@ -101,12 +100,12 @@ def read_header(data: bytes) -> JpegHeader | None:
         if marker == _END_OF_IMAGE or start != position + 4 or not start <= stop <= len(data):
             return None
         position = stop
-        if marker == _START_OF_SCAN:
+        if marker == START_OF_SCAN:
             break
         if 0xE0 <= marker <= 0xEF or marker == _COMMENT:
             metadata_bytes += 2 + stop - start
             has_app1 |= marker == _APP1
-        elif marker in _FRAMES:
+        elif marker in FRAMES:
             if frame is not None or stop - start != 6 + 3 * number(data, start + 5, 1):
                 return None
             sampling = tuple([(factor >> 4, factor & 15) for factor in data[start + 7 : stop : 3]])
@@ -180,28 +179,10 @@ def _add(container: Container, kind: str, content: bytes, start: int) -> None:
 
 def _layout(data: bytes, found: list[tuple[int, int, int]]) -> Layout | None:
     for marker, start, _ in found:
-        if marker in _FRAMES:
+        if marker in FRAMES:
             colours = {1: "grey", 3: "RGB", 4: "CMYK"}.get(number(data, start + 5, 1))
             if colours == "CMYK" and not any(data.startswith(_ADOBE, place) for _, place, _ in found):
                 return None  # without Adobe's segment nothing says whether 0 or 255 is the most ink
             size = number(data, start + 3, 2), number(data, start + 1, 2)
             return None if colours is None else Layout(size=size, colours=colours, depth=data[start], is_lossless=False)
     return None
-
-
-def is_complete(data: bytes) -> bool:
-    """Whether the scans of a JPEG, apart from the end of the last one, have all bits of all frequencies of all colours.
-
-    Only a progressive file codes these in several scans: T.81, section G.1.1.1.
-    """
-    missing: dict[int, list[int]] = {}
-    for marker, start, _ in segments(data):
-        if marker in _FRAMES:
-            colours = data[start + 6 : start + 6 + 3 * number(data, start + 5, 1) : 3]
-            missing = {colour: [1] * _FREQUENCIES for colour in colours}
-        elif marker == _START_OF_SCAN:
-            count = number(data, start, 1)
-            first, last, bits = data[start + 1 + 2 * count : start + 4 + 2 * count].ljust(3, b"\0")
-            for colour in data[start + 1 : start + 1 + 2 * count : 2]:
-                missing.setdefault(colour, [])[first : last + 1] = [bits & 15] * (last + 1 - first)
-    return bool(missing) and not any(map(any, missing.values()))
