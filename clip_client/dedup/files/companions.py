@@ -196,9 +196,9 @@ def _stem(name: str) -> str:
 
 
 def _bases(name: str, kind: str) -> Iterator[str]:
-    """Yield what the name of the photo may be, with or without its ending, the longest first.
+    """Yield possible names of the photo, with or without its ending, the longest first.
 
-    A name such as ``2019.12.24 1.mov`` does not belong to ``2019.jpg``: of films and RAW files one ending counts.
+    Only one ending of a film or RAW file counts: ``2019.12.24 1.mov`` does not belong to ``2019.jpg``.
     """
     if kind != RAW:
         yield name

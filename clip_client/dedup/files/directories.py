@@ -1,4 +1,4 @@
-"""Which file or folder a path names, whatever the path is; sets of folders; and folders that cannot be written to."""
+"""The file or folder that a path names, whatever the path is; sets of folders; folders that cannot be written to."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ FileIdentity: TypeAlias = tuple[int, int | str]
 
 
 class DirectorySet:
-    """A set of folders, and of single files.
+    """A set of folders, and of single files, by device and inode.
 
-    A folder has several names: through links, through mounts, in another case on some file systems. A search may find
-    a file under one of them while the user has named another, so folders are compared by device and inode.
+    A folder has several names: through links, through mounts, in another case on some file systems.
     """
 
     def __init__(self, paths: Iterable[str]) -> None:
@@ -35,19 +34,15 @@ class DirectorySet:
 
 
 def identity_of(path: str, status: os.stat_result) -> FileIdentity:
-    """Return what all names of a file have in common; ``status`` is its ``os.stat``.
+    """Return device and inode of a file, which all its names have in common; ``status`` is its ``os.stat``.
 
-    It is the inode on its device. Some network drives of Windows number no files, so that all have 0: there it is the
-    path without links.
+    Some network drives of Windows number no files, so that all have 0: there it is the path without links.
     """
     return status.st_dev, status.st_ino or os.path.normcase(os.path.realpath(path))
 
 
 def is_same_file(path: str, other: str) -> bool:
-    """Tell whether two paths name one file, which ``os.path.samefile`` cannot where files have no inodes.
-
-    Raises OSError.
-    """
+    """Tell whether two paths name one file, even where files have no inodes. Raises OSError."""
     return identity_of(path, os.stat(path)) == identity_of(other, os.stat(other))
 
 

@@ -47,16 +47,10 @@ that the user named, then links that the walk found."""
 _IN_CLOUD: Final = (
     "It is only in the cloud, and a search downloads nothing: make it available on this device, and search again."
 )
-_NO_ENDING: Final = "no ending"
-_OTHER_ENDINGS: Final = "other endings"
-"""Kind of names whose last dot does not begin an ending, such as ``"letter to Dr. Who"``."""
 _ENDING: Final = re.compile(r"\.\w{1,10}")
-_FIRST_BYTES: Final = 512
 _MOST_OPENED: Final = 10_000
 """Each file takes about a millisecond on a network share."""
 _QUARANTINED: Final = "It is in the quarantine; bring it back with: clip-client undo."
-_UNREAD_IMAGES: Final = frozenset({"HEIC", "JPEG XL"})
-"""Formats of photos that only some installations read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -287,7 +281,8 @@ class _Walk:
     def _skip(self, path: str, *, can_open: bool) -> None:
         """Count a file by its ending, and by its format if it is an image such as ``photo.jpg_large``."""
         ending = suffix_of(os.path.basename(path))
-        kind = _NO_ENDING if not ending else ending if _ENDING.fullmatch(ending) else _OTHER_ENDINGS
+        # The last dot of "letter to Dr. Who" does not begin an ending.
+        kind = "no ending" if not ending else ending if _ENDING.fullmatch(ending) else "other endings"
         if can_open and ending not in self.known_endings | RAW_SUFFIXES and self.opened < _MOST_OPENED:
             self.opened += 1
             if image_format := _image_format(path):
@@ -317,7 +312,8 @@ def _image_format(path: str) -> str:
 
     try:
         with open_file(path) as file:
-            known = identify(file.read(_FIRST_BYTES))
+            known = identify(file.read(512))
     except OSError:
         return ""
-    return known.name if known is not None and (known.readable or known.name in _UNREAD_IMAGES) else ""
+    # Only some installations read HEIC and JPEG XL.
+    return known.name if known is not None and (known.readable or known.name in ("HEIC", "JPEG XL")) else ""

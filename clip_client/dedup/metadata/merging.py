@@ -1,4 +1,4 @@
-"""What the sidecar of a photo has to say so that a copy of the photo says nothing more: operations on sets of facts."""
+"""The text of a sidecar that saves what only a copy of a photo says: operations on sets of facts."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _GPS_VERSION: Final = "2.3.0.0"
 
 
 def merged(sidecar: Facts, copy: Facts, kept: Sequence[Facts]) -> Facts:
-    """Return what ``sidecar`` has to say for it to save what none of ``kept``, a photo and its sidecars, says.
+    """Add to the facts of ``sidecar`` those of ``copy`` that none of ``kept``, a photo and its sidecars, says.
 
-    A list gets all values, also those of the kept photo: programs that find a list in a sidecar ignore that of the
-    photo. A field of one value gets the one that says all that is known. It stays as it is if there is none.
+    A list gets all values, even those of the kept photo: programs that find a list in a sidecar ignore that of the
+    photo. A field of one value gets the one that says all that is known, if there is one.
     """
     said = dict(sidecar.said)
     for name, lost in copy.lost_in(kept).items():

@@ -1,7 +1,7 @@
-"""What the fields of EXIF, IPTC, XMP, PNG text and extended attributes are called, and which of them say nothing.
+"""Names of the fields of EXIF, IPTC, XMP, PNG text and extended attributes, and those fields that say nothing.
 
-Programs write one fact into several places: the Metadata Working Group's guidelines of 2010 (sections 4 and 5) and
-digiKam list them. Fields of one name here are one fact.
+Fields of one name are one fact. The Metadata Working Group's guidelines of 2010 (sections 4 and 5) and digiKam list
+them.
 """
 
 from __future__ import annotations
@@ -79,14 +79,12 @@ NAMES: Final = {
 }  # fmt: skip
 """Name for people -> the fields that say it. Fields of EXIF have the names that Pillow gives them, those of ``tiff``,
 ``exif`` and ``exifEX`` in XMP as well; ``iptc`` has the number of a dataset in record 2."""
-NAME_OF: Final = {field: name for name, fields in NAMES.items() for field in fields}
-
+_NAME_OF: Final = {field: name for name, fields in NAMES.items() for field in fields}
 _RANK: Final = {name: number for number, name in enumerate(NAMES)}
 BY_PEOPLE: Final = frozenset(itertools.takewhile(lambda name: name != "prompt", NAMES)) | {
     "Finder label", "Finder tags", "Finder comment", "file tags", "file comment", "file rating",
 }  # fmt: skip
-"""The date and what people write about a photo, in :data:`NAMES` before the others. Those say how a file was made, and
-differ between two shots in any case."""
+"""The date and what people write about a photo, in :data:`NAMES` before what differs between two shots in any case."""
 SAVED: Final = {
     name: fields[:1]
     for name, fields in NAMES.items()
@@ -97,12 +95,11 @@ SAVED: Final = {
 }
 """Name -> the properties of XMP that say it. Programs number labels differently, and a contact is a structure."""
 LISTS: Final = frozenset({"keywords", "creator", "supplemental categories"})
-"""Those of :data:`SAVED` that have any number of values; of the others a photo has one."""
+"""Names in :data:`SAVED` that have any number of values; each of the others has one."""
 
 UNNAMED: Final = "EXIF field 0x"
-"""How private fields of EXIF and TIFF are called, and those of GeoTIFF."""
+"""Beginning of the names of private fields of EXIF and TIFF, and of GeoTIFF."""
 
-DEVELOP_SETTINGS: Final = "develop settings"
 DEVELOPERS: Final = frozenset({"crs", "darktable"})
 """Prefixes of programs that develop RAW files: hundreds of fields, which people know by one name."""
 
@@ -156,8 +153,7 @@ _PNG_HOUSEKEEPING: Final = re.compile(
     r"|xapMM|xmp|xmpMM):\w"
     r"|Raw_profile_type_ic[cm]$|(?:signature|unknown)$"
 )
-"""Colour profiles that no viewer reads, and what thumbnailers and ImageMagick write: the latter repeats each field of
-its blocks of metadata, such as ``exif:FNumber``."""
+"""Colour profiles that no viewer reads, thumbnailers' texts, and fields that ImageMagick repeats (``exif:FNumber``)."""
 _ATTRIBUTE_HOUSEKEEPING: Final = re.compile(
     r"com\.apple\.(?!metadata:|FinderInfo$)|com\.apple\.metadata:(?:kMDLabel_|com_apple_|kMDItemDownloadedDate"
     r"|kMDItemLastUsed|kMDItemUsedDates|kMDItemUseCount)|com\.(?:dropbox|google|microsoft|box)\.|oc\.|nextcloud\."
@@ -186,8 +182,8 @@ def name_of(field: str) -> str:
     """Return the name of a field for people, such as ``"exposure time"``; an unknown one is put into words."""
     prefix, _, local = field.rpartition(":")
     if prefix in DEVELOPERS:
-        return DEVELOP_SETTINGS
-    if known := NAME_OF.get(field):
+        return "develop settings"
+    if known := _NAME_OF.get(field):
         return known
     if field.startswith("iptc:"):
         return f"IPTC field {prefix[5:] or 2}:{local}"
