@@ -18,6 +18,7 @@ from PIL import Image, ImageFile, TiffImagePlugin
 
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging.containers import gif, iso_media, png, riff, tiff
+from preprocess_ensemble.imaging.containers.container import number
 from preprocess_ensemble.imaging.limits import DecodeError, check_count
 
 MAX_READS: Final = 10_000
@@ -57,6 +58,10 @@ _MAX_SCANNED_PIXELS: Final = 2_000_000_000
 make about ten scans, so 128 megapixels fit."""
 
 
+_DEEPEST: Final = 8
+"""Pictures that are parts of pictures. Cameras put one picture together from tiles, and some crop or turn it."""
+
+
 def check_parts(name: str, data: bytes, max_pixels: int) -> None:
     """Raise :class:`DecodeError` for a file whose parts cost too much.
 
@@ -88,10 +93,32 @@ def check_parts(name: str, data: bytes, max_pixels: int) -> None:
         most_bytes = max(_STORED_BYTES, _STORED_SHARE * len(data))
         check_count(media.stored_bytes, most_bytes, f"{name} file", "bytes in its parts together")
         most = _DECODED_SHARE * max_pixels
-        if (pixels := media.decoded_pixels(most)) > most:
+        if (pixels := decoded_pixels(media, data, most)) > most:
             total = f"{pixels / 1e6:,.1f} megapixels in all"
             message = f"The {name} file makes its picture of {total}; the limit is {most / 1e6:g}."
             raise DecodeError(ImageStatus.TOO_LARGE, message)
+
+
+def decoded_pixels(media: iso_media.IsoMedia, data: bytes, at_most: int) -> int:
+    """Return how many pixels must be decoded for the primary picture, all its parts and its transparency.
+
+    The number is above ``at_most`` if parts are nested too deep.
+    """
+    known: dict[int, int] = {}
+
+    def pixels(item: int, depth: int = 0) -> int:
+        if depth > _DEEPEST:
+            return at_most + 1
+        if item not in known:
+            parts = media.parts.get(item)
+            known[item] = sum(pixels(part, depth + 1) for part in parts) if parts else size(item)
+        return known[item]
+
+    def size(item: int) -> int:
+        sizes = [box.start + 4 for _, box in media.listed_properties(item) if box.name == b"ispe"]
+        return number(data, sizes[0], 4) * number(data, sizes[0] + 4, 4) if sizes else 0
+
+    return sum(pixels(item) for item in [media.primary, *media.auxiliary_pictures()])
 
 
 def count_frames(name: str, image: ImageFile.ImageFile, data: bytes, at_most: int) -> int:
@@ -126,7 +153,7 @@ def structure_end(name: str, data: bytes) -> int:
     if name == "TIFF":
         reader = tiff.Tiff(data)
         return reader.pixels_end(reader.directory(reader.first, MAX_READS))
-    return iso_media.boxes_end(data) if name in _ISO_MEDIA or data.startswith(iso_media.JXL_CONTAINER) else 0
+    return _boxes_end(data) if name in _ISO_MEDIA or data.startswith(iso_media.JXL_CONTAINER) else 0
 
 
 def check_compression(data: bytes) -> None:
@@ -147,6 +174,18 @@ def _can_write(compression: str) -> bool:
         Image.new("RGB", (1, 1)).save(io.BytesIO(), "TIFF", compression=compression)
         return True
     return False
+
+
+def _boxes_end(data: bytes) -> int:
+    """Return where the last box ends by its own size, which may be beyond the end of the file."""
+    position = 0
+    while position + 16 <= len(data):
+        size = number(data, position, 4)
+        size = number(data, position + 8, 8) if size == 1 else size
+        if size < 8:  # 0: up to the end of the file
+            break
+        position += size
+    return position
 
 
 class TagReader:

@@ -58,7 +58,7 @@ def read_file(path: str) -> tuple[PhotoFile, bytes] | FailedFile:
 
 
 def hash_file(path: str) -> tuple[PhotoFile, str] | FailedFile:
-    """Return the SHA-256 of a file of any size, in hexadecimal, in place of the content that :func:`read_file` returns."""
+    """Return the SHA-256 of a file of any size, in hexadecimal, in place of the content from :func:`read_file`."""
     return _read(path, lambda file: hashlib.file_digest(file, "sha256").hexdigest())
 
 

@@ -22,9 +22,6 @@ _MOST_BOXES: Final = 10_000
 """A photo of 48 megapixels has about 200: most are its tiles."""
 _MOST_REFERENCES: Final = 100_000
 """References of items to items, properties and bytes. 128 megapixels in tiles of 64 x 64 have 31,250 to tiles."""
-_DEEPEST: Final = 8
-"""Pictures that are parts of pictures. Cameras put one picture together from tiles, and some crop or turn it."""
-
 _KNOWN_BOXES: Final = frozenset(
     {
         *(b"ftyp", b"meta", b"mdat", b"idat", b"free", b"skip", b"moov", b"mpvd"),
@@ -98,18 +95,6 @@ def file_boxes(data: bytes) -> Iterator[Box]:
         if box.name == b"ftyp" and number > 1:  # the second box of a JPEG XL is the first of this name
             return
         yield box
-
-
-def boxes_end(data: bytes) -> int:
-    """Return where the last box ends by its own size, which may be beyond the end of the file."""
-    position = 0
-    while position + 16 <= len(data):
-        size = _number(data, position, 4)
-        size = _number(data, position + 8, 8) if size == 1 else size
-        if size < 8:  # 0: up to the end of the file
-            break
-        position += size
-    return position
 
 
 class IsoMedia:
@@ -195,30 +180,9 @@ class IsoMedia:
         primary = self.primary if self.primary in self.items else min(pictures, default=0)
         return [item for item in pictures if item != primary and item not in belonging]
 
-    def decoded_pixels(self, at_most: int) -> int:
-        """Return how many pixels must be decoded for the primary picture, all its parts and its transparency.
-
-        The number is above ``at_most`` if parts are nested too deep.
-        """
-        known: dict[int, int] = {}
-
-        def pixels(item: int, depth: int = 0) -> int:
-            if depth > _DEEPEST:
-                return at_most + 1
-            if item not in known:
-                parts = self.parts.get(item)
-                known[item] = sum(pixels(part, depth + 1) for part in parts) if parts else self._size(item)
-            return known[item]
-
-        return sum(pixels(item) for item in [self.primary, *self.auxiliary_pictures()])
-
     def auxiliary_pictures(self) -> list[int]:
         """Return the items that add transparency or depth to the primary picture, which some encoders call item 0."""
         return [one.item for one in self.references if one.kind == b"auxl" and {0, self.primary} & {*one.to}]
-
-    def _size(self, item: int) -> int:
-        sizes = [box.start + 4 for _, box in self.listed_properties(item) if box.name == b"ispe"]
-        return self._number(sizes[0], 4) * self._number(sizes[0] + 4, 4) if sizes else 0
 
     def _read_meta(self, box: Box) -> None:
         version = self._number(box.start, 1)
