@@ -49,7 +49,7 @@ _IN_CLOUD: Final = (
 )
 _ENDING: Final = re.compile(r"\.\w{1,10}")
 _MOST_OPENED: Final = 10_000
-"""Each file takes about a millisecond on a network share."""
+"""Each takes about a millisecond on a network share."""
 _QUARANTINED: Final = "It is in the quarantine; bring it back with: clip-client undo."
 
 

@@ -20,8 +20,7 @@ _BITS, _FRAMES, _CHANNELS, _ALPHA = "more than 8 bits a channel", "further frame
 
 _COLOUR_SPACE, _INTEROP_INDEX = 0xA001, 1
 _INDEX_OF_ADOBE_RGB, _CODE_OF_ADOBE_RGB = b"R03", (2,)
-"""Signs of a camera that was set to Adobe RGB and embeds no profile: one of DCF 2.0, and one that no standard defines.
-"""
+"""Signs of a camera that was set to Adobe RGB and embeds no profile: by DCF 2.0, and by no standard."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +52,7 @@ def read_encoding(data: bytes) -> Encoding | None:
 
 
 def read_pixels(data: bytes) -> tuple[Encoding | None, list[Image.Image]]:
-    """Return how a file stores its picture, and all that it shows, as :func:`~.whole_pixels.decode_whole` returns it.
+    """Return the encoding, and all that a file shows, as :func:`~.whole_pixels.decode_whole` returns it.
 
     There are no pictures if the file holds more than these, or if any of it cannot be read.
     """

@@ -114,15 +114,13 @@ class Summary:
 
 
 def clean_text(value: object) -> str:
-    """Return a text without control characters, with line ends of one kind; empty for any other type.
-
-    What stands behind a zero says something, too.
-    """
+    """Return a text without control characters, with line ends of one kind; empty for any other type."""
     if not isinstance(value, str | bytes):
         return ""
     text = value.decode("latin-1") if isinstance(value, bytes) else value
     with suppress(UnicodeError):  # Pillow decodes EXIF as Latin-1, but most programs write UTF-8
         text = text.encode("latin-1").decode("utf-8")
+    # What stands behind a zero says something, too.
     text = text.replace("\0", " ").replace("\r\n", "\n").replace("\r", "\n")
     return _FORBIDDEN.sub("", text).strip()
 

@@ -1,7 +1,7 @@
 """The boxes of HEIC, AVIF and JPEG XL files, and what they say about the pictures in a file.
 
 ISO/IEC 14496-12 defines the boxes, and 23008-12 (HEIF) the items: pictures, the tiles that a picture is put together
-from, thumbnails, depth maps, EXIF. Nothing is decoded. Damaged parts are left out: the decoder refuses such a file.
+from, thumbnails, depth maps, EXIF. Damaged parts are left out.
 """
 
 from __future__ import annotations

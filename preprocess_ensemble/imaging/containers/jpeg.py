@@ -1,7 +1,6 @@
 """Segments of JPEG files: ITU-T T.81, annex B.
 
-:func:`read_header` chooses a decoder, and only reads headers that follow the standard to the letter. All other files go
-to Pillow, whose reader is lenient and whose answer counts.
+:func:`read_header` only reads headers that follow the standard to the letter. All other files go to Pillow.
 """
 
 from __future__ import annotations
@@ -10,17 +9,8 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from preprocess_ensemble.imaging.containers.container import (
-    COMMENT,
-    EXIF,
-    PICTURES,
-    RESOURCE_BEGINS,
-    RESOURCES,
-    XMP,
-    Container,
-    Layout,
-    number,
-)
+from preprocess_ensemble.imaging.containers import container as kinds
+from preprocess_ensemble.imaging.containers.container import Container, Layout, number
 
 Sampling = tuple[tuple[int, int], ...]
 
@@ -36,20 +26,20 @@ _XMP: Final = b"http://ns.adobe.com/xap/1.0/"
 """Some programs leave out the zero that follows."""
 _XMP_EXTENSION: Final = b"http://ns.adobe.com/xmp/extension/\0"
 _XMP_EXTENSION_HEADER: Final = len(_XMP_EXTENSION) + 40
-"""A digest of 32 characters, total length and offset follow: XMP specification, part 3, section 1.1.3.1."""
+"""A digest of 32 characters, total length and offset follow: kinds.XMP specification, part 3, section 1.1.3.1."""
 _PROFILE: Final = b"ICC_PROFILE\0"
 _OLD_RESOURCES: Final = b"Adobe_Photoshop2.5:"
 _UNDESCRIBED: Final = 8
 """Bytes that follow the beginning of old resources. ExifTool skips them, too."""
 _EXTENSION, _PROFILE_PART = "extension", "profile"
 _METADATA: Final = dict.fromkeys(range(0xE0, 0xF0), ()) | {
-    _APP1: ((b"Exif\0\0", EXIF), (b"Exif\0\xff", EXIF), (_XMP, XMP), (_XMP_EXTENSION, _EXTENSION)),
-    _APP2: ((b"MPF\0", PICTURES), (_PROFILE, _PROFILE_PART)),
-    _APP13: ((b"Photoshop 3.0\0", RESOURCES), (_OLD_RESOURCES, RESOURCES)),
-    _COMMENT: ((b"", COMMENT),),
+    _APP1: ((b"Exif\0\0", kinds.EXIF), (b"Exif\0\xff", kinds.EXIF), (_XMP, kinds.XMP), (_XMP_EXTENSION, _EXTENSION)),
+    _APP2: ((b"MPF\0", kinds.PICTURES), (_PROFILE, _PROFILE_PART)),
+    _APP13: ((b"Photoshop 3.0\0", kinds.RESOURCES), (_OLD_RESOURCES, kinds.RESOURCES)),
+    _COMMENT: ((b"", kinds.COMMENT),),
 }
 """Marker -> how its segments begin, and what they hold."""
-_BLOCK_BEGINS: Final = {EXIF: (b"II*\0", b"MM\0*"), RESOURCES: RESOURCE_BEGINS}
+_BLOCK_BEGINS: Final = {kinds.EXIF: (b"II*\0", b"MM\0*"), kinds.RESOURCES: kinds.RESOURCE_BEGINS}
 """Beginnings of blocks that several segments may share; the second segment begins in the middle of the block."""
 _ADOBE: Final = b"Adobe\0"
 _SILENT: Final = re.compile(rb"(?:JFIF|JFXX|ICC_PROFILE|Adobe|Adobe_CM)\0|Ducky\0\x01\0\x04.{4}\0*$", re.DOTALL)
@@ -79,7 +69,7 @@ class JpegHeader(NamedTuple):
     metadata_bytes: int
     """Total length of application segments and comments."""
     has_app1: bool
-    """Whether there is an EXIF or XMP block, which may hold an orientation."""
+    """Whether there is an kinds.EXIF or kinds.XMP block, which may hold an orientation."""
 
     @property
     def is_progressive(self) -> bool:
@@ -158,7 +148,7 @@ def read(data: bytes) -> Container:
             if content[:4] not in credentials:
                 container.unknown.append(content)
     for parts in extensions.values():
-        container.add(XMP, _joined(parts), "extension")
+        container.add(kinds.XMP, _joined(parts), "extension")
     if container.layout is not None:
         container.layout.profile = _joined(profile)
     return container

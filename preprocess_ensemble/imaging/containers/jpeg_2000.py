@@ -5,17 +5,8 @@ from __future__ import annotations
 from itertools import islice
 from typing import Final
 
-from preprocess_ensemble.imaging.containers.container import (
-    COMMENT,
-    DATA,
-    EXIF,
-    IPTC,
-    MOST_PARTS,
-    XMP,
-    Container,
-    Layout,
-    number,
-)
+from preprocess_ensemble.imaging.containers import container as kinds
+from preprocess_ensemble.imaging.containers.container import Container, Layout, number
 from preprocess_ensemble.imaging.containers.iso_media import XMP_UUID, Box, boxes, file_boxes
 
 _START: Final = b"\xff\x4f\xff\x51"
@@ -24,9 +15,9 @@ _LATIN: Final = 1
 """Registration of a comment that is a text: section A.9.2."""
 _KNOWN: Final = frozenset({b"jP  ", b"ftyp", b"jp2h", b"jp2c", b"free", b"rreq"})
 _METADATA: Final = {
-    XMP_UUID: XMP,
-    b"JpgTiffExif->JP2": EXIF,
-    bytes.fromhex("33c7a4d2b81d4723a0baf1a3e097ad38"): IPTC,
+    XMP_UUID: kinds.XMP,
+    b"JpgTiffExif->JP2": kinds.EXIF,
+    bytes.fromhex("33c7a4d2b81d4723a0baf1a3e097ad38"): kinds.IPTC,
 }
 _GEO: Final = bytes.fromhex("b14bf8bd083d4b43a5ae8cd7d5a6ce03")
 _SPACES: Final = {12: "CMYK", 16: "RGB", 17: "grey", 18: "RGB"}
@@ -40,7 +31,7 @@ def read(data: bytes) -> Container:
         container.layout = _codestream_layout(data, 0, Layout())
         container.end = _codestream_end(container, data, 0, len(data))
         return container
-    for box in islice(file_boxes(data), MOST_PARTS):
+    for box in islice(file_boxes(data), kinds.MOST_PARTS):
         container.kinds.append(box.name)
         content = data[box.start : box.stop] if box.name != b"jp2c" else b""
         container.end = box.stop
@@ -58,7 +49,7 @@ def read(data: bytes) -> Container:
             container.add(kind, content[16:].removeprefix(b"Exif\0\0"))
         elif box.name not in _KNOWN:
             name = f"box {box.name.decode('latin-1').strip()}"
-            container.add(DATA, content, "map position" if content[:16] == _GEO else name)
+            container.add(kinds.DATA, content, "map position" if content[:16] == _GEO else name)
         if container.end != box.stop:
             break
     return container
@@ -98,7 +89,7 @@ def _codestream_layout(data: bytes, start: int, layout: Layout) -> Layout | None
 def _codestream_end(container: Container, data: bytes, start: int, stop: int) -> int:
     """Add the comments of a codestream; return its end, behind the last of its tile parts, which say their lengths."""
     position = start + 2
-    for _ in range(MOST_PARTS):
+    for _ in range(kinds.MOST_PARTS):
         marker = number(data, position, 2)
         if marker == _TILE:
             length = number(data, position + 6, 4)
@@ -112,6 +103,6 @@ def _codestream_end(container: Container, data: bytes, start: int, stop: int) ->
         else:
             length = number(data, position + 2, 2)
             if marker == _COMMENT and number(data, position + 4, 2) == _LATIN:
-                container.add(COMMENT, data[position + 6 : position + 2 + length])
+                container.add(kinds.COMMENT, data[position + 6 : position + 2 + length])
             position += 2 + length
     return stop

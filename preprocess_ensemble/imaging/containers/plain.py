@@ -20,10 +20,8 @@ _CALIBRATED, _EMBEDDED, _LINKED = 0, b"DEBM", b"KNIL"
 
 _PPM_COLOURS: Final = {1: "grey", 2: "grey", 3: "RGB", 4: "grey", 5: "grey", 6: "RGB"}
 _PPM_SPACE: Final = rb"(?:\s|#[^\n\r]*[\n\r])+"
-_PPM_HEADER: Final = re.compile(
-    rb"P([1-6])" + _PPM_SPACE + rb"(\d+)" + _PPM_SPACE + rb"(\d+)(?:" + _PPM_SPACE + rb"(\d+))?"
-)
-_PPM_BITS_HEADER: Final = re.compile(rb"P([14])" + _PPM_SPACE + rb"(\d+)" + _PPM_SPACE + rb"(\d+)")
+_PPM_HEADER: Final = re.compile(rb"P(?:[14]|([2356]))S(\d+)S(\d+)(?(1)(?:S(\d+))?)".replace(b"S", _PPM_SPACE))
+"""Pictures of one bit, P1 and P4, have no highest level."""
 _PPM_COMMENT: Final = re.compile(rb"#([^\n\r]*)")
 _PPM_PLAIN: Final = re.compile(rb"(?:[\d\s]++|#[^\n\r]*+)*+")
 """Possessive: to go back, it would remember each number, in 120 times the bytes of the file."""
@@ -73,11 +71,10 @@ def bmp_size(data: bytes) -> tuple[int, int]:
 
 def read_ppm(data: bytes) -> Container:
     """Read the first picture of a PPM file, which may hold several."""
-    header = (_PPM_BITS_HEADER if data[1:2] in (b"1", b"4") else _PPM_HEADER).match(data)
+    header = _PPM_HEADER.match(data)
     if header is None:
         return Container(end=len(data))
-    kind, width, height = (int(one) for one in header.groups()[:3])
-    most = int(header[4]) if header.re is _PPM_HEADER and header[4] else 1
+    kind, width, height, most = (int(one or 1) for one in (data[1:2], *header.groups()[1:]))
     colours = _PPM_COLOURS[kind]
     start = header.end()
     if kind <= 3:

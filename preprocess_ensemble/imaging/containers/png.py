@@ -7,16 +7,8 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-from preprocess_ensemble.imaging.containers.container import (
-    DATA,
-    EXIF,
-    MOST_PARTS,
-    TEXT,
-    XMP,
-    Container,
-    Layout,
-    number,
-)
+from preprocess_ensemble.imaging.containers import container as kinds
+from preprocess_ensemble.imaging.containers.container import Container, Layout, number
 
 SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 _CHECKSUM: Final = 4
@@ -59,16 +51,16 @@ def read(data: bytes) -> Container:
     container = Container(end=len(SIGNATURE), layout=_layout(data))
     is_srgb, left = False, _MOST_TEXT
     sample_bits = 8 if number(data, 25, 1) == _WITH_PALETTE else number(data, 24, 1)
-    for name, start, stop in islice(chunks(data), MOST_PARTS):
+    for name, start, stop in islice(chunks(data), kinds.MOST_PARTS):
         container.end = stop + _CHECKSUM
         container.kinds.append(name)
         content = data[start:stop] if name not in (b"IDAT", b"fdAT") else b""
         if name in _DATA and set(content) != {sample_bits}:
-            container.add(DATA, content, _DATA[name])
+            container.add(kinds.DATA, content, _DATA[name])
         elif name not in _KNOWN:
             container.unknown.append(data[start - 8 : stop + _CHECKSUM])
         elif name == b"eXIf":
-            container.add(EXIF, content)
+            container.add(kinds.EXIF, content)
         elif name in (b"tEXt", b"zTXt", b"iTXt"):
             left -= _add_text(container, name, content, left)
         elif (layout := container.layout) is not None:
@@ -132,10 +124,10 @@ def _add_text(container: Container, kind: bytes, content: bytes, most: int) -> i
         text = [*rest[2:].split(b"\0", 2), b"", b""][2]  # behind a language and a translated keyword
         text = _inflated(text, most) or text if rest[:1] == b"\1" else text
     if keyword == b"XML:com.adobe.xmp":
-        container.add(XMP, text)
+        container.add(kinds.XMP, text)
     else:
         text = text if kind == b"iTXt" else text.decode("latin-1").encode()
-        container.add(TEXT, text, keyword.decode("latin-1"))
+        container.add(kinds.TEXT, text, keyword.decode("latin-1"))
     return len(text)
 
 
