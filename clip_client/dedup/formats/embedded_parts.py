@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-import struct
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from clip_client.dedup.files.file_types import FILM
-from preprocess_ensemble.imaging.containers import container as parts
 from preprocess_ensemble.imaging.containers import jpeg
-from preprocess_ensemble.imaging.containers.container import SMALL_PART, Container
+from preprocess_ensemble.imaging.containers.container import SMALL_PART, XMP, Container
 from preprocess_ensemble.imaging.containers.iso_media import IsoMedia
 from preprocess_ensemble.imaging.containers.read import read
 from preprocess_ensemble.imaging.containers.tiff import SUB_DIRECTORIES, Tiff
@@ -33,12 +30,6 @@ SOUND: Final = "sound"
 RAW_DATA: Final = "RAW data"
 """Sensor data, in a file that is compared by its preview."""
 DATA: Final = "unknown data"
-
-_MOST_MPF_PICTURES: Final = 1_000
-_MPF_ENTRIES: Final = 0xB002
-_THUMBNAILS: Final = 0x01
-"""First byte of the type of "large thumbnails" (CIPA DC-007), smaller versions of the picture that most cameras
-append."""
 
 _FILM: Final = re.compile(rb"ftyp(?!hei|hev|mif|msf|avi)")
 _GAIN_MAP: Final = re.compile(rb"hdrgm:|hdrgainmap|GainMap|urn:iso:std:iso:ts:21496")
@@ -76,19 +67,17 @@ def embedded_parts(data: bytes) -> EmbeddedParts:
         kinds += _kinds_of_jpeg_xl(data, container)
     elif data.startswith(b"\xff\x0a") and _FILM.search(data):
         kinds.append(FILM)  # a bare codestream of JPEG XL does not say where it ends
-    rest = b"".join([*container.unknown, data[container.end :]]).strip(b"\0")
+    rest = b"".join([*container.unknown, *container.behind(data)]).strip(b"\0")
     kinds += [FILM] if _FILM.search(rest) else [DATA] if len(rest) >= SMALL_PART else []
     # What is appended to a picture alone is known by itself, and anything else by the whole file.
     return _parts(kinds, rest if kinds in ([FILM], [DATA]) and rest else data)
 
 
 def _of_jpeg(data: bytes, container: Container) -> EmbeddedParts:
-    xmp = b"".join(block.data for block in container.all(parts.XMP))
-    found = (_mpf_pictures(block.data, block.start, len(data)) for block in container.all(parts.PICTURES))
-    pictures = [picture for in_block in found for picture in in_block]
+    xmp = b"".join(block.data for block in container.all(XMP))
     in_xmp = [kind for name, kind in _IN_XMP if name in xmp]
-    appended = [piece for piece in _without_thumbnails(data, container.end, pictures) if piece]
-    kinds = _kinds_of_appended(appended, xmp, has_pictures=any(not is_small for is_small, _, _ in pictures))
+    appended = container.behind(data)
+    kinds = _kinds_of_appended(appended, xmp, has_pictures=container.has_more_pictures)
     # Such as the measurements of a thermal camera.
     unknown = b"".join(content.strip(b"\0") for content in container.unknown)
     in_unknown = [DATA] if len(unknown) >= SMALL_PART else []
@@ -100,29 +89,6 @@ def _parts(kinds: list[str], held: bytes) -> EmbeddedParts:
     return EmbeddedParts(
         kinds=tuple(dict.fromkeys(kinds)), digest=hashlib.sha256(held).hexdigest()[:32] if kinds else ""
     )
-
-
-def _mpf_pictures(block: bytes, base: int, size: int) -> list[tuple[bool, int, int]]:
-    """Read a Multi-Picture Format block that starts at ``base``: is a thumbnail, start and stop of further pictures."""
-    tiff = Tiff(block)
-    if (field := tiff.directory(tiff.first).entries.get(_MPF_ENTRIES)) is None:
-        return []
-    entries = block[field.start : min(field.stop, field.start + 16 * _MOST_MPF_PICTURES)]
-    found = struct.iter_unpack(tiff.order + "III4x", entries[: len(entries) // 16 * 16])
-    # The first picture has offset 0. A picture beyond the end of the file was cut off by a program.
-    return [
-        (kind >> 16 & 0xFF == _THUMBNAILS, base + start, base + start + stored)
-        for kind, stored, start in found
-        if start and base + start + stored <= size
-    ]
-
-
-def _without_thumbnails(data: bytes, end: int, pictures: list[tuple[bool, int, int]]) -> Iterator[bytes]:
-    """Yield the data behind the first picture, without its thumbnails and without padding."""
-    for _, start, stop in sorted(picture for picture in pictures if picture[0]):
-        yield data[end:start].strip(b"\0")
-        end = max(end, stop)
-    yield data[end:].strip(b"\0")
 
 
 def _kinds_of_appended(appended: list[bytes], xmp: bytes, *, has_pictures: bool) -> list[str]:

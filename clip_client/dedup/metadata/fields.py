@@ -147,12 +147,12 @@ class Fields:
             kinds.IPTC: self._add_iptc,
             kinds.RESOURCES: self._add_resources,
         }
-        for kind, content, name, _ in blocks:
+        for kind, content, name in blocks:
             if kind in adders:
                 adders[kind](content)
             elif kind == kinds.TEXT:
                 self._add_text(name, content)
-            elif kind != kinds.PICTURES:
+            else:
                 self.values["file:comment" if kind == kinds.COMMENT else f"data:{name}"].append(content)
 
 
@@ -167,14 +167,14 @@ def read_fields(data: bytes) -> Fields:
     if image_format is None or not image_format.readable:
         return Fields(is_incomplete=is_jxl)
     container = read(data)
-    parts = [*container.unknown, data[container.end :]]
+    parts = [*container.unknown, *container.behind(data)]
     if is_jxl and b"jbrd" in container.kinds:
         try:
             data = restored_jpeg(data)
         except Exception:  # whatever its decoder raises
             return Fields(is_incomplete=True)
         container = read(data)
-        parts += [*container.unknown, data[container.end :]]
+        parts += [*container.unknown, *container.behind(data)]
     # What is compressed is not read.
     is_incomplete = b"brob" in container.kinds if is_jxl else container.layout is None and not container.blocks
     fields = Fields(is_incomplete=is_incomplete, size=container.layout.size if container.layout else (0, 0))

@@ -15,8 +15,6 @@ RESOURCE_BEGINS: Final = (b"8BIM", b"PHUT", b"DCSR", b"AgHg", b"MeSa")
 IPTC: Final = "IPTC"
 TEXT: Final = "text"
 COMMENT: Final = "comment"
-PICTURES: Final = "pictures"
-"""The Multi-Picture Format, an index of what is appended to a JPEG."""
 DATA: Final = "data"
 """A small block of a known place and an unknown purpose, such as a position that GeoJP2 holds."""
 
@@ -34,8 +32,6 @@ class Block(NamedTuple):
     data: bytes
     name: str = ""
     """Name of a text, or of data."""
-    start: int = 0
-    """Position of ``data`` in the file."""
 
 
 @dataclass(kw_only=True)
@@ -81,14 +77,26 @@ class Container:
     """Parts before the end of kinds that the format does not define."""
     kinds: list[bytes] = field(default_factory=list)
     """Names of its boxes or chunks."""
+    thumbnails: list[tuple[int, int]] = field(default_factory=list)
+    """Start and stop of smaller versions of the picture behind its end."""
+    has_more_pictures: bool = False
+    """Whether the file names other pictures behind its end."""
 
     def all(self, kind: str) -> list[Block]:
         """Return the blocks of a kind, in the order of the file."""
         return [block for block in self.blocks if block.kind == kind]
 
-    def add(self, kind: str, data: bytes, name: str = "", start: int = 0) -> None:
+    def add(self, kind: str, data: bytes, name: str = "") -> None:
         """Add a block."""
-        self.blocks.append(Block(kind, data, name, start))
+        self.blocks.append(Block(kind, data, name))
+
+    def behind(self, data: bytes) -> list[bytes]:
+        """Return what stands behind the end of the picture in its file, without thumbnails and padding."""
+        pieces, end = [], self.end
+        for start, stop in sorted(self.thumbnails):
+            pieces.append(data[end:start].strip(b"\0"))
+            end = max(end, stop)
+        return list(filter(None, [*pieces, data[end:].strip(b"\0")]))
 
 
 def number(data: bytes, position: int, size: int, order: str = "big") -> int:

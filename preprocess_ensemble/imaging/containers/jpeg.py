@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from preprocess_ensemble.imaging.containers import container as kinds
 from preprocess_ensemble.imaging.containers.container import Container, Layout, number
+from preprocess_ensemble.imaging.containers.tiff import Tiff
 
 Sampling = tuple[tuple[int, int], ...]
 
@@ -19,6 +21,9 @@ _START_OF_IMAGE, _END_OF_IMAGE, _STANDALONE = 0xD8, 0xD9, 0x01
 _APP1, _APP2, _APP11, _APP13 = 0xE1, 0xE2, 0xEB, 0xED
 _MARKER: Final = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
 """Any marker but restart markers, which are among the pixel data, as are stuffed zeros."""
+_MOST_MPF_PICTURES, _MPF_ENTRIES = 1_000, 0xB002
+_THUMBNAIL: Final = 0x01
+"""First byte of the type of a "large thumbnail", a smaller version that most cameras append."""
 _MOST_MARKERS: Final = 10_000
 """A camera writes about 20, a depth map of 10 MB takes 160, a progressive file some 30 more."""
 
@@ -31,10 +36,10 @@ _PROFILE: Final = b"ICC_PROFILE\0"
 _OLD_RESOURCES: Final = b"Adobe_Photoshop2.5:"
 _UNDESCRIBED: Final = 8
 """Bytes that follow the beginning of old resources. ExifTool skips them, too."""
-_EXTENSION, _PROFILE_PART = "extension", "profile"
+_EXTENSION, _PROFILE_PART, _INDEX = "extension", "profile", "index"
 _METADATA: Final = dict.fromkeys(range(0xE0, 0xF0), ()) | {
     _APP1: ((b"Exif\0\0", kinds.EXIF), (b"Exif\0\xff", kinds.EXIF), (_XMP, kinds.XMP), (_XMP_EXTENSION, _EXTENSION)),
-    _APP2: ((b"MPF\0", kinds.PICTURES), (_PROFILE, _PROFILE_PART)),
+    _APP2: ((b"MPF\0", _INDEX), (_PROFILE, _PROFILE_PART)),
     _APP13: ((b"Photoshop 3.0\0", kinds.RESOURCES), (_OLD_RESOURCES, kinds.RESOURCES)),
     _COMMENT: ((b"", kinds.COMMENT),),
 }
@@ -139,9 +144,11 @@ def read(data: bytes) -> Container:
             parts[number(content, _XMP_EXTENSION_HEADER - 4, 4)] = content[_XMP_EXTENSION_HEADER:]
         elif kind == _PROFILE_PART:
             profile[number(content, len(_PROFILE), 1)] = content[len(_PROFILE) + 2 :]
+        elif kind == _INDEX:
+            _read_index(container, content[len(beginning) :], start + len(beginning), len(data))
         elif kind:
             skipped = len(beginning) + (_UNDESCRIBED if beginning == _OLD_RESOURCES else 0)
-            _add(container, kind, content[skipped:], start + skipped)
+            _add(container, kind, content[skipped:])
         elif not _SILENT.match(content):
             # Each segment of a JUMBF box begins with "JP" and the number of the box.
             credentials |= {content[:4]} if marker == _APP11 and _CREDENTIALS in content[:32] else set()
@@ -158,11 +165,25 @@ def _joined(parts: dict[int, bytes]) -> bytes:
     return b"".join(part for _, part in sorted(parts.items()))
 
 
-def _add(container: Container, kind: str, content: bytes, start: int) -> None:
+def _read_index(container: Container, index: bytes, base: int, size: int) -> None:
+    """Read an index of the Multi-Picture Format (CIPA DC-007) that starts at ``base``, in a file of ``size`` bytes."""
+    tiff = Tiff(index)
+    field = tiff.directory(tiff.first).entries.get(_MPF_ENTRIES)
+    entries = index[field.start : min(field.stop, field.start + 16 * _MOST_MPF_PICTURES)] if field else b""
+    for kind, stored, offset in struct.iter_unpack(tiff.order + "III4x", entries[: len(entries) // 16 * 16]):
+        start, stop = base + offset, base + offset + stored
+        # The first picture has offset 0. A picture beyond the end of the file was cut off by a program.
+        if offset and stop <= size:
+            is_thumbnail = kind >> 16 & 0xFF == _THUMBNAIL
+            container.thumbnails += [(start, stop)] if is_thumbnail else []
+            container.has_more_pictures |= not is_thumbnail
+
+
+def _add(container: Container, kind: str, content: bytes) -> None:
     """Add a block; a segment that does not begin as one goes on where the last of its kind ended."""
     before = container.all(kind)
     if content.startswith(_BLOCK_BEGINS.get(kind, b"")) or not before:
-        container.add(kind, content, start=start)
+        container.add(kind, content)
     else:
         container.blocks[container.blocks.index(before[-1])] = before[-1]._replace(data=before[-1].data + content)
 

@@ -13,7 +13,7 @@ from clip_client.dedup.metadata.summary import read_metadata
 from clip_client.dedup.types import Metadata
 from tests.fixtures.images import phone_files
 from tests.fixtures.images.camera_files import camera_jpeg, exif, with_iptc
-from tests.fixtures.images.embedded_files import box, with_meta
+from tests.fixtures.images.embedded_files import box, with_meta, with_pictures
 from tests.fixtures.images.image_files import (
     Tag,
     file,
@@ -111,6 +111,9 @@ LACKING: dict[str, tuple[bytes, set[str]]] = {
     "pixels that are not square": (with_property(b"pasp", b"\0\0\0\1", b"\0\0\0\2"), {"pixel aspect ratio"}),
     "a small chunk of a PNG": (png_with_chunk(b"priv", b"Ann"), {"unknown data"}),
     "a small segment": (jpeg_with_segment(0xEC, b"[picture info]Ann"), {"unknown data"}),
+    "a time stamp behind a thumbnail": (
+        with_pictures((0x010001, bytes(range(256)) * 8)) + b"1700000000000", {"unknown data"},
+    ),
     "a comment for the web": (jpeg_with_segment(0xEC, b"Ducky\0\2\0\4\0\0\0\2\0\x41"), {"unknown data"}),
     "a time stamp behind a JPEG": (jpeg() + b"1700000000000\n", {"unknown data"}),
     "a comment of a PPM": (b"P6 # At the gate\n" + file("PPM")[3:], {"comment"}),
