@@ -124,9 +124,8 @@ _HOUSEKEEPING: Final = frozenset(
     # Thumbnails.
     "xmp:Thumbnails "
     # Another form of a field: the stars as a percentage, the exposure in APEX, parts of the position.
-    "RatingPercent ShutterSpeedValue ApertureValue MicrosoftPhoto:Rating acdsee:rating GPSVersionID "
-    "GPSLatitudeRef GPSLongitude GPSLongitudeRef GPSAltitudeRef GPSImgDirectionRef GPSSpeedRef GPSTrackRef "
-    "GPSDestBearingRef GPSDestDistanceRef GPSMapDatum GPSStatus GPSMeasureMode GPSDifferential iptc:60 iptc:63 "
+    "RatingPercent ShutterSpeedValue ApertureValue MicrosoftPhoto:Rating acdsee:rating GPSVersionID GPSLatitudeRef "
+    "GPSLongitude GPSLongitudeRef GPSAltitudeRef GPSStatus GPSMeasureMode GPSDifferential iptc:60 iptc:63 "
     # IPTC: versions, program, file format, character set, and settings of the news wire.
     "iptc:0 iptc:65 iptc:70 iptc:75 iptc:1:0 iptc:1:20 iptc:1:22 iptc:1:90 iptc:3:0".split()
 )

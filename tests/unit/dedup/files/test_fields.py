@@ -219,6 +219,9 @@ LACKING: dict[str, tuple[bytes, set[str]]] = {
     "an unknown dataset": (with_iptc(jpeg(), [(150, b"Wien")]), {"IPTC field 2:150"}),
     "an unknown tag": (detailed(f9999="x"), {"EXIF field 0x9999"}),
     "an altitude": (placed(f6=340.5), {"altitude"}),
+    "a speed in knots, and a datum": (
+        placed(f12="N", f13=7.5, f18="TOKYO"), {"GPS speed", "GPS speed ref", "GPS map datum"},
+    ),
     "a second date": (
         jpeg(exif=exif(), xmp=xmp('photoshop:DateCreated="1975-06-07">')), {"date"},
     ),
