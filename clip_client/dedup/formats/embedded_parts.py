@@ -86,9 +86,8 @@ def _of_jpeg(data: bytes, container: Container) -> EmbeddedParts:
 
 
 def _parts(kinds: list[str], held: bytes) -> EmbeddedParts:
-    return EmbeddedParts(
-        kinds=tuple(dict.fromkeys(kinds)), digest=hashlib.sha256(held).hexdigest()[:32] if kinds else ""
-    )
+    digest = hashlib.sha256(held).hexdigest()[:32] if kinds else ""
+    return EmbeddedParts(kinds=tuple(dict.fromkeys(kinds)), digest=digest)
 
 
 def _kinds_of_appended(appended: list[bytes], xmp: bytes, *, has_pictures: bool) -> list[str]:

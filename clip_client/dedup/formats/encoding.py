@@ -1,7 +1,4 @@
-"""The kinds of data in a picture, which tell whether another file of the same picture is as good.
-
-Contents count, not modes: an alpha channel that is opaque everywhere is no transparency.
-"""
+"""The kinds of data in a picture, by its content: an alpha channel that is opaque everywhere is not transparency."""
 
 from __future__ import annotations
 

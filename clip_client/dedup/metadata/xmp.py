@@ -1,7 +1,4 @@
-"""Reads XMP packets in image files and sidecars, and writes sidecars.
-
-A packet may be malicious: it is parsed without entities, external references or a document type, up to a fixed size.
-"""
+"""Reads XMP packets, which may be malicious, without entities, references or a document type, and writes sidecars."""
 
 from __future__ import annotations
 

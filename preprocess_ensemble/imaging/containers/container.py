@@ -17,6 +17,8 @@ TEXT: Final = "text"
 COMMENT: Final = "comment"
 DATA: Final = "data"
 """A small block of a known place and an unknown purpose, such as a position that GeoJP2 holds."""
+ASPECT: Final = "pixel aspect ratio"
+"""Name of data that says that pixels are not square."""
 
 SMALL_PART: Final = 1024
 """Bytes. Data of unknown kind counts as metadata below this size, and as a part of its own from it on, because pictures

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Final, NamedTuple
 
-from preprocess_ensemble.imaging.containers.container import DATA, EXIF, XMP, Container, Layout
+from preprocess_ensemble.imaging.containers.container import ASPECT, DATA, EXIF, XMP, Container, Layout
 from preprocess_ensemble.imaging.containers.container import number as _number
 from preprocess_ensemble.imaging.limits import DecodeError, check_count
 
@@ -35,7 +35,7 @@ _CREDENTIALS: Final = bytes.fromhex("d8fec3d61b0e483c92975828877ec481")
 _DATA: Final = {
     b"udes": "description",
     b"altt": "alternative text",
-    b"pasp": "pixel aspect ratio",
+    b"pasp": ASPECT,
     b"mdcv": "mastering display",
     b"clli": "content light level",
     b"cclv": "content colour volume",

@@ -149,6 +149,8 @@ def read(data: bytes) -> Container:
         elif kind:
             skipped = len(beginning) + (_UNDESCRIBED if beginning == _OLD_RESOURCES else 0)
             _add(container, kind, content[skipped:])
+        elif content.startswith(b"JFIF\0") and content[8:10] != content[10:12]:
+            container.add(kinds.DATA, content[7:12], kinds.ASPECT)
         elif not _SILENT.match(content):
             # Each segment of a JUMBF box begins with "JP" and the number of the box.
             credentials |= {content[:4]} if marker == _APP11 and _CREDENTIALS in content[:32] else set()

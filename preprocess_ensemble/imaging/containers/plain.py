@@ -1,7 +1,4 @@
-"""BMP, PPM and QOI: a header and the pixels.
-
-BMP by Microsoft's description of BITMAPV5HEADER, PPM by Netpbm's manual, QOI by its specification.
-"""
+"""Headers of BMP (Microsoft's BITMAPV5HEADER), PPM (Netpbm's manual) and QOI (its specification), before the pixels."""
 
 from __future__ import annotations
 

@@ -57,6 +57,8 @@ def read(data: bytes) -> Container:
         content = data[start:stop] if name not in (b"IDAT", b"fdAT") else b""
         if name in _DATA and set(content) != {sample_bits}:
             container.add(kinds.DATA, content, _DATA[name])
+        elif name == b"pHYs" and content[:4] != content[4:8]:
+            container.add(kinds.DATA, content, kinds.ASPECT)
         elif name not in _KNOWN:
             container.unknown.append(data[start - 8 : stop + _CHECKSUM])
         elif name == b"eXIf":

@@ -7,7 +7,8 @@ import struct
 from collections.abc import Iterator
 from typing import Final, NamedTuple, TypeAlias
 
-from preprocess_ensemble.imaging.containers.container import EXIF, IPTC, MOST_PARTS, RESOURCES, XMP, Container, Layout
+from preprocess_ensemble.imaging.containers import container as kinds
+from preprocess_ensemble.imaging.containers.container import Container, Layout
 
 Value: TypeAlias = "bytes | tuple[int | float, ...]"
 
@@ -19,9 +20,11 @@ _FORMATS: Final = _CLASSIC | {13: "I", 16: "Q", 17: "q", 18: "Q"}
 _WIDTH, _HEIGHT, _BITS, _PHOTOMETRIC, _CHANNELS, _EXTRA = 256, 257, 258, 262, 277, 338
 _PIECES: Final = ((273, 279), (324, 325), (513, 514))
 """Offsets and lengths of strips, tiles and a JPEG thumbnail."""
-_METADATA: Final = {700: XMP, 33723: IPTC, 34377: RESOURCES}
+_METADATA: Final = {700: kinds.XMP, 33723: kinds.IPTC, 34377: kinds.RESOURCES}
 _PROFILE, _WHITE, _PRIMARIES, _TRANSFER = 34675, 318, 319, 301
 _PALETTE, _SAMPLE_FORMAT, _REFERENCE_BLACK_WHITE = 320, 339, 532
+_ACROSS, _DOWN = 282, 283
+"""Pixels per unit."""
 _SIGNED: Final = 2
 _YCBCR, _PALETTE_COLOURS = 6, 3
 _FULL_RANGE: Final = (0, 255, 128, 255, 128, 255)
@@ -70,7 +73,7 @@ class Tiff:
         """Position of the first directory; 0 if there is none."""
         return self._number(self._wide, self._wide)
 
-    def directory(self, start: int, most: int = MOST_PARTS) -> Directory:
+    def directory(self, start: int, most: int = kinds.MOST_PARTS) -> Directory:
         """Read a directory, or as much of it as the file has; of more than ``most`` fields the first ones."""
         wide, first, stop = self._wide, start + self._short, self._stop(start)
         whole = 4 + 2 * wide
@@ -145,7 +148,10 @@ def read(data: bytes) -> Container:
         return container
     first = pages[0]
     container.layout = _layout(tiff, first, len(pages))
-    container.add(EXIF, data)
+    container.add(kinds.EXIF, data)
+    across, down = (tiff.numbers(first, tag) for tag in (_ACROSS, _DOWN))
+    if across != down:
+        container.add(kinds.DATA, repr((across, down)).encode(), kinds.ASPECT)
     for tag, kind in _METADATA.items():
         if (entry := first.entries.get(tag)) is not None:
             container.add(kind, data[entry.start : entry.stop])
@@ -179,9 +185,9 @@ def _layout(tiff: Tiff, directory: Directory, pages: int) -> Layout | None:
         return None
     if (tiff.numbers(directory, _REFERENCE_BLACK_WHITE) or _FULL_RANGE) != _FULL_RANGE and photometric == _YCBCR:
         return None
-    kinds = tiff.numbers(directory, _EXTRA)
+    purposes = tiff.numbers(directory, _EXTRA)
     extra = channels - needed
-    alpha = sum(kind in _ALPHA for kind in kinds[:extra])
+    alpha = sum(purpose in _ALPHA for purpose in purposes[:extra])
     measured = (*tiff.values(directory.entries.get(_WHITE)), *tiff.values(directory.entries.get(_PRIMARIES)))
     if len(measured) not in (0, 8) and not profile:
         return None

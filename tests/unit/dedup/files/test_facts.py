@@ -138,6 +138,9 @@ HOUSEKEEPING: dict[str, bytes] = {
     "the character set of IPTC": jpeg_with_segment(
         0xED, b"Photoshop 3.0\0" + b"8BIM\4\4\0\0\0\0\0\x08\x1c\1\x5a\0\3\x1b%G"
     ),
+    "resolutions": jpeg(dpi=(300, 300)),
+    "resolutions of a PNG": file("PNG", dpi=(300, 300)),
+    "resolutions of a TIFF": file("TIFF", dpi=(300, 300)),
     "bits of a PNG": png_with_chunk(b"sBIT", b"\x08\x08\x08"),
     "a chunk of Apple": png_with_chunk(b"iDOT", b"?" * 28),
     "quality for the web": jpeg_with_segment(0xEC, b"Ducky\0\1\0\4\0\0\0\x3c\0\0"),
