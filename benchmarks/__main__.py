@@ -26,6 +26,7 @@ MODULES: Final = {
     "preprocess": "experiments.imaging.preprocess",
     "fidelity": "experiments.imaging.fidelity",
     "accuracy": "experiments.dedup.accuracy",
+    "golden": "experiments.dedup.golden",
     "first_scan": "experiments.dedup.first_scan",
     "scale": "experiments.dedup.scale",
     "search": "experiments.search",
@@ -34,6 +35,7 @@ MODULES: Final = {
     "in_process": "gpu.in_process",
     "report": "report.command",
     "demo": "demo",
+    "originals": "scripts.originals",
     "install_size": "scripts.install_size",
 }
 """Name on the command line -> module in ``benchmarks`` that runs it."""

@@ -34,9 +34,9 @@ from clip_client._results import (
     ServerStats,
     TextSources,
 )
+from clip_client._storage.nearest import Neighbour, nearest
+from clip_client._storage.vectors import load_vectors, save_vectors
 from clip_client._sync import SyncClipClient
-from clip_client._vectors.files import load_vectors, save_vectors
-from clip_client._vectors.nearest import Neighbour, nearest
 from clip_client._zero_shot import Classification
 
 __all__ = (

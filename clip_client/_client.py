@@ -18,14 +18,14 @@ import anyio.to_thread
 
 from clip_client import _zero_shot as zero_shot
 from clip_client._balancing.balancer import Balancer
+from clip_client._balancing.handshake import Handshake
 from clip_client._config import ClientConfig, check_count, positive_seconds
+from clip_client._deadline import Deadline
 from clip_client._endpoint import DEFAULT_URL, Endpoint, EndpointKind
 from clip_client._errors import ItemError, ProtocolMismatch, forked_process
-from clip_client._handshake import Handshake
 from clip_client._health import HealthReport, run_health_checks, without_address
 from clip_client._model import ModelInfo, Tower
 from clip_client._pipeline.encoder import Encoder, ImageEncoder, TextEncoder
-from clip_client._pipeline.pending_item import Deadline
 from clip_client._pipeline.sender import Sender
 from clip_client._pipeline.stream import Stream
 from clip_client._results import ClientStats, Collector, EmbeddedItem, EmbeddingBatch, ImageSources, TextSources
@@ -213,9 +213,9 @@ class ClipClient(ClientBase):
         session, deadline = self._begin(timeout_s)
 
         def left_s() -> float | None:
-            return None if timeout_s is None else max(0.001, deadline.at - session.loop.time())
+            return None if timeout_s is None else deadline.remaining
 
-        model = await session.handshake.model(deadline.at)
+        model = await session.handshake.model(deadline)
         texts = await self.embed_text(prompts, timeout_s=left_s())
         if texts.errors:
             prompt, error = min(texts.errors.items())
@@ -246,19 +246,18 @@ class ClipClient(ClientBase):
         The client asks once and remembers the answer until a response shows that the model has changed.
         """
         session, deadline = self._begin(timeout_s)
-        return await session.handshake.model(deadline.at)
+        return await session.handshake.model(deadline)
 
     async def health(self, *, timeout_s: float | None = None) -> HealthReport:
         """Check every server step by step, up to the vector of a known image. Never raises a ClipError."""
         session, deadline = self._begin(timeout_s)
         try:
-            await asyncio.wait_for(session.balancer.ensure_resolved(), deadline.at - deadline.since)
+            await asyncio.wait_for(session.balancer.ensure_resolved(), deadline.remaining)
         except TimeoutError:
-            return without_address(", ".join(map(str, self._endpoints())), session.loop.time() - deadline.since)
-        remaining = max(0.001, deadline.at - session.loop.time())
+            return without_address(", ".join(map(str, self._endpoints())), deadline.elapsed)
         reports = await asyncio.gather(
             *(
-                run_health_checks(server.transport, name=str(server.endpoint), timeout_s=remaining)
+                run_health_checks(server.transport, name=str(server.endpoint), deadline=deadline)
                 for server in session.balancer.servers
             )
         )
@@ -303,7 +302,7 @@ class ClipClient(ClientBase):
         session, deadline = self._begin(timeout_s)
         encoder = session.encoders[tower]
         items = encoder.items(source)
-        model = await session.handshake.model(deadline.at)
+        model = await session.handshake.model(deadline)
         model.check_tower(tower)
         if timeout_s is None:
             deadline.extended_by_s = self._config.timeout_s
@@ -322,7 +321,7 @@ class ClipClient(ClientBase):
         session, deadline = self._begin(timeout_s)
         encoder = session.encoders[tower]
         items = encoder.items(source)
-        model = await session.handshake.model(deadline.at)
+        model = await session.handshake.model(deadline)
         model.check_tower(tower)
         async with Stream(
             items,
@@ -357,8 +356,7 @@ class ClipClient(ClientBase):
             )
         if timeout_s is not None:
             positive_seconds("timeout_s", timeout_s)
-        now = session.loop.time()
-        return session, Deadline(since=now, at=now + (self._config.timeout_s if timeout_s is None else timeout_s))
+        return session, Deadline(self._config.timeout_s if timeout_s is None else timeout_s)
 
 
 class _Session:

@@ -9,8 +9,7 @@ from typing import Final
 
 from clip_client._encoding import IMAGE_ENCODINGS, TransferName
 from clip_client._endpoint import DEFAULT_URL, Endpoint, EndpointKind, parse_url
-from preprocess_ensemble.contract import DEFAULT_NAME, ModelNames
-from preprocess_ensemble.runtimes.precision import PRECISIONS, Precision
+from preprocess_ensemble.contract import DEFAULT_NAME, PRECISIONS, ModelNames, Precision
 
 _LONGEST_S: Final = 1e9
 """Seconds. gRPC counts deadlines in 64 bits of nanoseconds, and one that does not fit counts as passed."""

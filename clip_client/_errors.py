@@ -107,6 +107,12 @@ class Overloaded(ClipError):
     """The server, or this client's limit for it, refused more work. Safe to retry later."""
 
 
+class Shed(Overloaded):
+    """The client did not send an image or text, because its answer would have come too late."""
+
+    ran_out_of_time = True
+
+
 class DeadlineExceeded(ClipError):
     """``timeout_s`` ran out before the response arrived."""
 

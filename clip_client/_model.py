@@ -89,7 +89,7 @@ class ModelInfo:
     """All of its settings, in the form that ``PreprocessConfig.from_mapping`` takes."""
     dimension: int
     """Length of a vector."""
-    precision: str
+    weights_dtype: str
     """Of the exported weights: ``"fp32"``, ``"fp16"`` or ``"int8"``. ``runtime`` may compute in another."""
     fingerprint: tuple[int, int]
     """Returned with every vector, so that the client notices a vector of another model."""
@@ -111,7 +111,7 @@ class ModelInfo:
     """When it was exported, in seconds since 1970; 0 if its export did not write that down."""
 
     def __repr__(self) -> str:
-        about = f"dimension={self.dimension}, precision={self.precision!r}, vector_id={self.vector_id!r}"
+        about = f"dimension={self.dimension}, weights_dtype={self.weights_dtype!r}, vector_id={self.vector_id!r}"
         return f"ModelInfo({self.id!r}, {about})"
 
     @property
@@ -181,7 +181,7 @@ class ModelInfo:
             preprocess_id=passport.preprocess_id,
             preprocess=passport.preprocess,
             dimension=passport.dimension,
-            precision=passport.precision,
+            weights_dtype=passport.weights_dtype,
             fingerprint=passport.fingerprint,
             max_batch_size=max_batch_size,
             canary_image=passport.canary.image,

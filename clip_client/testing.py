@@ -201,7 +201,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
             },
             preprocess_id="shortest-bicubic-224x224",
             dimension=self.dimension,
-            precision="fp32",
+            weights_dtype="fp32",
             fingerprint=self.fingerprint,
             parity=_PARITY,
             canary=Canary(image=PNG_1X1, vector=tuple(float(number) for number in self.vector(PNG_1X1))),

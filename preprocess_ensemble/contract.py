@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Final, Literal, get_args
 
 CONTRACT_VERSION: Final = 1
 """Version of the wire contract; the passport of an exported model carries the version it was made for."""
@@ -80,11 +80,6 @@ class ModelNames:
 
 DEFAULT_NAMES: Final = ModelNames()
 
-ENSEMBLE: Final = DEFAULT_NAMES.image
-PREPROCESSOR: Final = DEFAULT_NAMES.preprocess
-ENCODER: Final = DEFAULT_NAMES.encoder
-"""The default model's."""
-
 IMAGE: Final = "image"
 """In, BYTES [N, 1]: one encoded image file per row."""
 PIXELS: Final = "pixels"
@@ -105,6 +100,11 @@ FINGERPRINT: Final = "fingerprint"
 """Out, INT32 [N, 2]: constant of the exported model."""
 PASSPORT: Final = "model"
 """Out of the preprocessor, BYTES [N, 1]: the passport, made only on request."""
+
+Precision = Literal["auto", "fp32"]
+"""In which arithmetic a CPU runs the model: ``fp32`` is the reference; ``auto`` takes what
+``runtimes.processor.TABLE`` names for the processor, if its vectors agree with fp32."""
+PRECISIONS: Final[tuple[Precision, ...]] = get_args(Precision)
 
 MAX_TEXT_BYTES: Final = 65536
 """Of one text: a hundred times what the longest context holds."""

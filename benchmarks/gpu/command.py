@@ -23,8 +23,8 @@ from typing import Final, NamedTuple
 import psutil
 
 from benchmarks.harness.results import commit
+from clip_client.serving.tensorrt import TensorrtMissing, check_tensorrt, usable_gpus
 from preprocess_ensemble.model_repository.config import installed_passport
-from preprocess_ensemble.serving.tensorrt import TensorrtMissing, check_tensorrt, usable_gpus
 
 LOG: Final = "gpu.log"
 """Everything that the runs and their servers print, in the output folder."""
@@ -78,7 +78,7 @@ def unusable(name: str, device: str) -> str | None:
         return "the driver shows no NVIDIA GPU (does nvidia-smi?)"
     if name == "tensorrt":
         try:
-            check_tensorrt(server=False)
+            check_tensorrt(None)
         except TensorrtMissing as missing:
             return str(missing)
     return None

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from clip_client._balancing.balancer import RETRIED, RetryBudget
-from clip_client._errors import ClipError, DeadlineExceeded, Overloaded, ProtocolMismatch, Unavailable
-from clip_client._pipeline.pending_item import Deadline, PendingItem, Result
+from clip_client._deadline import Deadline
+from clip_client._errors import ClipError, DeadlineExceeded, ProtocolMismatch, Shed, Unavailable
+from clip_client._pipeline.pending_item import PendingItem, Result
 from clip_client._results import ClientStats
 from preprocess_ensemble.contract import ImageStatus
 
@@ -192,9 +193,8 @@ class Sender:
 
     def _on_timer(self) -> None:
         self._timer = None
-        now = self._loop.time()
         # Only the front of the queue: under overload it holds thousands, and one of them expires every millisecond.
-        while self._waiting and (deadline := self._waiting[0].deadline) is not None and deadline.at <= now:
+        while self._waiting and (deadline := self._waiting[0].deadline) is not None and deadline.expired:
             item = self._waiting.popleft()
             error = DeadlineExceeded(f"timeout_s ran out before a server took the {item.tower.value}.")
             self._finish(item, error)
@@ -209,11 +209,9 @@ class Sender:
         items: list[PendingItem] = []
         others: list[PendingItem] = []
         size = 0
-        now = self._loop.time()
-        of_item = Deadline(since=now, at=now + self.config.timeout_s)
+        of_item = Deadline(self.config.timeout_s, self._loop.time)
         # If a server is down, that is why items are late; they are no sign of overload.
         latency = None if server.is_down else server.limit.latency_s
-        late_from = now + 2 * (latency or 0.0)
         while waiting and len(items) < available_slots:
             item = waiting[0]
             if item.tower is not tower or item.model is not model:
@@ -222,7 +220,7 @@ class Sender:
                 others.append(waiting.popleft())
                 continue
             deadline = item.deadline or of_item
-            is_late = latency is not None and deadline.at <= late_from and self._shed(item, server, latency, now)
+            is_late = latency is not None and deadline.ends_within(2 * latency) and self._shed(item, server, latency)
             if not is_late and not item.done():
                 size += len(item.payload)
                 if items and size > self.config.max_request_bytes:
@@ -233,7 +231,7 @@ class Sender:
         waiting.extendleft(reversed(others))
         return items
 
-    def _shed(self, item: PendingItem, server: Server, latency: float, now: float) -> bool:
+    def _shed(self, item: PendingItem, server: Server, latency: float) -> bool:
         """Fail an item that has waited for more than half of its time and cannot be back in the rest.
 
         The server would work on it all the same, for a caller that has left: sending such items is how goodput falls
@@ -241,15 +239,14 @@ class Sender:
         """
         if item.deadline is None or item.done():
             return False
-        remaining, waited = item.deadline.at - now, now - item.waits_since
+        remaining, waited = item.deadline.remaining, item.deadline.waited(item.submitted_at)
         if remaining > waited:
             return False
         self._counts.images_shed += 1
-        error = Overloaded(
+        error = Shed(
             f"{server.endpoint} is overloaded: the {item.tower.value} waited {waited:.2f} s, "
-            f"{max(0.0, remaining):.2f} s are left, and an answer takes {latency:.2f} s."
+            f"{remaining:.2f} s are left, and an answer takes {latency:.2f} s."
         )
-        error.ran_out_of_time = True
         self._finish(item, error)
         return True
 
@@ -262,7 +259,7 @@ class Sender:
         self._counts.bytes_sent += sum(map(len, payloads))
         # The longest time of all items; if one has less, its call gives it up.
         deadlines = request.deadlines
-        timeout_s = max(0.001, *(deadline.request_s(request.started_at) for deadline in set(deadlines)))
+        timeout_s = max(deadline.of_request for deadline in set(deadlines))
         try:
             answer = await server.transport.infer(
                 payloads, tower=items[0].tower, request_id=request_id, timeout_s=timeout_s
@@ -276,7 +273,7 @@ class Sender:
             self._retry_or_fail(request, error, now)
         else:
             now = self._loop.time()
-            given = min(deadline.at - item.waits_since for deadline, item in zip(deadlines, items, strict=True))
+            given = min(deadline.given(item.submitted_at) for deadline, item in zip(deadlines, items, strict=True))
             server.succeeded(count, started_at=request.started_at, now=now, time_given_s=given)
             self._budget.success()
             self._deliver(answer, items, server, request_id)
@@ -353,7 +350,7 @@ class Sender:
     def _on_cancelled(self, request: _Request) -> None:
         now = self._loop.time()
         limit = request.server.limit
-        if min(deadline.at for deadline in request.deadlines) <= now:
+        if any(deadline.expired for deadline in request.deadlines):
             # A call gives up its items a moment before gRPC ends the request; it is a deadline all the same.
             limit.expired(len(request.items), started_at=request.started_at, now=now)
         else:

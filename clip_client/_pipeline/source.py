@@ -64,7 +64,7 @@ class Source(ABC):
         self._slots += 1
         self._slot_freed.set()
 
-    def rest(self) -> list[Any] | None:
+    def untaken_items(self) -> list[Any] | None:
         """Return all items that were not taken yet; None if only the iterable knows them."""
         return None
 
@@ -93,7 +93,7 @@ class _ContainerSource(Source):
             raise StopAsyncIteration
         return items
 
-    def rest(self) -> list[Any]:
+    def untaken_items(self) -> list[Any]:
         return list(self._iterator)
 
     async def aclose(self) -> None:
@@ -110,7 +110,7 @@ class _AsyncSource(Source):
         await self._wait_for_slot()
         if self._iterator is None:
             self._iterator = aiter(self._items)
-        item = _own(await anext(self._iterator))
+        item = _copied_if_buffer(await anext(self._iterator))
         self._slots -= 1
         return [item]
 
@@ -162,7 +162,7 @@ class _ThreadSource(Source):
         self._permits.put(self._slots)
         self._slots = 0
 
-    def rest(self) -> list[Any] | None:
+    def untaken_items(self) -> list[Any] | None:
         return list(self._buffer) if self._ended.is_set() else None
 
     async def aclose(self) -> None:
@@ -192,7 +192,7 @@ class _ThreadSource(Source):
                 item = next(iterator, _END)
                 if item is _END:
                     break
-                self._buffer.append(_own(item))
+                self._buffer.append(_copied_if_buffer(item))
                 # One wake-up for a burst of items. The loop clears this before it reads, so that no item is missed.
                 if not self._announced:
                     self._announced = True
@@ -220,7 +220,7 @@ class _ThreadSource(Source):
         self._arrival.set()
 
 
-def _own(item: Any) -> Any:
+def _copied_if_buffer(item: Any) -> Any:
     """Return a copy of a buffer, because the iterable may use it again or release it when it makes the next item."""
     try:
         return bytes(item) if isinstance(item, bytearray | memoryview) else item

@@ -16,9 +16,10 @@ from clip_client._pipeline.source import open_source
 if TYPE_CHECKING:
     from typing import Self
 
+    from clip_client._deadline import Deadline
     from clip_client._model import ModelInfo
     from clip_client._pipeline.encoder import Encoder
-    from clip_client._pipeline.pending_item import Deadline, Result
+    from clip_client._pipeline.pending_item import Result
     from clip_client._pipeline.sender import Sender
 
 Delivery: TypeAlias = tuple[int, Any, "Result"]
@@ -153,7 +154,7 @@ class Stream:
                 await self._sender.has_room()
                 remaining = self._sender.config.timeout_s
                 if self._deadline is not None:
-                    remaining = self._deadline.request_s(self._loop.time())
+                    remaining = self._deadline.of_request
                 with anyio.fail_after(remaining):
                     payload = await anyio.to_thread.run_sync(
                         self._encoder.encode,
@@ -198,7 +199,7 @@ class Stream:
         while not self._has_ended and not (self._queue and self._queue[0].done()):
             if self._is_fed() and not self._pending:
                 self._has_ended = True
-            elif self._deadline is not None and self._loop.time() >= self._deadline.at:
+            elif self._deadline is not None and self._deadline.expired:
                 return self._give_up()
             else:
                 if self._queue:  # no callback for each item: only the first can be delivered
@@ -213,7 +214,7 @@ class Stream:
         if self._has_ended:
             raise self._source_error or StopAsyncIteration
         if self._deadline is not None:
-            self._deadline.on_progress(self._loop.time())
+            self._deadline.on_progress()
         return self._deliver()
 
     def _is_fed(self) -> bool:
@@ -239,7 +240,7 @@ class Stream:
 
     def _give_up(self) -> Iterator[Delivery]:
         """End every item that has no result: the time is over. Raises DeadlineExceeded if that may not be all."""
-        rest = [] if self._is_fed() else self._source.rest()
+        untaken = [] if self._is_fed() else self._source.untaken_items()
         late = [index for future, (index, _) in self._pending.items() if not future.done()]
         late += range(self._submitted, self._submitted + len(self._arrived))
         name = self._tower.value
@@ -247,7 +248,7 @@ class Stream:
             f"timeout_s ran out with {len(late)} {name}s in flight, the first of them number "
             f"{late[0] if late else self._submitted}"
         )
-        if rest is None:
+        if untaken is None:
             hint = f"embed a list, or use {self._tower.stream_method} without timeout_s"
             raise DeadlineExceeded(f"{message}, and the iterator has not ended; {hint}.")
         error = DeadlineExceeded(f"{message}.")
@@ -255,7 +256,7 @@ class Stream:
             (index, item, future.result() if future.done() else error)
             for future, (index, item) in self._pending.items()
         ]
-        results += [(index, item, error) for index, item in enumerate((*self._arrived, *rest), self._submitted)]
+        results += [(index, item, error) for index, item in enumerate((*self._arrived, *untaken), self._submitted)]
         self._end()
         for index, item, result in results:
             if isinstance(result, ClipError):

@@ -36,7 +36,7 @@ def transport_factory(config: ClientConfig) -> TransportFactory:
 
         repository = endpoint.repository or None
         return LocalTransport(
-            repository, names=endpoint.names, threads=config.local_threads, precision=config.local_precision
+            repository, names=endpoint.names, threads=config.local_threads, compute_precision=config.local_precision
         )
 
     return connect

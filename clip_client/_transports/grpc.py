@@ -18,6 +18,7 @@ import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from clip_client._config import ClientConfig, read_pem
+from clip_client._deadline import Deadline
 from clip_client._errors import ClipError, ModelNotReady, ProtocolMismatch, Unavailable, forked_process
 from clip_client._model import ModelInfo, Tower
 from clip_client._transports.base import Answer, ModelSettings, ServerDescription, Transport
@@ -44,7 +45,7 @@ _channel_opened_in: int | None = None
 _OF_IMAGES: Final[tuple[str, ...]] = (contract.EMBEDDING, contract.STATUS, contract.ERROR, contract.FINGERPRINT)
 _OF_TEXTS: Final[tuple[str, ...]] = (*_OF_IMAGES, contract.TRUNCATED)
 """Outputs to ask for."""
-_ENSEMBLE: Final = contract.ENSEMBLE.removeprefix(contract.DEFAULT_NAME)
+_ENSEMBLE: Final = contract.DEFAULT_NAMES.image.removeprefix(contract.DEFAULT_NAME)
 """How the names of all image ensembles end."""
 
 
@@ -79,11 +80,10 @@ class TritonTransport(Transport):
 
     async def model(self, *, timeout_s: float) -> ModelInfo:
         """Ask the preprocessor for the passport, then for the ensemble's ``max_batch_size``, as the server has it."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_s
+        deadline = Deadline(timeout_s)
         passport = await self._passport(uuid.uuid4().hex, timeout_s)
         request = service_pb2.ModelConfigRequest(name=self._names.image)
-        response = await self._call(self._stub.ModelConfig, request, max(0.001, deadline - loop.time()))
+        response = await self._call(self._stub.ModelConfig, request, deadline.remaining)
         return ModelInfo.from_json(passport, max_batch_size=max(1, int(response.config.max_batch_size)))
 
     async def _passport(self, request_id: str, timeout_s: float) -> str:

@@ -25,10 +25,10 @@ from preprocess_ensemble.model_repository.location import REPOSITORY_VARIABLE, d
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from preprocess_ensemble.contract import Precision
     from preprocess_ensemble.imaging.preprocessor import Preprocessed, Preprocessor
     from preprocess_ensemble.model_repository.passport import Passport
     from preprocess_ensemble.runtimes.model import OpenModel, Session
-    from preprocess_ensemble.runtimes.precision import Precision
     from preprocess_ensemble.text.text_input import TokenizedText
     from preprocess_ensemble.text.tokenizer import Tokenizer
 
@@ -57,9 +57,9 @@ class LocalTransport(Transport):
     The first call loads the model, and the first text the text tower. Images are decoded by the code of
     ``clip_preprocess`` with its default settings: large JPEG files at reduced size, the default limits, and the default
     time to decode. ``threads`` is the number of threads for decoding and for the model; None means one per core that
-    the process may use, and for the model of a hybrid processor one per performance core. ``precision`` None means that
-    of the environment, or else ``"auto"``. A call that is cancelled or out of time returns at once; its batch runs to
-    its end.
+    the process may use, and for the model of a hybrid processor one per performance core. ``compute_precision`` None
+    means that of the environment, or else ``"auto"``. A call that is cancelled or out of time returns at once; its
+    batch runs to its end.
     """
 
     def __init__(
@@ -68,12 +68,12 @@ class LocalTransport(Transport):
         *,
         names: contract.ModelNames = contract.DEFAULT_NAMES,
         threads: int | None = None,
-        precision: Precision | None = None,
+        compute_precision: Precision | None = None,
     ) -> None:
         self.repository = default_repository() if repository is None else Path(repository)
         self._names = names
         self._threads = threads
-        self._precision = precision
+        self._compute_precision = compute_precision
         # One batch at a time: a second one would compete for the same cores.
         self._runner = ThreadPoolExecutor(1, thread_name_prefix="clip encode")
 
@@ -187,14 +187,14 @@ class LocalTransport(Transport):
         from preprocess_ensemble.runtimes.precision import precision_of_environment
         from preprocess_ensemble.runtimes.selection import select
 
-        options = session_options(self._threads, weights=passport.precision)
+        options = session_options(self._threads, weights_dtype=passport.weights_dtype)
         # What the C++ backend of Triton would use. Not TensorRT, which takes minutes to build an engine.
         available = onnxruntime.get_available_providers()
         load_gpu_libraries(available)
         try:
-            precision = self._precision or precision_of_environment() or "auto"
+            compute_precision = self._compute_precision or precision_of_environment() or "auto"
             # ONNX Runtime's default on CUDA is TF32, which rounds the inputs of products to ten bits.
-            cuda = (CUDA, {"use_tf32": "0"} if precision == "fp32" else {})
+            cuda = (CUDA, {"use_tf32": "0"} if compute_precision == "fp32" else {})
             providers = [provider for provider in (cuda, (CPU, {})) if provider[0] in available]
             session = open_session(file, options, providers)
         except RuntimeUnusable as error:
@@ -203,7 +203,9 @@ class LocalTransport(Transport):
             raise self._refused(error) from None
         openvino = partial(open_openvino, file, threads=options.intra_op_num_threads)
         try:
-            selection = select(open_model(session, passport), passport, precision, openvino, tokenizer=tokenizer)
+            selection = select(
+                open_model(session, passport), passport, compute_precision, openvino, tokenizer=tokenizer
+            )
         except ReportedError as error:
             raise self._refused(error) from None
         level = logging.WARNING if selection.disagrees else logging.INFO

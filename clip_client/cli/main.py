@@ -18,26 +18,26 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from clip_client.cli.commands import decide, dedup, embed, health, quarantine, review, search
+from clip_client.cli.commands import (
+    decide,
+    dedup,
+    doctor,
+    embed,
+    health,
+    purge,
+    review,
+    rules,
+    search,
+    similar,
+    undo,
+)
 from clip_client.cli.completion import add_completion_option
 from clip_client.cli.errors import CommandMisused
 from clip_client.cli.output import STDOUT, check_place
 from preprocess_ensemble.command_line import Parser
 from preprocess_ensemble.errors import ReportedError
 
-_COMMANDS = (
-    (embed.add_to, embed.run),
-    (search.add_to, search.run),
-    (search.add_similar_to, search.run_similar),
-    (dedup.add_to, dedup.run),
-    (review.add_to, review.run),
-    (quarantine.add_undo_to, quarantine.run_undo),
-    (quarantine.add_purge_to, quarantine.run_purge),
-    (decide.add_to, decide.run),
-    (decide.add_rules_to, decide.run_rules),
-    (health.add_to, health.run),
-    (health.add_doctor_to, health.run_doctor),
-)
+_COMMANDS = (embed, search, similar, dedup, review, undo, purge, decide, rules, health, doctor)
 """In the order of ``--help``."""
 _GO_ON = ("dedup", "embed", "search")
 """Commands that store what they have done, and continue it when they are called again."""
@@ -125,10 +125,10 @@ def _parser() -> Parser:
     parser.add_version_option()
     add_completion_option(parser)
     commands: Any = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, prog="clip-client")
-    for add_to, _ in _COMMANDS:
-        add_to(commands)
-    for (_, run), subparser in zip(_COMMANDS, commands.choices.values(), strict=True):
-        subparser.set_defaults(parser=subparser, run=run)
+    for command in _COMMANDS:
+        command.add_to(commands)
+    for command, subparser in zip(_COMMANDS, commands.choices.values(), strict=True):
+        subparser.set_defaults(parser=subparser, run=command.run)
     return parser
 
 

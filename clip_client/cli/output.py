@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
+from clip_client._storage.lock import AlreadyLocked, exclusive_lock
 from clip_client.cli.errors import CommandFailed, CommandMisused
-from clip_client.dedup.store.lock import AlreadyLocked, exclusive_lock
 from preprocess_ensemble.command_line import user_path
 from preprocess_ensemble.whole_file import whole_file
 

@@ -10,11 +10,11 @@ from clip_client.dedup.types import ALTERED
 Transform: TypeAlias = tuple[float, float, float, float, float, float]
 """Rows of a 2 x 3 matrix: from the pixels of one photo to those of another."""
 
-ENLARGED: Final = "it has more pixels, but no finer detail"
 MADE_LATER: Final = "its compression came later"
 LACKS_DETAIL: Final = "it lacks detail"
 """The doubt about a photo that another one is proved to be the source of, although the two look different."""
 UNTOLD: Final = "which of the two shows more cannot be told"
+"""The doubt about two photos whose tones, colours or sharpness differ."""
 UNPROVED: Final = "it is not proved to show all that this file shows"
 """The doubt about a photo of which the law of :mod:`clip_client.dedup.proof` does not hold, or cannot be asked."""
 PUT_INTO: Final = "it shows the picture inside a border, a screenshot or the like"
@@ -23,22 +23,22 @@ PUT_INTO: Final = "it shows the picture inside a border, a screenshot or the lik
 
 @dataclass(frozen=True, kw_only=True)
 class Alignment:
-    """How a duplicate lies on the kept photo, and what differs."""
+    """Position of a duplicate on the kept photo, and the differences."""
 
     tier: str
     """:data:`~clip_client.dedup.types.RE_ENCODED`, ``EDITED`` or ``ALTERED``."""
     changes: tuple[str, ...]
-    """For people: what was done to the kept photo to get the duplicate, such as ``"cropped to 84 %"``."""
+    """Changes from the kept photo to the duplicate, in words, such as ``"cropped to 84 %"``."""
     lost: tuple[str, ...]
-    """For people: what only the duplicate has, such as ``"colour"`` or ``"45% of the picture"``; empty if nothing.
-    ``alignment/changes.py`` says it."""
+    """Names of what only the duplicate has, such as ``"colour"`` or ``"45% of the picture"``; empty if nothing.
+    ``describe/changes.py`` says it."""
     doubts: tuple[str, ...] = ()
-    """For people: why the kept photo is not proved to hold all that the duplicate shows, such as a border around it;
-    empty if it is proved. ``alignment/full_size_check.py`` says it."""
+    """Reasons why nothing moves by this, in words, such as a border around the picture. An edited copy may have none; a
+    re-encoded copy has none if :mod:`clip_client.dedup.proof` proved it."""
     transform: Transform
     """Rows of a 2 x 3 matrix: from the duplicate's pixels to the kept photo's, both upright and at full size."""
     residual: float
-    """1 minus the 10th percentile of the local correlation over the overlap."""
+    """1 minus the 10th percentile of the local correlation over the overlap; 0 for a proved copy."""
     region: tuple[float, float, float, float] | None
     """Left, top, width and height of what differs, as shares of the kept picture; None if nothing differs."""
     region_share: float
@@ -61,7 +61,7 @@ class Match:
     threshold: float
     """The least ``value`` that passes; for a perceptual hash, the greatest."""
     alignment: Alignment | None = None
-    """Of the test ``"alignment"``."""
+    """Outcome of the test ``"alignment"``."""
 
     def __str__(self) -> str:
         if self.test == "embedding":

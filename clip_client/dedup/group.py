@@ -31,7 +31,7 @@ class Verdict:
     doubt: str = ""
     """Why it is probably made from another photo; empty if nothing shows that."""
 
-    def why_it_stays(self, tiers: Collection[str] | None) -> str:
+    def reason_to_stay(self, tiers: Collection[str] | None) -> str:
         """Say why it does not move if these tiers are selected, or, with None, if a person chose that it moves.
 
         Empty if it does, and for the photo that the group keeps.

@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from clip_client.dedup.text import moment
-from clip_client.dedup.types import LATEST_NS, RAW, CaptureTime, Metadata
+from clip_client._files import LATEST_NS
+from clip_client.dedup.text import date_and_time
+from clip_client.dedup.types import RAW, CaptureTime, Metadata
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -146,7 +147,7 @@ class Photo:
     @property
     def origin(self) -> str:
         """For people: when it was taken, and by which camera."""
-        return ", ".join(filter(None, (moment(self.metadata.taken), self.camera)))
+        return ", ".join(filter(None, (date_and_time(self.metadata.taken), self.camera)))
 
     @cached_property
     def is_original(self) -> bool:

@@ -12,8 +12,9 @@ from clip_client.dedup.types import NO_MODEL, Links, SearchStats
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from clip_client._files import FailedFile
     from clip_client.dedup.group import DuplicateGroup, Member
-    from clip_client.dedup.types import FailedFile, RecallEstimate, Thresholds
+    from clip_client.dedup.types import RecallEstimate, Thresholds
 
 
 class Total(NamedTuple):

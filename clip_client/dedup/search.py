@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from anyio import from_thread, to_thread
 
-from clip_client.dedup.actions.verdicts import judged
+from clip_client.dedup.actions.verdicts import with_verdicts
 from clip_client.dedup.compare.candidate_pairs import ALIGNED_FROM, candidate_pairs, number_by_pixels
 from clip_client.dedup.compare.cells import join_vectors
 from clip_client.dedup.compare.groups import Compared, make_groups, proved, stars
@@ -164,7 +164,7 @@ async def find_duplicates(
             bytes_only=tuple(collected.paths_with_code(BYTES_ONLY)),
         )
 
-        report = await to_thread.run_sync(lambda: judged(report, found.roots, options, files=opened.files))
+        report = await to_thread.run_sync(lambda: with_verdicts(report, found.roots, options, files=opened.files))
         await to_thread.run_sync(opened.copies.record, report.groups)
         progress("comparing", len(found.files), len(found.files))
     return report

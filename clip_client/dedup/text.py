@@ -11,23 +11,6 @@ if TYPE_CHECKING:
 
 _MOST_KINDS: Final = 12
 
-_ZERO_WIDTH_JOINER: Final = "\u200d"
-
-
-def printable(path: str) -> str:
-    """Return a file name to show: control characters, and bytes that are not UTF-8, become backslash escapes.
-
-    A line break or a terminal's escape sequence in a name could otherwise forge what is on the screen.
-    """
-    text = os.fsencode(path).decode("utf-8", "backslashreplace")
-    if text.isprintable():
-        return text
-    # Python does not count the character that joins the parts of an emoji as printable.
-    return "".join(
-        char if char.isprintable() or char == _ZERO_WIDTH_JOINER else char.encode("unicode_escape").decode()
-        for char in text
-    )
-
 
 def folder_above(folders: Sequence[str]) -> str:
     """Return the path, with its last separator, above the folder that has all ``folders``; empty if none has.
@@ -80,7 +63,7 @@ def percent(share: float) -> str:
     return "more than 99%" if 0.99 < share < 1 else f"{share:.0%}"
 
 
-def moment(iso: str) -> str:
+def date_and_time(iso: str) -> str:
     """Write a date, or a date and a time, as all outputs for people do: ``"2019-05-03 12:34"``."""
     return iso[:16].replace("T", " ")
 

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from clip_client._files import stored_ns
+
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping
@@ -29,7 +31,7 @@ EXACT: Final = "exact"
 SAME_PIXELS: Final = "same-pixels"
 """All photos decode to the same pixels; their metadata or lossless formats differ."""
 RE_ENCODED: Final = "re-encoded"
-"""Aligned: the same frame and colours in another size, quality or format."""
+"""The same frame and colours in another size, quality or format: proved, or with a doubt that says why not."""
 EDITED: Final = "edited"
 """Aligned: the same shot after a change to the whole picture, such as a crop, a rotation or more contrast."""
 ALTERED: Final = "altered"
@@ -62,26 +64,6 @@ PREVIEWS_MARK: Final = ".clip-previews"
 """Name of a file in a folder of small pictures that a page shows."""
 PREVIEW_NAME: Final = re.compile(r"[0-9a-f]{32,64}-\w+\.jpg(\.part)?")
 """Names of the pictures in such a folder, which no search takes; a person may have put photos there, too."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FailedFile:
-    """A file that was not compared, and why."""
-
-    path: str
-    code: str
-    """Name of an ``ImageStatus``, or ``"UNREADABLE"``."""
-    message: str
-    """One sentence for people."""
-
-
-LATEST_NS: Final = 2**63 - 1
-"""In April 2262. SQLite and Parquet hold no later time, and some file systems do."""
-
-
-def stored_ns(time_ns: int) -> int:
-    """Return the time of a file as it is stored and compared; later times than the year 2262 count as its April."""
-    return max(-LATEST_NS, min(time_ns, LATEST_NS))
 
 
 class PhotoFile(NamedTuple):
@@ -199,7 +181,7 @@ NO_MODEL: Final = "none"
 """The model id of a search by bytes, pixels, perceptual hashes and alignment alone."""
 
 
-def tells_alike(model_id: str) -> bool:
+def has_trained_vectors(model_id: str) -> bool:
     """Tell whether vectors of a model say that photos are alike: its weights were trained, and there is one."""
     return model_id != NO_MODEL and not is_random(model_id)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
+from clip_client._files import printable
 from clip_client.dedup.actions.verdicts import as_proved
 from clip_client.dedup.compare.similarity_join import UnionFind
 from clip_client.dedup.features.collect import CollectedFeatures
@@ -17,7 +18,6 @@ from clip_client.dedup.features.image_features import FeatureTable, feature_colu
 from clip_client.dedup.files.reading import PhotoReader
 from clip_client.dedup.search import GroupRules, group_contents
 from clip_client.dedup.store.store import Store
-from clip_client.dedup.text import printable
 from clip_client.dedup.types import PhotoFile, RecallEstimate, Thresholds
 from clip_client.distributed.cell_join import ROW, read_buckets
 from clip_client.distributed.cluster import DistributedError

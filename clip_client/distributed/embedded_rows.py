@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import numpy as np
 
 from clip_client._errors import VectorsError
-from clip_client._vectors.vector_file import WRITER_OPTIONS, FileModel, vector_schema, version_key
+from clip_client._storage.parquet_store import table_of
+from clip_client._storage.vector_file import WRITER_OPTIONS, FileModel, vector_schema, version_key
 from clip_client.dedup.features.image_features import ALGORITHM, feature_columns
-from clip_client.dedup.store.parquet_store import table_of
 from clip_client.distributed.cluster import DistributedError
 from clip_client.distributed.sources import Partition, id_of
 from clip_client.distributed.storage import FOOTERS_AT_ONCE, Location

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final, Self
 
+from clip_client._files import FailedFile, stored_ns
 from clip_client.dedup.files.reading import open_file, read_file
-from clip_client.dedup.types import FailedFile, PhotoFile, stored_ns
+from clip_client.dedup.types import PhotoFile
 from clip_client.distributed.cluster import DistributedError
 from preprocess_ensemble.errors import first_line
 from preprocess_ensemble.whole_file import whole_file

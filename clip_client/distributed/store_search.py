@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from clip_client._vectors.vector_file import WRITER_OPTIONS, FileVersion, vector_row
+from clip_client._files import FailedFile
+from clip_client._storage.parquet_store import table_of
+from clip_client._storage.vector_file import WRITER_OPTIONS, FileVersion, vector_row
 from clip_client.dedup.features.image_features import cached_features
 from clip_client.dedup.files.file_types import is_raw
 from clip_client.dedup.search import group_contents
-from clip_client.dedup.store.parquet_store import table_of
 from clip_client.dedup.store.store import folder_name
-from clip_client.dedup.types import FailedFile, PhotoFile
+from clip_client.dedup.types import PhotoFile
 from clip_client.distributed.duplicates import ROWS_AT_ONCE, FolderSearch
 from clip_client.distributed.embedded_rows import EmbeddedRows, embedded_schema, vectors_in
 from clip_client.distributed.embedding import embed_partitions, served_model
@@ -30,7 +31,7 @@ from clip_client.distributed.storage import Location
 
 if TYPE_CHECKING:
     from clip_client._config import ClientConfig
-    from clip_client._vectors.vector_file import FileModel
+    from clip_client._storage.vector_file import FileModel
     from clip_client.dedup.features.collect import CollectedFeatures
     from clip_client.dedup.report import DuplicateReport
     from clip_client.dedup.search import GroupRules

@@ -39,7 +39,9 @@ class Refusal(Exception):
             status = {"TIMEOUT": 503, "INTERNAL": 500}.get(error.code, 400)
             return cls(status, f"Item {index}: {error.message}", error.code, index)
         status = 503 if isinstance(error, _MAY_PASS) else 502 if isinstance(error, errors.Unauthorized) else 500
-        return cls(status, error.message, type(error).__name__)
+        # Why the client refuses more work is not the caller's concern.
+        kind = errors.Overloaded if isinstance(error, errors.Overloaded) else type(error)
+        return cls(status, error.message, kind.__name__)
 
 
 @dataclass(frozen=True)

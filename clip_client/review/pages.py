@@ -13,13 +13,14 @@ from urllib.parse import urlencode
 import jinja2
 from starlette.exceptions import HTTPException
 
+from clip_client._files import printable
 from clip_client.dedup.files.file_types import suffix_of
 from clip_client.dedup.reporting.html import page_environment
 from clip_client.dedup.reporting.previews import fit
 from clip_client.dedup.reporting.words import TIER_NAMES
 from clip_client.dedup.store.choices import KEEP, OPEN, SKIP
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
-from clip_client.dedup.text import folder_above, printable
+from clip_client.dedup.text import folder_above
 from clip_client.dedup.types import SAFE_TIERS
 from clip_client.review.state.found_groups import APPLIED, STAGED, STAGED_STATES, Filter
 from clip_client.review.state.photo_search import Wanted

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 import numpy as np
 
 from clip_client._errors import VectorsError, require
-from clip_client._vectors.files import stored_batches
+from clip_client._storage.vectors import stored_batches
 from clip_client.search.segment import KEY, ROUNDING, Segment
 from preprocess_ensemble.whole_file import whole_file
 

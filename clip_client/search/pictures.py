@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from clip_client._files import FailedFile
     from clip_client.dedup.store.store import Store
-    from clip_client.dedup.types import FailedFile
     from clip_client.search.photo_index import Hit, PhotoIndex
 
 NOTHING: Final = DirectorySet(())

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 import numpy as np
 
 from clip_client._errors import VectorsError
+from clip_client._files import printable
 from clip_client._model import ModelInfo, may_be_compared
-from clip_client.dedup.text import printable
 from preprocess_ensemble.errors import ReportedError
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ import numpy as np
 from anyio import to_thread
 
 from clip_client._errors import VectorsError
+from clip_client._storage.lock import AlreadyLocked, exclusive_lock
+from clip_client._storage.sqlite import StoreError
 from clip_client.dedup.features.collect import collect_features
 from clip_client.dedup.features.image_features import ALGORITHM, cached_features
-from clip_client.dedup.store.lock import AlreadyLocked, exclusive_lock
-from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.store.store import Store, folder_name
 from clip_client.search.filters import FACTS, facts_table
 from clip_client.search.photo_index import MOST_IN_SEGMENT, PhotoIndex
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from clip_client._results import Embedder
-    from clip_client.dedup.store.parquet_store import ParquetStore
+    from clip_client._storage.parquet_store import ParquetStore
     from clip_client.dedup.types import OnProgress, PhotoFile
 
 _PATIENCE_S: Final = 120.0

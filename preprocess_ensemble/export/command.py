@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         export_model(
             model=model,
             pretrained=pretrained,
-            precision=options.precision,
+            weights_dtype=options.precision,
             repository=options.repository,
             name=options.name,
             text=options.towers == _BOTH,

@@ -26,7 +26,7 @@ class GraphOptions:
     """How to write a graph."""
 
     fingerprint: tuple[int, int]
-    precision: str
+    weights_dtype: str
     has_data_file: bool
     """Whether its weights are in a file of their own."""
     report: Callable[[str], None]

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from preprocess_ensemble.model_repository.tensorrt import Tensorrt
 
-PRECISIONS: Final = tuple(parity.REQUIRED_COSINE)
+WEIGHTS_DTYPES: Final = tuple(parity.REQUIRED_COSINE)
 _MAX_FILE_BYTES: Final = 2_000_000_000
 """A protobuf message is limited to 2 GiB; larger weights go to a separate file."""
 _GRAPH_BYTES: Final = 8_000_000
@@ -60,7 +60,7 @@ def export_model(
     *,
     model: str = "ViT-B-32",
     pretrained: str = "laion2b_s34b_b79k",
-    precision: str = "fp32",
+    weights_dtype: str = "fp32",
     repository: Path = Path("triton_models"),
     name: str = DEFAULT_NAME,
     text: bool = True,
@@ -80,7 +80,7 @@ def export_model(
 
     Raises ReportedError. After an error or an interruption the model that was installed before stays.
     """
-    _check_choice(precision, tensorrt, repository)
+    _check_choice(weights_dtype, tensorrt, repository)
     try:
         names = ModelNames(name)
     except ValueError as error:
@@ -92,7 +92,7 @@ def export_model(
     directory = version_directory(repository, names.encoder)
     directory.mkdir(parents=True, exist_ok=True)
     installed = installed_passport(repository, names)
-    fingerprint = _fingerprint(exportable, precision)
+    fingerprint = _fingerprint(exportable, weights_dtype)
     kept_text = None
     if installed is not None and installed.fingerprint == fingerprint and _has_text_tower(repository, names, installed):
         kept_text = installed.text
@@ -113,14 +113,14 @@ def export_model(
         files: dict[Path, Path] = {}
         passport = kept
         if passport is None:
-            passport, written, sentence = _write_image_tower(exportable, stage, precision, report)
+            passport, written, sentence = _write_image_tower(exportable, stage, weights_dtype, report)
             passport = replace(passport, text=kept_text)
             measured.append(sentence)
             files |= {file: directory / file.name for file in written}
         if with_text:
             stage_of_text = stage / "text"
             stage_of_text.mkdir()
-            tower, written, sentence = _write_text_tower(exportable, stage_of_text, precision, report)
+            tower, written, sentence = _write_text_tower(exportable, stage_of_text, weights_dtype, report)
             passport = replace(passport, text=tower)
             measured.append(f"text tower: {sentence}")
             tokenizer = version_directory(repository, names.tokenize)
@@ -140,20 +140,20 @@ def export_model(
     report(
         f"installed {passport.id}: {'; '.join(measured)}" if measured else f"removed the text tower of {passport.id}"
     )
-    if precision == "int8":
+    if weights_dtype == "int8":
         report(
             "serve and compare int8 vectors with one version of ONNX Runtime: others give slightly different vectors"
         )
     return passport
 
 
-def _check_choice(precision: str, tensorrt: Tensorrt | None, repository: Path) -> None:
+def _check_choice(weights_dtype: str, tensorrt: Tensorrt | None, repository: Path) -> None:
     """Raise WrongChoice for an unknown precision, and for TensorRT where it cannot run or git tracks its settings."""
-    if precision not in PRECISIONS:
-        raise WrongChoice(f"Unknown precision {precision!r}; choose {' or '.join(PRECISIONS)}.")
+    if weights_dtype not in WEIGHTS_DTYPES:
+        raise WrongChoice(f"Unknown precision {weights_dtype!r}; choose {' or '.join(WEIGHTS_DTYPES)}.")
     if tensorrt is None:
         return
-    if precision == "int8":
+    if weights_dtype == "int8":
         raise WrongChoice("TensorRT does not take an int8 export: use --precision fp16 or fp32 with --tensorrt.")
     if (repository.resolve().parent / ".git").exists() and repository.name == HERE.name:
         raise WrongChoice(
@@ -190,18 +190,18 @@ def load_model(model: str, pretrained: str) -> nn.Module:
     return load_open_clip_model(find_source(model, pretrained))
 
 
-def _fingerprint(exportable: ExportableModel, precision: str) -> tuple[int, int]:
+def _fingerprint(exportable: ExportableModel, weights_dtype: str) -> tuple[int, int]:
     """Return the fingerprint of the image tower."""
     return compute_fingerprint(
         model=exportable.source.model,
         weights_sha256=exportable.weights_sha256,
         preprocess=exportable.config.to_mapping(),
-        precision=precision,
+        weights_dtype=weights_dtype,
     )
 
 
 def _write_image_tower(
-    exportable: ExportableModel, stage: Path, precision: str, report: Callable[[str], None]
+    exportable: ExportableModel, stage: Path, weights_dtype: str, report: Callable[[str], None]
 ) -> tuple[Passport, list[Path], str]:
     """Write the image tower into the folder ``stage``, and check it.
 
@@ -209,8 +209,8 @@ def _write_image_tower(
     """
     rows = parity.check_pixels(exportable.config)
     options = GraphOptions(
-        fingerprint=_fingerprint(exportable, precision),
-        precision=precision,
+        fingerprint=_fingerprint(exportable, weights_dtype),
+        weights_dtype=weights_dtype,
         has_data_file=_has_data_file(exportable.image_bytes),
         report=report,
     )
@@ -223,7 +223,7 @@ def _write_image_tower(
         preprocess=exportable.config.to_mapping(),
         preprocess_id=exportable.config.id,
         dimension=len(canary),
-        precision=precision,
+        weights_dtype=weights_dtype,
         fingerprint=options.fingerprint,
         parity=measured,
         canary=Canary.of(parity.canary_image(), canary),
@@ -235,7 +235,7 @@ def _write_image_tower(
 
 
 def _write_text_tower(
-    exportable: ExportableModel, stage: Path, precision: str, report: Callable[[str], None]
+    exportable: ExportableModel, stage: Path, weights_dtype: str, report: Callable[[str], None]
 ) -> tuple[TextTower, list[Path], str]:
     """Write the text tower and its tokenizer into the folder ``stage``, and check it.
 
@@ -252,9 +252,9 @@ def _write_text_tower(
             weights_sha256=exportable.weights_sha256,
             tokenizer=asdict(config),
             tokenizer_sha256=sha256,
-            precision=precision,
+            weights_dtype=weights_dtype,
         ),
-        precision=precision,
+        weights_dtype=weights_dtype,
         has_data_file=_has_data_file(exportable.text_bytes),
         report=report,
     )

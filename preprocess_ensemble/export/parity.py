@@ -66,21 +66,21 @@ def measure(built: BuiltGraph, rows: Rows, options: GraphOptions) -> tuple[Parit
     Returns what was measured, the vector (D,) of the canary, which is the last row, and a sentence for people. Raises
     ExportError if it is not what PyTorch computes.
     """
-    file, precision = built.files[-1], options.precision
-    if precision == "int8":
+    file, weights_dtype = built.files[-1], options.weights_dtype
+    if weights_dtype == "int8":
         quantize(file)
     options.report("comparing it with PyTorch" if built.other_weights is None else "checking the model")
-    session = open_session(file, session_options(weights=precision))
-    lowest, vectors = check(session, rows, built.expected, options.fingerprint, precision)
-    required = REQUIRED_COSINE[precision]
+    session = open_session(file, session_options(weights_dtype=weights_dtype))
+    lowest, vectors = check(session, rows, built.expected, options.fingerprint, weights_dtype)
+    required = REQUIRED_COSINE[weights_dtype]
     if built.other_weights is None:
         compared = 0 if built.expected is None else len(built.expected)
         sentence = f"cosine to PyTorch {lowest:.7f}, {required} is required"
     else:
         compared = 0
         sentence = f"cosine to PyTorch {built.other_weights:.7f}, measured with other weights in the same graph"
-        if precision != "fp32":
-            sentence += f"; cosine of {precision} to fp32 {lowest:.7f}"
+        if weights_dtype != "fp32":
+            sentence += f"; cosine of {weights_dtype} to fp32 {lowest:.7f}"
         lowest = min(lowest, built.other_weights)
     return Parity(images=compared, min_cosine=lowest, required=required), vectors[-1], sentence
 
@@ -90,7 +90,7 @@ def check(
     rows: Rows,
     expected: npt.NDArray[np.float32] | None,
     fingerprint: tuple[int, int],
-    precision: str,
+    weights_dtype: str,
 ) -> tuple[float, npt.NDArray[np.float32]]:
     """Compare ``session`` with the unit vectors ``expected`` (M, D) for the first M of ``rows``, N > 1.
 
@@ -99,7 +99,7 @@ def check(
     too far from what is expected, if a failed row is not NaN or changes its neighbours, or if the model returns another
     ``fingerprint``.
     """
-    least = REQUIRED_COSINE[precision]
+    least = REQUIRED_COSINE[weights_dtype]
     failed = np.arange(len(rows)) % 3 == 1
     try:
         together = checked_vectors(session, rows, fingerprint)
@@ -112,7 +112,7 @@ def check(
         blanked = rows.copy()
         blanked[failed] = 0
         neighbours = checked_vectors(session, blanked, fingerprint, failed)
-        if precision != "fp32":
+        if weights_dtype != "fp32":
             require_cosine(neighbours, together[~failed], least)
         # Only fp32 adds the same numbers in the same order whatever else is in the batch, and only for images: texts
         # share one matrix product, whose kernel depends on the number of its rows.

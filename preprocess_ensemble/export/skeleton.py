@@ -230,7 +230,7 @@ def fill(
 def key_of(model: str, weights_sha256: str, config: PreprocessConfig) -> str:
     """Return the key of the vectors of these weights in ``Skeleton.expected``."""
     identity = compute_fingerprint(
-        model=model, weights_sha256=weights_sha256, preprocess=config.to_mapping(), precision="fp32"
+        model=model, weights_sha256=weights_sha256, preprocess=config.to_mapping(), weights_dtype="fp32"
     )
     return f"{identity[0]},{identity[1]}"
 
@@ -297,8 +297,8 @@ class SkeletonModel(ExportableModel):
 
     def build(self, rows: Rows, stage: Path, options: GraphOptions) -> BuiltGraph:
         """Write a tower's graph; see :class:`ExportableModel`."""
-        if options.precision == "fp16" or options.has_data_file:
-            what = "fp16" if options.precision == "fp16" else "Writing the weights to a file of their own"
+        if options.weights_dtype == "fp16" or options.has_data_file:
+            what = "fp16" if options.weights_dtype == "fp16" else "Writing the weights to a file of their own"
             raise WrongChoice(f"{what} needs PyTorch: pip install 'clip-triton[export]'.")
         skeleton, file = self._skeleton, stage / MODEL_FILE
         # Recorded vectors of generated weights belong to the skeleton's own preprocessing.
@@ -316,6 +316,6 @@ class SkeletonModel(ExportableModel):
             other_weights, _ = parity.check(open_session(file), own_rows, recorded, options.fingerprint, "fp32")
         options.report("filling the graph")
         save(fill(tower, self._state, options.fingerprint, config), file)
-        if expected is None and options.precision != "fp32":
+        if expected is None and options.weights_dtype != "fp32":
             expected = checked_vectors(open_session(file), rows, options.fingerprint)
         return BuiltGraph(files=[file], expected=expected, other_weights=other_weights)

@@ -13,7 +13,7 @@ from typing import Any, Final
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from preprocess_ensemble.contract import DEFAULT_NAME, DEFAULT_NAMES, EMBEDDING, ENCODER, PIXELS, TOKENS, ModelNames
+from preprocess_ensemble.contract import DEFAULT_NAME, DEFAULT_NAMES, EMBEDDING, PIXELS, TOKENS, ModelNames
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.model_repository.passport import Passport
 from preprocess_ensemble.model_repository.tensorrt import Tensorrt, take_off_tensorrt
@@ -73,7 +73,7 @@ def pending_files(
         if name in (names.encoder, names.text_encoder):
             earlier = Tensorrt.written_into(config)
             taken = ("fp16", "fp32") if name == names.encoder else ("fp16",)
-            if (chosen := tensorrt or earlier) and passport.precision in taken:
+            if (chosen := tensorrt or earlier) and passport.weights_dtype in taken:
                 chosen.write_into(config, passport)
             elif earlier:
                 take_off_tensorrt(config)
@@ -91,7 +91,7 @@ def pending_files(
     return pending
 
 
-def version_directory(repository: Path, model: str = ENCODER) -> Path:
+def version_directory(repository: Path, model: str = DEFAULT_NAMES.encoder) -> Path:
     """Return the directory of the only version of a Triton model, with its model.onnx, model.json or tokenizer."""
     return repository / model / "1"
 
@@ -162,7 +162,7 @@ def _set_shapes(name: str, config: ModelConfig, passport: Passport, names: Model
     level = config.optimization.graph.level
     if name not in (names.encoder, names.text_encoder) or level not in (0, _HALF_GRAPH_LEVEL):
         return
-    if passport.precision == "fp16":
+    if passport.weights_dtype == "fp16":
         config.optimization.graph.level = _HALF_GRAPH_LEVEL
     elif level:
         config.optimization.graph.ClearField("level")

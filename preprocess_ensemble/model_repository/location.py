@@ -41,8 +41,8 @@ def default_repository() -> Path:
     """
     if (named := _named()) is not None:
         return named
-    own = user_repository()
-    return HERE if HERE.is_dir() and (has_model(HERE) or not has_model(own)) else own
+    of_user = user_repository()
+    return HERE if HERE.is_dir() and (has_model(HERE) or not has_model(of_user)) else of_user
 
 
 def repository_to_fill() -> Path:
@@ -85,6 +85,6 @@ def has_model(repository: Path, names: contract.ModelNames = contract.DEFAULT_NA
 
 def model_names(repository: Path) -> list[str]:
     """Return the names of the exported models in ``repository``, sorted; none if no export has been finished."""
-    suffix = contract.ENCODER.removeprefix(contract.DEFAULT_NAME)
+    suffix = contract.DEFAULT_NAMES.encoder.removeprefix(contract.DEFAULT_NAME)
     files = repository.glob(f"*{suffix}/1/model.json")
     return sorted(file.parents[1].name.removesuffix(suffix) for file in files)

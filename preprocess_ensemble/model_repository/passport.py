@@ -111,7 +111,8 @@ class Passport:
     preprocess_id: str
     """Short name of ``preprocess``, such as ``shortest-bicubic-224x224``."""
     dimension: int
-    precision: str
+    weights_dtype: str
+    """``"fp32"``, ``"fp16"`` or ``"int8"``; ``precision`` in JSON."""
     fingerprint: tuple[int, int]
     """Two int32 numbers; the graph returns them with every embedding."""
     parity: Parity
@@ -129,17 +130,16 @@ class Passport:
     @property
     def id(self) -> str:
         """The model's part of a vector's id, such as ``ViT-B-32/laion2b_s34b_b79k@1a2b3c4d``."""
-        suffix = "" if self.precision == "fp32" else f"+{self.precision}"
+        suffix = "" if self.weights_dtype == "fp32" else f"+{self.weights_dtype}"
         return f"{self.model}/{self.pretrained}@{self.weights_sha256[:8]}{suffix}"
 
     def to_json(self) -> str:
         """Return the passport as one JSON object in ASCII that ends with a newline."""
-        document = {"id": self.id, **asdict(self)}
-        document["gate"] = document.pop("parity")
+        document = {"id": self.id, **_with_keys_of_json(asdict(self))}
         if self.text is None:
             del document["text"]
         else:
-            document["text"]["gate"] = document["text"].pop("parity")
+            document["text"] = _with_keys_of_json(document["text"])
         document["canary"]["image"] = base64.b64encode(self.canary.image).decode("ascii")
         document["onnx"] = {"opset": document.pop("opset"), "ir": document.pop("ir_version")}
         return json.dumps(document, allow_nan=False) + "\n"
@@ -169,17 +169,24 @@ class Passport:
     def _from_document(cls, document: Mapping[str, Any]) -> Passport:
         text, onnx, first = document.get("text"), document["onnx"], {"graph_revision": 1}
         renamed = {
-            "parity": document["gate"],
             "opset": onnx["opset"],
             "ir_version": onnx["ir"],
             "exported_at": document.get("exported_at", 0),
-            "text": None if text is None else _record(TextTower, {**first, **text, "parity": text["gate"]}),
+            "text": None if text is None else _record(TextTower, {**first, **text}),
         }
         passport: Passport = _record(cls, {**first, **document, **renamed})
         for canary in (passport.canary.vector, *((passport.text.canary_vector,) if passport.text else ())):
             if len(canary) != passport.dimension:
                 raise ValueError(f"a canary has {len(canary)} numbers, not {passport.dimension}")
         return passport
+
+
+_KEYS_OF_JSON: Final = {"weights_dtype": "precision", "parity": "gate"}
+"""Field -> its key in model.json, where another is written since the first version."""
+
+
+def _with_keys_of_json(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {_KEYS_OF_JSON.get(name, name): value for name, value in record.items()}
 
 
 def _pair(numbers: Iterable[Any]) -> tuple[int, int]:
@@ -206,21 +213,22 @@ def _record(kind: type[Any], document: Mapping[str, Any]) -> Any:
     """Make a record of a JSON object, which may have more members. Raises KeyError, TypeError and ValueError."""
     values = {}
     for one in fields(kind):
-        value = document[one.name]
+        key = _KEYS_OF_JSON.get(one.name, one.name)
+        value = document[key]
         if one.type == "str" and not (isinstance(value, str) and value):
-            raise ValueError(f"{one.name} is not a text")
+            raise ValueError(f"{key} is not a text")
         values[one.name] = _CONVERTERS.get(str(one.type), lambda value: value)(value)
     return kind(**values)
 
 
 def compute_fingerprint(
-    *, model: str, weights_sha256: str, preprocess: Mapping[str, Any], precision: str
+    *, model: str, weights_sha256: str, preprocess: Mapping[str, Any], weights_dtype: str
 ) -> tuple[int, int]:
     """Return two int32 numbers computed from everything that decides a vector, and from nothing else.
 
     The pretrained tag is not part of it: the same weights from a tag and from a file give the same vectors.
     """
-    return _fingerprint([CONTRACT_VERSION, _GRAPH_VERSION, model, weights_sha256, dict(preprocess), precision])
+    return _fingerprint([CONTRACT_VERSION, _GRAPH_VERSION, model, weights_sha256, dict(preprocess), weights_dtype])
 
 
 def compute_text_fingerprint(
@@ -229,11 +237,11 @@ def compute_text_fingerprint(
     weights_sha256: str,
     tokenizer: Mapping[str, Any],
     tokenizer_sha256: Mapping[str, str],
-    precision: str,
+    weights_dtype: str,
 ) -> tuple[int, int]:
     """Return two int32 numbers computed from everything that decides a text's vector, and from nothing else."""
     tokens = [dict(tokenizer), dict(tokenizer_sha256)]
-    return _fingerprint(["text", CONTRACT_VERSION, _TEXT_GRAPH_VERSION, model, weights_sha256, *tokens, precision])
+    return _fingerprint(["text", CONTRACT_VERSION, _TEXT_GRAPH_VERSION, model, weights_sha256, *tokens, weights_dtype])
 
 
 def _fingerprint(identity: list[Any]) -> tuple[int, int]:

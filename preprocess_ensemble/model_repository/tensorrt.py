@@ -73,13 +73,15 @@ class Tensorrt:
         for group in config.instance_group:
             group.kind = group.KIND_GPU
         most = config.max_batch_size
-        made_of = f"{passport.weights_sha256} {passport.precision} {most}"
+        made_of = f"{passport.weights_sha256} {passport.weights_dtype} {most}"
         digest = hashlib.sha256(made_of.encode()).hexdigest()[:12]
         keys = {
             "max_workspace_size_bytes": str(_WORKSPACE_BYTES),
             "trt_engine_cache_enable": "true",
             "trt_engine_cache_path": str(self.cache),
-            _PREFIX: re.sub(r"[^A-Za-z0-9.-]", "-", f"{config.name}-{passport.model}-{passport.precision}-{digest}"),
+            _PREFIX: re.sub(
+                r"[^A-Za-z0-9.-]", "-", f"{config.name}-{passport.model}-{passport.weights_dtype}-{digest}"
+            ),
             "trt_timing_cache_enable": "true",
             "trt_timing_cache_path": str(self.cache),
             "trt_profile_min_shapes": _profile(config, 1),
@@ -88,7 +90,7 @@ class Tensorrt:
         }
         if self.version == 10:
             # With FP16, TensorRT 10 may still lower what the graph casts to fp32.
-            keys |= {"precision_mode": passport.precision.upper(), "trt_layer_norm_fp32_fallback": "true"}
+            keys |= {"precision_mode": passport.weights_dtype.upper(), "trt_layer_norm_fp32_fallback": "true"}
         config.optimization.execution_accelerators.ClearField("gpu_execution_accelerator")
         accelerators = config.optimization.execution_accelerators.gpu_execution_accelerator
         accelerators.add(name=_ACCELERATOR).parameters.update(keys)

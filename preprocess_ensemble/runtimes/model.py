@@ -35,8 +35,8 @@ class OpenModel:
     session: Session
     runtime: str
     """Such as ``"ONNX Runtime 1.31.1"``."""
-    precision: str
+    compute_precision: str
     """``"fp32"``, ``"bf16"``, or that of the exported weights: ``"fp16"`` or ``"int8"``. Empty if it is not known."""
 
     def __str__(self) -> str:
-        return ", ".join(filter(None, (self.runtime, self.precision)))
+        return ", ".join(filter(None, (self.runtime, self.compute_precision)))

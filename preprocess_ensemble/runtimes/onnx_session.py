@@ -41,16 +41,16 @@ def load_gpu_libraries(providers: Collection[str]) -> None:
             importlib.import_module("tensorrt_libs")
 
 
-def session_options(threads: int | None = None, *, weights: str = "fp32") -> SessionOptions:
+def session_options(threads: int | None = None, *, weights_dtype: str = "fp32") -> SessionOptions:
     """Return ONNX Runtime's own options with a number of ``threads``; by default as many as the model should have.
 
-    ``weights`` is the precision of the export.
+    ``weights_dtype`` is that of the export.
     """
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads or model_threads()
-    if weights == "fp16":
+    if weights_dtype == "fp16":
         # With full optimisation, ONNX Runtime 1.31 and 1.32 crash on such a model on a CPU; config.pbtxt says the same.
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
     return options
@@ -84,6 +84,6 @@ def open_model(session: InferenceSession, passport: Passport | None) -> OpenMode
     provider = session.get_providers()[0]
     runtime = f"ONNX Runtime {onnxruntime.__version__}"
     if provider != CPU:
-        return OpenModel(session=session, runtime=f"{runtime} with {provider}", precision="")
-    precision = "" if passport is None else passport.precision
-    return OpenModel(session=session, runtime=runtime, precision=precision)
+        return OpenModel(session=session, runtime=f"{runtime} with {provider}", compute_precision="")
+    compute_precision = "" if passport is None else passport.weights_dtype
+    return OpenModel(session=session, runtime=runtime, compute_precision=compute_precision)

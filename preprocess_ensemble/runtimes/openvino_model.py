@@ -31,8 +31,8 @@ class OpenVinoSession:
         return [results[name] for name in output_names]
 
 
-def open_openvino(file: Path, precision: str, *, threads: int = 0) -> OpenModel:
-    """Compile ``file`` for this processor in ``precision`` (``"fp32"`` or ``"bf16"``).
+def open_openvino(file: Path, compute_precision: str, *, threads: int = 0) -> OpenModel:
+    """Compile ``file`` for this processor in ``compute_precision`` (``"fp32"`` or ``"bf16"``).
 
     ``threads`` is the number of threads. 0 leaves it to OpenVINO, which takes the cores that this process may use, and
     prefers performance cores on a hybrid processor. Raises RuntimeUnusable if the package is missing, if it cannot
@@ -45,7 +45,7 @@ def open_openvino(file: Path, precision: str, *, threads: int = 0) -> OpenModel:
     except ImportError as error:
         raise RuntimeUnusable(f"the package openvino cannot be imported ({first_line(error)})") from None
     # LATENCY: one batch at a time on all cores. The default would be several at once, which here only share the cores.
-    options: dict[str, Any] = {"INFERENCE_PRECISION_HINT": _HINTS[precision], "PERFORMANCE_HINT": "LATENCY"}
+    options: dict[str, Any] = {"INFERENCE_PRECISION_HINT": _HINTS[compute_precision], "PERFORMANCE_HINT": "LATENCY"}
     if threads:
         options["INFERENCE_NUM_THREADS"] = threads
     try:
@@ -54,7 +54,11 @@ def open_openvino(file: Path, precision: str, *, threads: int = 0) -> OpenModel:
     except Exception as error:  # OpenVINO raises RuntimeError and others; the cause is in the last line.
         reason = str(error).strip().rpartition("\n")[2].rstrip(". ")
         raise RuntimeUnusable(f"OpenVINO cannot load the model ({reason or type(error).__name__})") from error
-    if computes_in != _HINTS[precision]:
-        raise RuntimeUnusable(f"OpenVINO computes in {computes_in} on this processor, not in {_HINTS[precision]}")
+    if computes_in != _HINTS[compute_precision]:
+        raise RuntimeUnusable(
+            f"OpenVINO computes in {computes_in} on this processor, not in {_HINTS[compute_precision]}"
+        )
     version = str(openvino.__version__).partition("-")[0]
-    return OpenModel(session=OpenVinoSession(compiled), runtime=f"OpenVINO {version}", precision=precision)
+    return OpenModel(
+        session=OpenVinoSession(compiled), runtime=f"OpenVINO {version}", compute_precision=compute_precision
+    )

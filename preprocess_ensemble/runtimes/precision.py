@@ -1,16 +1,12 @@
-"""The setting ``precision``: its values, and the environment variable that has it."""
+"""The setting ``precision``, as text and in the environment."""
 
 from __future__ import annotations
 
 import os
-from typing import Final, Literal, get_args
+from typing import Final
 
+from preprocess_ensemble.contract import PRECISIONS, Precision
 from preprocess_ensemble.errors import ReportedError
-
-Precision = Literal["auto", "fp32"]
-"""``fp32`` is the reference; ``auto`` takes what ``processor.TABLE`` names, if it agrees with fp32."""
-
-PRECISIONS: Final[tuple[Precision, ...]] = get_args(Precision)
 
 PRECISION_VARIABLE: Final = "CLIP_PRECISION"
 """Environment variable with one of PRECISIONS. In a server it overrides the model's configuration; ``local:`` reads it

@@ -13,8 +13,8 @@ from preprocess_ensemble.runtimes.model import OpenModel, RuntimeUnusable
 from preprocess_ensemble.runtimes.processor import ONNX_RUNTIME, Processor, row_of
 
 if TYPE_CHECKING:
+    from preprocess_ensemble.contract import Precision
     from preprocess_ensemble.model_repository.passport import Passport
-    from preprocess_ensemble.runtimes.precision import Precision
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,13 +34,13 @@ class Selection:
 def select(
     reference: OpenModel,
     passport: Passport | None,
-    precision: Precision,
+    compute_precision: Precision,
     open_openvino: Callable[[str], OpenModel],
     *,
     tokenizer: Path | None = None,
     processor: Processor | None = None,
 ) -> Selection:
-    """Return what runs the model of ``passport`` in ``precision``: ``reference``, or what ``open_openvino`` opens.
+    """Return what runs the model of ``passport`` in this precision: ``reference``, or what ``open_openvino`` opens.
 
     It is the image tower, or the text tower if ``tokenizer`` is the folder of its files. ``open_openvino`` takes
     ``"fp32"`` or ``"bf16"`` and raises RuntimeUnusable.
@@ -50,9 +50,9 @@ def select(
 
     ``passport`` is None for a model that is not CLIP, which cannot be checked.
     """
-    if passport is None or reference.precision != "fp32":
+    if passport is None or reference.compute_precision != "fp32":
         return Selection(model=reference, reason="other precisions need an fp32 export with a passport, on a CPU")
-    if precision == "fp32":
+    if compute_precision == "fp32":
         return Selection(model=reference, reason="fp32 was asked for")
     row = row_of(processor or Processor.here())
     if row is None:

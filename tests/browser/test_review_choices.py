@@ -69,7 +69,7 @@ def test_enter_moves_nothing_of_a_group_that_apply_would_leave(browser: Browser,
         press(page, "Enter")
         assert moving(review) == [("keep-all", [])]
         page.goto(f"{review.address}/groups/1")
-        page.locator("figure").nth(7).locator("[name=move]").check(force=True)
+        page.locator("figure").nth(7).locator("[name=move]").press("Space")
         press(page, "Enter")
         assert moving(review)[-1] == ("keep", ["007.jpg"])
 
@@ -102,7 +102,7 @@ def test_what_moves_is_marked_and_gives_the_group_its_tier(browser: Browser, tmp
         press(page, "Enter")
         expect(page.locator(".above .tier")).to_have_text("Exact")
         assert marked(page) == [True, False]
-        page.locator("figure").nth(2).locator("[name=move]").check(force=True)
+        page.locator("figure").nth(2).locator("[name=move]").press("Space")
         press(page, "Enter")
         expect(page.locator(".list .tier")).to_have_text("Similar")
 

@@ -90,7 +90,7 @@ def test_a_second_tab_shows_a_decision_and_a_reload_keeps_it(page: Page, review:
         page.locator(".list a").first.click(modifiers=["Control"])
     other = opened.value
     other.wait_for_load_state()  # a picture that comes later moves what is clicked on
-    other.get_by_role("checkbox", name="Move").last.uncheck(force=True)
+    other.get_by_role("checkbox", name="Move").last.press("Space")
     other.get_by_role("button", name="Keep 1, move 1 other").click()
     expect(page.locator("li[data-group='1'] .state")).to_have_text("One stays")
     expect(page.get_by_role("button", name="Apply 1 decision")).to_be_visible()
@@ -162,7 +162,7 @@ def test_a_large_group_shows_more_photos_and_keeps_what_was_chosen(page: Page, r
     page.get_by_role("link", name="Show more photos").click()
     expect(page.locator("figure")).to_have_count(3)
     expect(decide).to_contain_text("Keep 2, move 2 others")
-    page.locator("figure").last.get_by_role("checkbox").uncheck(force=True)
+    page.locator("figure").last.get_by_role("checkbox").press("Space")
     press(page, "Enter")
     page.goto(f"{review.address}/groups/2?most=2")
     press(page, "Enter")

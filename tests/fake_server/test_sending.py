@@ -13,7 +13,7 @@ import pytest
 
 from clip_client import ClipError, DeadlineExceeded, ImageError, Overloaded, Unavailable
 from clip_client.testing import FakeTriton, Reply
-from preprocess_ensemble.contract import ENSEMBLE
+from preprocess_ensemble.contract import DEFAULT_NAMES
 from tests.fixtures.fakes import LOST, NEVER, images, now
 from tests.fixtures.simulated_time import connected, simulated
 
@@ -199,7 +199,7 @@ class Moody(FakeTriton):
     """Refuses every other request."""
 
     async def ModelInfer(self, request: Any, context: Any) -> Any:
-        if request.model_name == ENSEMBLE and self.requests_received % 2 == 0:
+        if request.model_name == DEFAULT_NAMES.image and self.requests_received % 2 == 0:
             self.script(FULL)
         return await super().ModelInfer(request, context)
 

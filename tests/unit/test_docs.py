@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 from clip_client import ClientConfig
 from preprocess_ensemble.contract import ImageStatus
+from tests.fixtures.packaging.extras import extras
 from tests.paths import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-PAGES = (*sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md", ROOT / "README.md")
+FRONT = ("CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "README.md", "SECURITY.md", ".github/PULL_REQUEST_TEMPLATE.md")
+PAGES = (*sorted((ROOT / "docs").glob("*.md")), *(ROOT / name for name in FRONT))
 PAGES_AND_CHANGELOG = pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: page.name)
 TRACKED_FOLDERS = ("benchmarks", "clip_client", "containers", "docs", "examples", "preprocess_ensemble", "tests")
 
@@ -72,6 +76,33 @@ def test_the_tests_that_a_page_names_exist() -> None:
         assert not name or re.search(rf"^(?:async )?def {name}\(", (ROOT / path).read_text(), re.MULTILINE), name
     rows = [line for line in page.splitlines() if line.startswith("| ")][1:]
     assert [row for row in rows if "https://github.com/" not in row or "`tests/" not in row] == []
+
+
+def test_each_task_names_the_files_that_it_touches_and_its_test() -> None:
+    _, *tasks = re.split(r"^## ", (ROOT / "docs" / "tasks.md").read_text(), flags=re.MULTILINE)
+    assert len(tasks) == 10
+    for task in tasks:
+        code, _, tests = task.partition("Test: ")
+        assert re.search(r"`(?:clip_client|preprocess_ensemble|benchmarks)/[\w/]+(?:\.\w+)?", code), task
+        assert re.match(r"`tests/[\w/]+\.py`", tests), task
+
+
+def test_pages_install_extras_that_exist() -> None:
+    named = {
+        (page.name, extra)
+        for page in PAGES
+        for extras_named in re.findall(r"pip install '\.\[([\w,-]+)\]'", page.read_text())
+        for extra in extras_named.split(",")
+        if extra not in extras()
+    }
+    assert named == set()
+
+
+def test_github_can_read_the_forms_of_issues() -> None:
+    forms = map(str, (ROOT / ".github" / "ISSUE_TEMPLATE").glob("[!c]*.yml"))
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-issue-forms", *forms]
+    checked = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stdout
 
 
 def _anchors(page: Path) -> set[str]:

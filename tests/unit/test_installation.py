@@ -98,7 +98,7 @@ COMMANDS: Final = {
     ),
     "preprocess_ensemble.export.command": ("--pretrained /no/such/file.safetensors",),
     "clip_client.gateway.command": ("--ssl-keyfile key.pem",),
-    "preprocess_ensemble.serving.command": ("--repository /no/such/folder",),
+    "clip_client.serving.command": ("--repository /no/such/folder",),
 }
 """Module with ``main`` -> command lines that end at once: there is no photo, no server and no file."""
 

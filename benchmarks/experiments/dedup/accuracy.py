@@ -1,22 +1,22 @@
 """Which photos does ``dedup --apply`` move, and what would be lost with them?
 
-Every case is a few files of which it is known which of them show all that another one shows (``fixtures.copies.case``
-says what counts as a loss). The cases of a class lie in one folder, which is searched as the command does. The plan of
-``--apply`` is then judged by the truth. Beside it is what a perceptual hash would delete. The cases are drawn from
-seeds, so another seed is another set. ``--holdout`` adds cases that other tools make of other photos, with other fonts.
-A count of harm is stated with the share of cases that it does not exclude, with 95 % confidence (Clopper and Pearson's
-bound). The data are not those of DISC21 or AnyPattern, whose edits they imitate, so no figure here compares with
-theirs.
+A case is a few files with a known truth: which file shows all that another file shows. ``fixtures.copies.case`` says
+what counts as a loss. Cases are true copies, which one tool made in one step, and fakes, which a person can tell apart.
+Each case is searched by itself, without a model, and the plan of ``--apply`` is judged by the truth. The table also
+counts what a perceptual hash would delete. Another seed draws another set. The bound of a share of harm has 95 %
+confidence (Clopper and Pearson).
+
+``--originals DIR`` draws from JPEG files as cameras wrote them; ``python -m benchmarks originals DIR`` fetches some.
 """
 
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,47 +24,29 @@ import imagehash
 from PIL import Image, UnidentifiedImageError
 from scipy.special import betaincinv  # type: ignore[import-untyped,unused-ignore]
 
-from benchmarks.fixtures.copies.generator import write_cases
-from benchmarks.fixtures.copies.holdout import write_holdout
-from benchmarks.fixtures.copies.holdout_tools import missing_tools
-from benchmarks.harness.experiment import CHECKPOINTS, REPOSITORY, Run, experiment, option, say
-from clip_client import ClientConfig, ClipClient
+from benchmarks.fixtures.copies.generator import COPY, kinds, write
+from benchmarks.fixtures.copies.photos import camera_files
+from benchmarks.harness.experiment import Run, experiment, option
 from clip_client.dedup import Store, find_duplicates
 from clip_client.dedup.actions.plan import plan_moves
-from clip_client.dedup.types import is_random
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Collection, Sequence
 
     from benchmarks.fixtures.copies.case import Case
 
-HOLDOUT: Final = "holdout"
 TOTAL: Final = "all"
-RECALL: Final = "copy: "
-"""Classes of re-encoded copies, which a plain ``--apply`` should move: only the encoding or the size was changed."""
-_TIMEOUT_S: Final = 3600.0
-"""Long, because the rate does not matter here and a busy machine is slow."""
 HASH_BITS: Final = 10
 """Of 64: up to this many may differ for two pictures to be duplicates, by the default of imagededup."""
 CONFIDENCE: Final = 0.95
 
 
-@dataclass(frozen=True, kw_only=True)
-class Applied:
-    """What was found in a folder, and what moves."""
-
-    moved: frozenset[Path]
-    """Files that ``--apply`` moves."""
-    groups: tuple[frozenset[Path], ...]
-    """Files that the report shows together."""
-
-
-async def applied(clip: ClipClient, folder: Path, store: Store) -> Applied:
-    """Search ``folder`` as the command does, and plan the moves."""
-    report = await find_duplicates(clip, [folder], store=store)
-    moved = frozenset(Path(move.duplicate.path) for move in plan_moves(report, [folder]).moves)
-    groups = tuple(frozenset(Path(member.path) for member in group.members) for group in report.groups)
-    return Applied(moved=moved, groups=groups)
+async def moved_in(folder: Path) -> tuple[frozenset[Path], bool]:
+    """Search ``folder`` as the command does, without a model; return what ``--apply`` moves, and if it has a group."""
+    with Store() as store:
+        report = await find_duplicates(None, [folder], store=store)
+    moves = plan_moves(report, [folder]).moves
+    return frozenset(Path(move.duplicate.path) for move in moves), bool(report.groups)
 
 
 def harm_of(case: Case, moved: Collection[Path]) -> tuple[list[Path], list[Path]]:
@@ -103,95 +85,68 @@ def removed_by_hash(paths: Sequence[Path]) -> frozenset[Path]:
     return frozenset(removed)
 
 
-def counted(case: Case, applied: Applied, removed: Collection[Path]) -> Counter[str]:
+def counted(case: Case, moved: Collection[Path], removed: Collection[Path], *, is_found: bool) -> Counter[str]:
     """Return the counts of one case, each 0 or 1: what moved, what was only found, and what was lost."""
     truths = zip(case.shown_by, case.nearly_shown_by, strict=True)
     counts: Counter[str] = Counter(cases=1, can_harm=int(not all(shown or nearly for shown, nearly in truths)))
-    own = set(case.files)
-    for name, moved in (("default", applied.moved), ("hash", removed)):
-        harmful, below = harm_of(case, moved)
-        counts[f"moved_{name}"] = int(not own.isdisjoint(moved))
+    for name, gone in (("default", moved), ("hash", removed)):
+        harmful, below = harm_of(case, gone)
+        counts[f"moved_{name}"] = int(bool(gone))
         counts[f"harmful_{name}"] = int(bool(harmful))
         counts[f"below_{name}"] = int(bool(below))
-    is_found = any(len(own & group) > 1 for group in applied.groups)
-    counts["only_found"] = int(is_found and own.isdisjoint(applied.moved))
+    counts["only_found"] = int(is_found and not moved)
     return counts
 
 
-def summed(rows: Iterable[Counter[str]]) -> dict[str, Any]:
-    """Return the sum of counts, with the upper bound of the share of cases that lost something."""
-    total: Counter[str] = Counter()
-    for row in rows:
-        total.update(row)
-    return {**total, "bound_default": upper_bound(total["harmful_default"], total["can_harm"])}
-
-
-async def judged(url: str, store: Store, cases: list[Case]) -> dict[str, Any]:
-    """Search the folder of each class; return class -> counts, and every file that was lost."""
-    rows: dict[str, Counter[str]] = {}
+def judged(kind: str, seed: int, count: int, originals: Sequence[Path]) -> dict[str, Any]:
+    """Write, search and judge the cases of one class; return the counts, and the numbers of the cases with harm."""
+    rows: Counter[str] = Counter()
     harmful = []
-    config = ClientConfig(urls=(url,), timeout_s=_TIMEOUT_S, target_latency_s=_TIMEOUT_S)
-    async with ClipClient(config=config) as clip:
-        for kind, members in groupby(cases, key=lambda case: case.kind):
-            some = list(members)
-            found = await applied(clip, some[0].files[0].parents[1], store)
-            removed = removed_by_hash([path for case in some for path in case.files])
-            rows[kind] = Counter()
-            for case in some:
-                rows[kind].update(counted(case, found, removed))
-                harmful += [
-                    {"kind": kind, "file": f"{path.parent.name}/{path.name}"} for path in harm_of(case, found.moved)[0]
-                ]
-            say(f"{kind}: {rows[kind]['cases']} cases, {rows[kind]['harmful_default']} with harm")
-    return {"classes": rows, "harmful": harmful}
+    for number in range(count):
+        with tempfile.TemporaryDirectory() as folder:
+            case = write(Path(folder, "case"), kind, seed, number, originals)
+            moved, is_found = asyncio.run(moved_in(Path(folder)))
+            row = counted(case, moved, removed_by_hash(case.files), is_found=is_found)
+        rows.update(row)
+        harmful += [number] if row["harmful_default"] else []
+    return {**rows, "harmful_cases": harmful}
 
 
 @experiment(
-    option(
-        "--seeds", "--seed", default="1,2,3", help="numbers, each of another set; an empty text for the holdout alone"
-    ),
-    option("--holdout", action="store_true", help="add the cases that other tools make of other photos"),
+    option("--seeds", "--seed", default="1,2,3", help="numbers, each of another set"),
     option("--classes", nargs="+", default=[], metavar="WORD", help="only those whose name has one of these (all)"),
     option("--most", type=int, help="most cases of each class (default: all)"),
-    REPOSITORY,
-    option("--store", type=Path, default=CHECKPOINTS / "accuracy", help="keeps vectors, so that a later run continues"),
+    option("--originals", type=Path, metavar="DIR", help="JPEG files of cameras (default: photos of packages)"),
 )
 def measure(run: Run) -> dict[str, Any]:
     options = run.options
-    sets: dict[str, Callable[[Path], list[Case]]] = {
-        f"seed {seed}": partial(write_cases, seed=int(seed), most=options.most, words=options.classes)
-        for seed in filter(None, options.seeds.split(","))
+    originals = camera_files(options.originals) if options.originals else []
+    chosen = {
+        kind: min(count, options.most or count)
+        for kind, (count, _) in kinds().items()
+        if not options.classes or any(word in kind for word in options.classes)
     }
-    missing = missing_tools() if options.holdout else []
-    if missing:
-        say(f"left out: the holdout needs {', '.join(missing)}")
-    elif options.holdout:
-        sets[HOLDOUT] = partial(write_holdout, most=options.most, words=options.classes)
-    url = run.serve().grpc_url
-    store = run.stack.enter_context(Store(options.store))
-    found = {
-        name: run.saved.cell(name, partial(_measured, write, run.scratch / name, url, store))
-        for name, write in sets.items()
+    seeds = [int(seed) for seed in options.seeds.split(",")]
+    run.saved.planned = len(seeds) * len(chosen)
+    found = [
+        (kind, run.saved.cell(f"{kind}, seed {seed}", partial(judged, kind, seed, count, originals)))
+        for kind, count in chosen.items()
+        for seed in seeds
+    ]
+    return {"photos": len(originals), **summary(found)}
+
+
+def summary(found: Iterable[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
+    """Return class -> sums over the seeds, with bounds; the same for each group and for all; and the recall."""
+    rows: dict[str, Counter[str]] = {}
+    for kind, row in found:
+        for name in (kind, f"{TOTAL}: {kind.partition(':')[0]}", TOTAL):
+            rows.setdefault(name, Counter()).update(
+                {key: value for key, value in row.items() if key != "harmful_cases"}
+            )
+    classes = {
+        name: {**row, "bound_default": upper_bound(row["harmful_default"], row["can_harm"])}
+        for name, row in sorted(rows.items(), key=lambda item: item[0].startswith(TOTAL))
     }
-    model = run.passport.id
-    return {"model": model, "random_weights": is_random(model), "left_out": missing, **summary(found)}
-
-
-def _measured(write: Callable[[Path], list[Case]], folder: Path, url: str, store: Store) -> dict[str, Any]:
-    return asyncio.run(judged(url, store, write(folder)))
-
-
-def summary(found: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Return the sums over the seeds, and those of the holdout: class -> counts and bounds, with all and the recall."""
-    parts: dict[str, list[dict[str, Any]]] = {}
-    for name, one in found.items():
-        parts.setdefault(HOLDOUT if name == HOLDOUT else "seeds", []).append(one["classes"])
-    result = {}
-    for part, sets in parts.items():
-        kinds = list(dict.fromkeys(kind for classes in sets for kind in classes))
-        rows = {kind: summed(Counter(classes[kind]) for classes in sets if kind in classes) for kind in kinds}
-        rows[TOTAL] = summed(Counter(row) for classes in sets for row in classes.values())
-        copies = [row for kind, row in rows.items() if kind.startswith(RECALL)]
-        recall = sum(row["moved_default"] for row in copies) / max(1, sum(row["cases"] for row in copies))
-        result[part] = {"sets": len(sets), "classes": rows, "recall_of_copies": recall}
-    return result
+    copies = rows.get(f"{TOTAL}: {COPY}", Counter())
+    return {"classes": classes, "recall_of_copies": copies["moved_default"] / max(1, copies["cases"])}

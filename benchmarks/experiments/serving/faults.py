@@ -43,7 +43,7 @@ from benchmarks.harness.experiment import REPOSITORY, Run, experiment, option, s
 from benchmarks.harness.results import show
 from benchmarks.load.loops import closed_loop, open_loop
 from clip_client import ClipClient, ClipError
-from preprocess_ensemble.contract import PREPROCESSOR
+from preprocess_ensemble.contract import DEFAULT_NAMES
 
 PICTURES: Final = 24
 MOST_RATE: Final = 8.0
@@ -129,7 +129,7 @@ def _swap_models(server: Server) -> str:
 
 
 FAULTS: Final[dict[str, Callable[[Server], str | None]]] = {
-    "stub killed": lambda server: server.stub(PREPROCESSOR).kill(),
+    "stub killed": lambda server: server.stub(DEFAULT_NAMES.preprocess).kill(),
     "server killed": lambda server: server.triton.kill(),
     "server frozen": lambda server: server.triton.suspend(),
     "disk full, export": _export_to_a_full_disk,

@@ -32,8 +32,8 @@ from benchmarks.harness.experiment import REPOSITORY, Run, experiment, option, s
 from benchmarks.harness.results import show
 from benchmarks.load.loops import closed_loop
 from clip_client import ClipClient
-from preprocess_ensemble.contract import ENCODER, PREPROCESSOR
-from preprocess_ensemble.serving.cleanup import SHARED_MEMORY, region_prefix
+from preprocess_ensemble.contract import DEFAULT_NAMES
+from preprocess_ensemble.tritonserver.cleanup import SHARED_MEMORY, region_prefix
 
 PICTURES: Final = 24
 CANCELLED_AFTER_S: Final = 0.002
@@ -58,7 +58,7 @@ class Watch:
 
     def _find(self) -> None:
         own, serve, triton = psutil.Process(), psutil.Process(self._server.process.pid), self._server.triton
-        stubs = {model: self._server.stub(model) for model in (PREPROCESSOR, ENCODER)}
+        stubs = {model: self._server.stub(model) for model in (DEFAULT_NAMES.preprocess, DEFAULT_NAMES.encoder)}
         self._processes = {"client": own, "clip-serve": serve, "tritonserver": triton, **stubs}
         self._prefix = region_prefix(triton.pid)
 

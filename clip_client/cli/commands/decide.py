@@ -1,4 +1,4 @@
-"""What a person decides: ``decide`` about photos, and ``rules`` under a name."""
+"""``clip-client decide``: records what a person decides about photos."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
+from clip_client._files import FailedFile, printable
 from clip_client.cli.errors import CommandFailed, CommandMisused
-from clip_client.cli.options.dedup import check_keep_rules, saved_or_plain
 from clip_client.cli.options.paths import add_store_option, opened_store
 from clip_client.cli.output import add_json_option, write_json
 from clip_client.dedup.files.reading import hash_file
 from clip_client.dedup.store.choices import KEEP, UNDONE, Choice, ChosenPhoto
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL, Decision
-from clip_client.dedup.text import counted, moment, printable
-from clip_client.dedup.types import FailedFile
+from clip_client.dedup.text import counted, date_and_time
 
 if TYPE_CHECKING:
     from clip_client.dedup import Store
@@ -116,58 +115,13 @@ def _decided(store: Store) -> dict[str, list[dict[str, Any]]]:
 def _in_words(decided: dict[str, Any]) -> str:
     lines = []
     for decision in decided["decisions"]:
-        lines.append(f"{moment(decision['at'])}  {decision['what']}")
+        lines.append(f"{date_and_time(decision['at'])}  {decision['what']}")
         for photo in decision["photos"]:
             seen = ", ".join(map(printable, photo["seen_at"])) or f"SHA-256 {photo['sha256']}, not seen by a search"
             lines.append(f"   {seen}")
     for choice in decided["choices"]:
         run = f", run {choice['run']}" if choice["run"] else ""
         undone = ", taken back" if choice["state"] == UNDONE else ""
-        lines.append(f"{moment(choice['at'])}  {choice['what']}{run}{undone}")
+        lines.append(f"{date_and_time(choice['at'])}  {choice['what']}{run}{undone}")
         lines += [f"   {printable(photo['path'])}{'  moves' if photo['moves'] else ''}" for photo in choice["photos"]]
     return "\n".join(lines) or "nothing was decided"
-
-
-def add_rules_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command's options."""
-    parser = commands.add_parser(
-        "rules",
-        usage="%(prog)s [options] {save NAME RULE ...,list,delete NAME}",
-        help="save keep rules under a name",
-        description="Save the rules that choose the photo to keep under a name, and use them with --keep @NAME. "
-        "clip-client dedup --help lists the rules.",
-    )
-    parser.add_argument("what", choices=("save", "list", "delete"))
-    parser.add_argument("name", nargs="?", metavar="NAME", help="letters, digits, spaces and . _ -")
-    # With a default, argparse does not demand a RULE in the message about a missing action.
-    parser.add_argument("rules", nargs="*", default=[], metavar="RULE", help="in the order in which they decide")
-    add_json_option(parser, "the result")
-    add_store_option(parser)
-
-
-def run_rules(arguments: argparse.Namespace) -> int:
-    """Save, list or delete rules."""
-    result: dict[str, Any]
-    what, name, rules = arguments.what, arguments.name, arguments.rules
-    if (bool(name), bool(rules)) != (what != "list", what == "save"):
-        arguments.parser.error("save takes a NAME and rules, delete takes a NAME, and list takes neither")
-    with opened_store(arguments.store) as store:
-        if what == "save":
-            wanted = [one for rule in rules for one in saved_or_plain(rule, store)]
-            check_keep_rules(wanted)
-            try:
-                saved_rules = store.settings.save_keep_rules(name, wanted)
-            except ValueError as error:
-                raise CommandMisused(str(error)) from None
-            said, result = f"saved; use them with: --keep '@{name}'", {"rules": {name: saved_rules}}
-        elif what == "delete":
-            if not store.settings.delete_keep_rules(name):
-                raise CommandFailed(f"no rules are saved as {name}; clip-client rules list shows what is saved")
-            said, result = "deleted", {"deleted": name}
-        else:
-            saved = store.settings.keep_rules()
-            said = "\n".join(f"@{name}: {', '.join(rules)}" for name, rules in saved.items()) or "no rules are saved"
-            result = {"rules": saved}
-    if not write_json(arguments.json, result):
-        print(said)
-    return 0

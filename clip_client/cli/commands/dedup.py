@@ -21,7 +21,7 @@ from clip_client.cli.options.dedup import (
     read_action_options,
     read_outputs,
     read_search_options,
-    tell_tuned,
+    tell_changes,
 )
 from clip_client.cli.options.paths import opened_store
 from clip_client.cli.output import STDOUT, ProgressBars, locked, output, progress_bars
@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     found = _scan(options, action, printer)
     with opened_store(arguments.store) as store:
         if not options.quiet:
-            tell_tuned(store, printer.say)
+            tell_changes(store, printer.say)
         with progress_bars(quiet=options.quiet) as show:
             if engine is None:
                 report = asyncio.run(_search(found, options, action, store, show))

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
-from clip_client._vectors.files import VECTOR_SUFFIXES
-from clip_client._vectors.vector_file import FileVersion, VectorFolder, npz_file, parquet_file, vector_row
+from clip_client._files import printable
+from clip_client._storage.vector_file import FileVersion, VectorFolder, npz_file, parquet_file, vector_row
+from clip_client._storage.vectors import VECTOR_SUFFIXES
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
 from clip_client.cli.options.connection import (
     EngineOptions,
@@ -39,7 +40,7 @@ from clip_client.cli.output import (
 )
 from clip_client.dedup import FailedFile, Scan
 from clip_client.dedup.files.file_types import RAW_SUFFIXES
-from clip_client.dedup.text import counted, printable, skipped_files
+from clip_client.dedup.text import counted, skipped_files
 from preprocess_ensemble.command_line import user_path
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from clip_client.cli.options.dedup import (
     SearchOptions,
     add_search_options,
     read_search_options,
-    tell_tuned,
+    tell_changes,
 )
 from clip_client.cli.options.paths import add_store_option, opened_store
 from clip_client.cli.output import progress_bars
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     options.walk.check_named()
     # The search and the pages work at the same time, and one thread at a time may use a store.
     with opened_store(arguments.store) as for_search, opened_store(arguments.store) as for_pages:
-        tell_tuned(for_pages, partial(print, file=sys.stderr))
+        tell_changes(for_pages, partial(print, file=sys.stderr))
         asyncio.run(_serve(options, for_search, for_pages, arguments))
     return 0
 

@@ -24,6 +24,7 @@ from clip_client.cli.output import STDOUT, add_json_option, check_place
 from clip_client.dedup import DuplicateReport, Scan, Store, find_duplicates
 from clip_client.dedup.actions.verdicts import MoveOptions, check_tiers
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, RETIRED_RULES, KeepRules
+from clip_client.dedup.compare.proofs import has_old_proofs
 from clip_client.dedup.search import GroupContents, group_contents
 from clip_client.dedup.types import SAFE_TIERS, TIERS
 from preprocess_ensemble.command_line import number_type, user_path
@@ -171,8 +172,10 @@ def saved_or_plain(rule: str, store: Store) -> tuple[str, ...]:
     return tuple(one for one in saved[rule[1:]] if one not in RETIRED_RULES)
 
 
-def tell_tuned(store: Store, say: Callable[[str], object]) -> None:
-    """Say once that thresholds which the removed command ``tune`` stored no longer count."""
+def tell_changes(store: Store, say: Callable[[str], object]) -> None:
+    """Say once what a store holds that no longer counts: tuned thresholds, and proofs by an earlier rule."""
+    if has_old_proofs(store):
+        say("copies are proved again, because the rule of the proof has changed since the last search")
     for vector_id, threshold in store.settings.take_tuned():
         model = vector_id.partition("|")[0]
         say(f"the tuned threshold of {model} no longer counts; --threshold {threshold:g} sets it")

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from clip_client._files import printable
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
 from clip_client.dedup import Scan, Store, scan
 from clip_client.dedup.store.store import default_directory
-from clip_client.dedup.text import printable
 from preprocess_ensemble.command_line import user_path
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Final
 
 from anyio import to_thread
 
-from clip_client._vectors.files import VECTOR_SUFFIXES
-from clip_client._vectors.vector_file import is_vector_folder
+from clip_client._files import printable
+from clip_client._storage.vector_file import is_vector_folder
+from clip_client._storage.vectors import VECTOR_SUFFIXES
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
 from clip_client.cli.options.paths import add_store_option, opened_store
 from clip_client.dedup import Scan, Store, scan
-from clip_client.dedup.text import printable
 
 if TYPE_CHECKING:
     from clip_client import ClipClient

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from clip_client._files import FailedFile, stored_ns
+from clip_client._storage.sqlite import StoreError
 from clip_client.dedup.actions.quarantine import (
     CannotMove,
     check_old_path,
@@ -32,9 +34,7 @@ from clip_client.dedup.actions.verdicts import another_companion
 from clip_client.dedup.files.directories import is_same_file
 from clip_client.dedup.files.reading import has_sha256, hash_file
 from clip_client.dedup.store.journal import IN_QUARANTINE, JournalEntry, MovedFile, State
-from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.store.store import store_option
-from clip_client.dedup.types import FailedFile, stored_ns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
+from clip_client._files import FailedFile
 from clip_client.dedup.actions.quarantine import CannotMove
 from clip_client.dedup.actions.sidecars import SidecarToWrite, is_sidecar_too_long, sidecar_path
 from clip_client.dedup.files.directories import why_read_only
@@ -23,7 +24,7 @@ from clip_client.dedup.metadata.facts import Facts, Position, read_attributes, r
 from clip_client.dedup.metadata.merging import merged, sidecar_text
 from clip_client.dedup.metadata.names import BY_PEOPLE, SAVED, rank
 from clip_client.dedup.photo import Photo
-from clip_client.dedup.types import EDITED, EXACT, RAW, SAME_PIXELS, SIMILAR, Companion, FailedFile
+from clip_client.dedup.types import EDITED, EXACT, RAW, SAME_PIXELS, SIMILAR, Companion
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

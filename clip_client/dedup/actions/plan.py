@@ -101,7 +101,7 @@ def plan_moves(
             if chosen is not None and photo.path not in chosen:
                 continue
             selected = tiers if chosen is None else chosen[photo.path]
-            if reason := verdict.why_it_stays(selected):
+            if reason := verdict.reason_to_stay(selected):
                 skipped.append(Skip(photo=photo, reason=reason, tier=verdict.tier if verdict.is_copy else ""))
                 continue
             kept, tier = photos[verdict.kept], verdict.tier

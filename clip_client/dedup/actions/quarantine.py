@@ -15,11 +15,12 @@ from contextlib import suppress
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
+from clip_client._files import stored_ns
 from clip_client.dedup.files.directories import is_same_file, why_read_only
 from clip_client.dedup.files.places import place_of
 from clip_client.dedup.files.reading import sha256_of
 from clip_client.dedup.store.journal import LONGEST_RUN, Folder
-from clip_client.dedup.types import QUARANTINE_NAME, stored_ns
+from clip_client.dedup.types import QUARANTINE_NAME
 from preprocess_ensemble.errors import ReportedError
 
 if TYPE_CHECKING:

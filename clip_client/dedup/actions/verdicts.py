@@ -1,6 +1,7 @@
 """The verdict about each photo of a group: whether it may move, for which photo, and if not, why.
 
-Nothing else decides this. The terminal, the pages, JSON, CSV, rules and the plan show what :func:`judged` returns.
+Nothing else decides this. The terminal, the pages, JSON, CSV, rules and the plan show what :func:`with_verdicts`
+returns.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from clip_client.dedup.types import (
     SAFE_TIERS,
     SIMILAR,
     TIERS,
-    tells_alike,
+    has_trained_vectors,
 )
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class MoveOptions:
     """Metadata that only a copy has goes into a new sidecar of the kept photo, if that has none yet."""
 
 
-def judged(
+def with_verdicts(
     report: DuplicateReport,
     paths: Iterable[str | os.PathLike[str]],
     options: MoveOptions | None = None,
@@ -124,7 +125,7 @@ class _Judge:
 
     def _about(self, relation: _Relation, member: Member, metadata: KeptMetadata) -> Verdict:
         photo, kept = member.photo, relation.kept
-        verdict = _proved(relation, member, is_trained=tells_alike(self.report.model))
+        verdict = _proved(relation, member, is_trained=has_trained_vectors(self.report.model))
         try:
             if kept.not_kept:
                 raise CannotMove(f"The kept photo is in {kept.not_kept}, so nothing moves for it: {kept.path}.")

@@ -1,4 +1,4 @@
-"""From what is alike and proved to the groups of a report, each around a photo to keep.
+"""Groups of a report, each around a photo to keep, from pairs and proofs.
 
 Photos of the same pixels, and photos that an alignment proved to be copies, follow the best photo of their picture. The
 pictures themselves are grouped by their vectors and perceptual hashes.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from clip_client.dedup.aligned import Alignment
-    from clip_client.dedup.alignment.aligner import Aligner
+    from clip_client.dedup.compare.aligner import Aligner
     from clip_client.dedup.compare.keep_rules import KeepRules
     from clip_client.dedup.compare.proofs import Paired
     from clip_client.dedup.compare.star_groups import CannotLink, Evidence
@@ -45,15 +45,15 @@ class Compared:
     components: Sequence[Indices]
     """Rows of each connected component of two or more."""
     cannot_link: CannotLink
-    """What people declared to be different."""
+    """Pairs that people declared to be different."""
     rules: KeepRules
     paired: Paired = field(default_factory=dict)
-    """What is worth aligning."""
+    """Rows that are worth aligning with each row."""
     proofs: Proofs = field(default_factory=Proofs)
-    """Which rows an alignment proved to be copies."""
+    """Rows that are proved to be copies."""
 
     def may_be_copies(self, kept: int, row: int) -> bool:
-        """Tell whether rows may be one picture: no person declared them to be different, and they are no two shots."""
+        """Tell whether rows may be one picture: nobody declared them to be different, and no time says so."""
         files = self.candidates[kept][0], self.candidates[row][0]
         return self.cannot_link.may_share(kept, row) and not other_shot(*files)
 
@@ -86,7 +86,7 @@ def proved(compared: Compared, contents: Sequence[str], aligner: Aligner, on_pro
     """Return the comparison with proofs of the paired rows, and with the doubts that they raise.
 
     A photo that is in doubt is seldom kept, so another one may be the best of its group, of which nothing was proved
-    yet. This is done once: for 1,776 files of the accuracy cases, further times changed no verdict.
+    yet. So this goes on until no proof raises a further doubt.
     """
     paired, best_first = compared.paired, compared.best_first(compared.paired)
     place = {row: number for number, row in enumerate(best_first)}
@@ -102,8 +102,10 @@ def proved(compared: Compared, contents: Sequence[str], aligner: Aligner, on_pro
         on_progress("verifying", done, total)
 
     proofs = Proofs(align, compared.may_be_copies, aligner.reasons)
+    doubts: dict[int, str] = {}
     proofs.prove(paired, best_first, verifying)
-    if doubts := proofs.doubted():
+    while further := proofs.doubted(doubts):
+        doubts |= further
         compared = compared.with_doubts(doubts)
         proofs.prove(paired, compared.best_first(paired), verifying)
     return replace(compared, proofs=proofs)
@@ -227,7 +229,7 @@ def _member(compared: Compared, keep: int, row: int, photo: Photo, similarity: f
     if better is not None and is_twin:
         copy_of, copy_tier = files[better][0].path, SAME_PIXELS
     elif not same_pixels and photo is not best_file:
-        # The backup of a frame of a burst is no copy of the kept frame, but it is a copy of its own frame.
+        # The backup of a frame of a burst is not a copy of the kept frame, but of its own frame.
         copy_of, copy_tier = best_file.path, EXACT
     elif better is not None and better != keep and (copy_alignment := proofs.between(row, better)):
         copy_of, copy_tier = files[better][0].path, copy_alignment.tier

@@ -1,4 +1,4 @@
-"""Which photo of a group is kept: the first of an ordered list of rules that prefers one photo decides."""
+"""Rules that choose the photo of a group to keep: of an ordered list, the first that prefers one photo decides."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import os
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from clip_client._files import printable
 from clip_client.dedup.files.directories import DirectorySet
 from clip_client.dedup.store.decisions import KEEP_ALL
-from clip_client.dedup.text import counted, moment, printable
+from clip_client.dedup.text import counted, date_and_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -39,15 +40,17 @@ _COPY_MARK: Final = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-"""What systems and browsers add to the name of a copy, in several languages. Applied to a name without its ending."""
+"""Words that systems and browsers add to the name of a copy, in several languages. Applied to a name without its
+ending."""
 
 _LOSSLESS: Final = frozenset({"PNG", "TIFF", "BMP", "GIF", "PPM", "TGA", "QOI"})
 """Formats that lose nothing of a picture. If such a file has the pixels of a lossy one, it was made from that."""
 
 
 _ZONES_NS: Final = 26 * 3_600 * 10**9
-"""From the first time zone to the last one. The date in EXIF has no time zone, and that of a file is in UTC. Within
-this they may be one time, so a file must be older, or newer, by more to be preferred to a photo with a date."""
+"""Difference between the first time zone and the last one. The date in EXIF has no time zone, and that of a file is in
+UTC. Within this they may be one time, so a file must be older, or newer, by more to be preferred to a photo with a
+date."""
 
 
 class Rule(NamedTuple):
@@ -227,7 +230,7 @@ _PLAIN: Final = {
     "reference": Rule(lambda one: not one.is_reference, lambda kept, other: "in a reference folder"),
     "original": Rule(
         lambda one: not one.is_original,
-        lambda kept, other: f"camera original: {kept.camera}, taken {moment(kept.metadata.taken)}",
+        lambda kept, other: f"camera original: {kept.camera}, taken {date_and_time(kept.metadata.taken)}",
     ),
     "companions": Rule(
         lambda one: -len({*(each.kind for each in one.companions), *filter(None, one.features.embedded.split(", "))}),

@@ -10,20 +10,21 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
+from clip_client._files import FailedFile
 from clip_client.dedup.aligned import LACKS_DETAIL
 from clip_client.dedup.features.pixel_hash import pixel_hash
+from clip_client.dedup.features.preview import picture_file
 from clip_client.dedup.files.reading import read_file, sha256_of
 from clip_client.dedup.formats.embedded_parts import embedded_parts
 from clip_client.dedup.formats.encoding import read_encoding
-from clip_client.dedup.photo import Photo
-from clip_client.dedup.store.store import Store
-from clip_client.dedup.types import EXACT, RE_ENCODED, SAME_PIXELS, TIERS, FailedFile
+from clip_client.dedup.types import EXACT, RE_ENCODED, SAME_PIXELS, TIERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence, Set
+    from collections.abc import Callable, Container, Mapping, Sequence, Set
     from types import ModuleType
 
     from clip_client.dedup.aligned import Alignment
+    from clip_client.dedup.store.store import Store
 
     AlignRows = Callable[[int, Sequence[int]], Sequence[Alignment | None]]
     """``align(kept, duplicates)`` returns the alignment of each of the rows with the row ``kept``, None for no copy."""
@@ -44,7 +45,7 @@ class Proofs:
         may_be_copies: Callable[[int, int], bool] = lambda first, second: True,
         cannot_verify: Mapping[str, str] | None = None,
     ) -> None:
-        """Without ``align`` nothing is ever proved. Rows for which ``may_be_copies`` is False are never aligned."""
+        """Prove nothing unless there is ``align``. Rows for which ``may_be_copies`` is False are never aligned."""
         self._align = align
         self._may_be_copies = may_be_copies
         self._place: dict[int, int] = {}
@@ -111,14 +112,17 @@ class Proofs:
                 frontier = copies if stays else []
         on_progress(len(best_first), len(best_first))
 
-    def doubted(self) -> dict[int, str]:
-        """Return the rows that can move for one that comes after them and that cannot move for them -> why."""
+    def doubted(self, known: Container[int] = ()) -> dict[int, str]:
+        """Return the rows that can move for one that comes after them and that cannot move for them -> why.
+
+        A row that is ``known`` to be in doubt says nothing against another one.
+        """
         doubts: dict[int, str] = {}
         for row in sorted(self._of, key=lambda row: self._place.get(row, -1)):
-            if not self._stays(row):
+            if row in known or not self._stays(row):
                 continue
             for kept in self._better(row):
-                if kept in doubts or not self._stays(kept):
+                if kept in known or kept in doubts or not self._stays(kept):
                     continue
                 self.align(row, [kept])
                 back = self.between(kept, row)
@@ -155,18 +159,24 @@ class Proofs:
 def import_aligner() -> tuple[ModuleType | None, str]:
     """Return the module that aligns photos; or, without OpenCV, None and why no copy is verified."""
     try:
-        import clip_client.dedup.alignment.aligner as aligner
+        import clip_client.dedup.compare.aligner as aligner
     except ImportError as error:
         return None, _NO_OPENCV.format(error)
     return aligner, ""
 
 
+def has_old_proofs(store: Store) -> bool:
+    """Tell whether a store holds proofs by an earlier rule, which the next search makes again."""
+    aligner, _ = import_aligner()
+    return aligner is not None and bool(store.old_alignments(*aligner.VERSIONS))
+
+
 def prove_again(kept: str, moved: str) -> str:
     """Return the tier by which the file at ``kept`` shows all of the picture at ``moved``; empty if nothing proves it.
 
-    Bytes are compared first, then pixels, and then the pictures at full size. Nothing is proved of a file that holds
-    more than its picture, or stores it in a way that the other one is not known to share. An alignment proves nothing
-    if only the moved photo has something, or if there are signs that the kept photo was made from it.
+    Bytes are compared first, then pixels, then the law of :mod:`clip_client.dedup.proof` is asked. Nothing is proved of
+    a file that holds more than its picture, or stores it in a way that the other one is not known to share, nor if
+    there are signs that the kept photo was made from it.
     """
     bytes_of = [sha256_of(path) for path in (kept, moved)]
     if not all(bytes_of):
@@ -184,11 +194,9 @@ def prove_again(kept: str, moved: str) -> str:
     encoding, of_moved = map(read_encoding, data)
     if encoding is None or of_moved is None or encoding.lacks_kinds_of(of_moved):
         return ""
-    aligner, _ = import_aligner()
-    if aligner is None:
+    try:
+        from clip_client.dedup.proof.prove import DUPLICATE, prove
+    except ImportError:
         return ""
-    files = zip(bytes_of, (kept, moved), strict=True)
-    photos = {sha256: Photo(path=path, sha256=sha256, size_bytes=0) for sha256, path in files}
-    with Store() as store, aligner.Aligner(photos, store) as opened:
-        (found,) = opened.align(bytes_of[0], bytes_of[1:])
-    return found.tier if found is not None and found.loses_nothing else ""
+    proof = prove(picture_file(kept, data[0]), picture_file(moved, data[1]))
+    return RE_ENCODED if proof.holds and proof.source != DUPLICATE else ""

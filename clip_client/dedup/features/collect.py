@@ -18,6 +18,8 @@ import numpy as np
 from anyio import to_thread
 
 from clip_client._encoding import EncodedImage
+from clip_client._files import FailedFile
+from clip_client._storage.sqlite import StoreError
 from clip_client.dedup.features.image_features import (
     BYTES_ONLY,
     FeatureTable,
@@ -31,8 +33,7 @@ from clip_client.dedup.features.preview import picture_file
 from clip_client.dedup.files.file_types import is_raw
 from clip_client.dedup.files.reading import hash_file, is_unchanged, read_file
 from clip_client.dedup.photo import ImageFeatures
-from clip_client.dedup.store.sqlite import StoreError
-from clip_client.dedup.types import FailedFile, PhotoFile, SearchStats
+from clip_client.dedup.types import PhotoFile, SearchStats
 from preprocess_ensemble.cores import usable_cores
 
 if TYPE_CHECKING:

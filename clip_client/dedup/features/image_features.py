@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import numpy as np
 
 from clip_client._encoding import IMAGE_ENCODINGS, EncodedImage, ImageEncoding
+from clip_client._storage.sqlite import StoreError
 from clip_client.dedup.features.perceptual_hash import inner_hash, perceptual_hash
 from clip_client.dedup.features.preview import NEEDS_RAWPY, DecodedPhoto, RawPreview, can_read_raw, raw_preview
 from clip_client.dedup.formats.embedded_parts import RAW_DATA, embedded_parts
 from clip_client.dedup.metadata.summary import read_metadata
 from clip_client.dedup.photo import FEATURE_PARTS, ImageFeatures
-from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.types import RAW
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from clip_client._model import ModelInfo
-    from clip_client.dedup.store.parquet_store import ParquetStore
+    from clip_client._storage.parquet_store import ParquetStore
     from clip_client.dedup.store.store import Store
     from preprocess_ensemble.imaging.transform import PreprocessConfig
 

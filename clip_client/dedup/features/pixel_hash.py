@@ -9,9 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from clip_client._storage.sqlite import StoreError
 from clip_client.dedup.files.reading import PLAIN_READER, PhotoReader, read_content
 from clip_client.dedup.formats.encoding import read_pixels
-from clip_client.dedup.store.sqlite import StoreError
 
 if TYPE_CHECKING:
     from clip_client.dedup.store.store import Store

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from clip_client._files import FailedFile
 from clip_client.dedup.files.file_types import is_raw
 from clip_client.dedup.files.reading import read_file
-from clip_client.dedup.types import FailedFile
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -15,8 +15,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
+from clip_client._files import FailedFile
 from clip_client.dedup.files.file_types import EDITED, FILM
-from clip_client.dedup.types import RAW, Companion, FailedFile, LibraryPhoto
+from clip_client.dedup.types import RAW, Companion, LibraryPhoto
 
 _NOT_INSTALLED: Final = (
     "This is a library of Apple Photos, and nothing in it was compared. osxphotos can read it: "

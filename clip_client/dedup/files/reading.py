@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from io import FileIO
 from typing import Final, TypeAlias, TypeVar
 
+from clip_client._files import FailedFile
 from clip_client.dedup.text import why_unreadable
-from clip_client.dedup.types import FailedFile, PhotoFile
+from clip_client.dedup.types import PhotoFile
 from preprocess_ensemble.cores import usable_cores
 
 Read = TypeVar("Read")

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
+from clip_client._files import FailedFile
 from clip_client.dedup.files.apple_photos import is_library, read_library
 from clip_client.dedup.files.companions import FolderNames
 from clip_client.dedup.files.directories import FileIdentity, identity_of
@@ -23,15 +24,7 @@ from clip_client.dedup.files.file_types import OTHER, RAW_SUFFIXES, companion_ki
 from clip_client.dedup.files.places import named_place
 from clip_client.dedup.files.reading import is_only_in_cloud, open_file
 from clip_client.dedup.text import counted, why_unreadable
-from clip_client.dedup.types import (
-    PREVIEW_NAME,
-    PREVIEWS_MARK,
-    QUARANTINE_NAME,
-    FailedFile,
-    LibraryPhoto,
-    Links,
-    PhotoFile,
-)
+from clip_client.dedup.types import PREVIEW_NAME, PREVIEWS_MARK, QUARANTINE_NAME, LibraryPhoto, Links, PhotoFile
 
 _KINDS: Final = (
     (stat.S_ISFIFO, "a FIFO"),

@@ -1,4 +1,4 @@
-"""Which of two photos that show the same was made from the other. Their content is safe; their origin is kept, too."""
+"""The source of two photos that show the same. Their content is safe; the direction also keeps the origin."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _LEAST_SPREAD: Final = 0.7
 """A source lies evenly between the steps of its copy, a spread of 1; a child with finer steps lies on them, at the
 square of the ratio of the steps. 0.8 took 11 of 270 true copies for sources, 0.7 seven, five of which hold the same."""
 _STEP: Final = 6
-"""Finer steps than this one are covered by the rounding of levels,"""
+"""Least step that tells: the rounding of levels covers finer ones,"""
 _FEWEST: Final = 100
-"""and with fewer coefficients of coarser steps the duplicate is known to a level, and nothing tells."""
+"""and with fewer coefficients of coarser steps the duplicate is known to a level, and its steps tell nothing."""
 _LEAST_BROKEN: Final = 0.02
 """Share of the kept photo's coefficients off whose steps its copy lies; below it, the duplicate may be its source. A
 re-save at similar steps has 0.001."""
@@ -25,18 +25,19 @@ _BLOCKS: Final = 20_000
 """Blocks that are looked at, spread evenly over the picture."""
 
 
-def is_closer_than_a_source(kept: Pixels, duplicate: Pixels, steps: Floats) -> bool:
+def is_closer_than_a_source(kept: Pixels, duplicate: Pixels, steps: Floats) -> bool | None:
     """Tell whether ``kept``, laid on ``duplicate``, lies closer to its ``steps`` (64,) than a source does.
 
-    Both are luma, (H, W). Their spread is 12 times the mean square of the distance in steps, which is cut at a half.
+    None if too few of them are coarse enough to tell. Both are luma, (H, W). Their spread is 12 times the mean square
+    of the distance in steps, which is cut at a half.
     """
     is_coarse = steps >= _STEP
     if not is_coarse.any():
-        return False
+        return None
     ours, theirs = _coefficients(kept, duplicate)
     counts = (np.rint(theirs / steps) != 0) & is_coarse
     if counts.sum() < _FEWEST:
-        return False
+        return None
     distances = np.clip((ours - theirs) / steps, -0.5, 0.5)[counts]
     return float(12 * np.mean(distances**2)) < _LEAST_SPREAD
 

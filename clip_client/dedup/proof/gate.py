@@ -1,4 +1,4 @@
-"""What two files have to be before a pixel is compared: a proof about pixels says nothing about the rest of a file.
+"""Conditions on two files before a pixel is compared: a proof about pixels says nothing about the rest of a file.
 
 Photos of the same numbers under two profiles look different, and a file of 16 bits holds more than its high bytes.
 """
@@ -6,6 +6,7 @@ Photos of the same numbers under two profiles look different, and a file of 16 b
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from PIL import Image
 
+    from clip_client.dedup.formats.embedded_parts import EmbeddedParts
     from clip_client.dedup.formats.encoding import Encoding
     from clip_client.dedup.types import Pixels
 
@@ -33,6 +35,7 @@ FURTHER_PARTS: Final = "further parts"
 GREY_OF_COLOUR: Final = "grey of a colour photo"
 OTHER_PROFILE: Final = "another colour profile"
 
+JPEG_START: Final = b"\xff\xd8\xff"
 _JPEG_XL: Final = (b"\xff\x0a", b"\0\0\0\x0cJXL ")
 _MOST_COLOUR: Final = 2
 """Levels of chroma of a grey picture: RGB is rounded on the way to YCbCr and back, which leaves one."""
@@ -59,26 +62,43 @@ class Checked:
     @property
     def is_jpeg(self) -> bool:
         """Whether it is stored in blocks of known steps."""
-        return self.data.startswith(b"\xff\xd8\xff")
+        return self.data.startswith(JPEG_START)
 
 
-def check_files(kept: bytes, duplicate: bytes) -> tuple[Checked, Checked]:
-    """Check two files, and decode what is compared in RGB. Raises :class:`NotProvedError`."""
-    parts = embedded_parts(duplicate)
-    if parts.kinds and parts.digest != embedded_parts(kept).digest:
-        raise NotProvedError(FURTHER_PARTS)
-    data = _without_jpeg_xl(duplicate)
-    if data.startswith(b"\xff\xd8\xff"):
-        encoding = read_encoding(data)
-        if encoding is None:
-            raise NotProvedError(UNREADABLE)
-        _check_coding(data)
-        copy = Checked(data=data, encoding=encoding, pixels=None)
-    else:
+class PhotoFile:
+    """An encoded photo. What is decoded of it stays, because it is compared with several others."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    @cached_property
+    def _parts(self) -> EmbeddedParts:
+        return embedded_parts(self.data)
+
+    def check_parts(self, kept: PhotoFile) -> None:
+        """Check that ``kept`` holds the further parts of this file. Raises :class:`NotProvedError`."""
+        if self._parts.kinds and self._parts.digest != kept._parts.digest:
+            raise NotProvedError(FURTHER_PARTS)
+
+    @cached_property
+    def as_kept(self) -> Checked:
+        """The photo as one that stays. Raises :class:`NotProvedError`."""
+        return _decoded(_without_jpeg_xl(self.data), may_be_deep=True)
+
+    @cached_property
+    def as_duplicate(self) -> Checked:
+        """The photo as one that moves. Raises :class:`NotProvedError`."""
+        data = _without_jpeg_xl(self.data)
+        if data.startswith(JPEG_START):
+            encoding = read_encoding(data)
+            if encoding is None:
+                raise NotProvedError(UNREADABLE)
+            _check_coding(data)
+            return Checked(data=data, encoding=encoding, pixels=None)
         copy = _decoded(data)
         if not copy.encoding.is_lossless:
             raise NotProvedError(LOSSY_WITHOUT_STEPS)
-    return _decoded(_without_jpeg_xl(kept), may_be_deep=True), copy
+        return copy
 
 
 def _without_jpeg_xl(data: bytes) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,7 +13,7 @@ from clip_client.dedup.proof.choice import likeliest_way
 from clip_client.dedup.proof.chroma import worst_block_of_chroma
 from clip_client.dedup.proof.direction import is_closer_than_a_source, lies_on_steps_of_kept
 from clip_client.dedup.proof.frame import best_turn
-from clip_client.dedup.proof.gate import NotProvedError, check_files, check_grey
+from clip_client.dedup.proof.gate import NotProvedError, PhotoFile, check_grey
 from clip_client.dedup.proof.law import fine_detail, luma_limits, worst_block
 from clip_client.dedup.proof.lay import Layable
 from clip_client.dedup.proof.planes import duplicate_planes, own_luma, readings, to_chroma, to_luma
@@ -20,7 +21,7 @@ from clip_client.dedup.proof.planes import duplicate_planes, own_luma, readings,
 if TYPE_CHECKING:
     from clip_client.dedup.proof.gate import Checked
     from clip_client.dedup.proof.planes import Duplicate, Reading
-    from clip_client.dedup.types import Pixels
+    from clip_client.dedup.types import Floats, Pixels
 
 OTHER_FRAME: Final = "another frame"
 OTHER_PIXELS: Final = "other pixels"
@@ -38,10 +39,10 @@ class Proof:
 
     holds: bool
     reason: str = ""
-    """Why it does not hold: a constant of this module or of :mod:`.gate`; empty if it does."""
+    """Reason why it does not hold: a constant of this module or of :mod:`.gate`; empty if it does."""
     source: str = ""
-    """If it holds, which of the two the other one was made from: :data:`KEPT`; :data:`DUPLICATE`, as far as their steps
-    tell; or :data:`EITHER` if each shows all of the other."""
+    """Source of the other photo, if the proof holds: :data:`KEPT`; :data:`DUPLICATE`, as far as the steps tell; or
+    :data:`EITHER` if each photo shows all of the other."""
     used: float = 0.0
     """The share of its limit that the worst block uses. Above 1 it is that of the first such block; 0 if none was
     compared."""
@@ -49,17 +50,22 @@ class Proof:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Laid:
-    """What the law says of one reading of the kept photo."""
+    """Outcome of the law for one reading of the kept photo."""
 
     used: float
     reason: str = ""
     luma: Pixels | None = None
-    """Of the kept photo on the duplicate's grid, (H, W)."""
+    """Luma of the kept photo on the duplicate's grid, (H, W)."""
     is_same_size: bool = False
 
 
 def prove(kept: bytes, duplicate: bytes) -> Proof:
-    """Prove from two encoded files that ``kept`` shows all that ``duplicate`` shows.
+    """Prove from two encoded files that ``kept`` shows all that ``duplicate`` shows; see :func:`prove_file`."""
+    return prove_file(PhotoFile(kept), PhotoFile(duplicate))
+
+
+def prove_file(kept: PhotoFile, duplicate: PhotoFile) -> Proof:
+    """Prove that ``kept`` shows all that ``duplicate`` shows.
 
     In no block of its own grid may the duplicate show what the kept photo, turned, reduced and laid on it, does not
     show to within the duplicate's own steps. Files of which nothing is proved give a proof that does not hold.
@@ -68,20 +74,20 @@ def prove(kept: bytes, duplicate: bytes) -> Proof:
 
     with quiet_libraries():
         try:
-            files = check_files(kept, duplicate)
-            stored = duplicate_planes(files[1])
-            best = _best_reading(*files, stored)
+            duplicate.check_parts(kept)
+            stored = duplicate_planes(duplicate.as_duplicate)
+            best = _best_reading(kept, duplicate, stored)
         except NotProvedError as error:
             return Proof(holds=False, reason=error.reason)
         if best.used > 1:
             return Proof(holds=False, reason=best.reason, used=best.used)
-        return Proof(holds=True, source=_source(*files, stored, best), used=best.used)
+        return Proof(holds=True, source=_source(kept, duplicate, stored, best), used=best.used)
 
 
-def _best_reading(kept: Checked, duplicate: Checked, stored: Duplicate) -> _Laid:
+def _best_reading(kept: PhotoFile, duplicate: PhotoFile, stored: Duplicate) -> _Laid:
     """Return what the law says of the kept photo by the first reading of which it holds, or by the nearest one."""
     found = []
-    for reading in readings(kept, duplicate):
+    for reading in readings(kept.as_kept, duplicate.as_duplicate):
         found.append(_compared(reading, stored))
         if found[-1].used <= 1:
             break
@@ -119,28 +125,56 @@ def _compared(reading: Reading, stored: Duplicate) -> _Laid:
     return _Laid(used=used, luma=luma, is_same_size=is_same_size)
 
 
-def _source(kept: Checked, duplicate: Checked, stored: Duplicate, laid: _Laid) -> str:
+def _source(kept: PhotoFile, duplicate: PhotoFile, stored: Duplicate, laid: _Laid) -> str:
     """Return which of the two is the source, where the law holds."""
     assert laid.luma is not None
-    may_be_later = is_closer_than_a_source(laid.luma, stored.planes[0], stored.steps[0])
-    if laid.is_same_size and not may_be_later:
-        may_be_later = _lies_on_steps(kept, stored)
-    if not may_be_later:
-        return KEPT
+    is_closer = is_closer_than_a_source(laid.luma, stored.planes[0], stored.steps[0])
     if laid.is_same_size:
-        try:
-            files = check_files(duplicate.data, kept.data)
-            if _best_reading(*files, duplicate_planes(files[1])).used <= 1:
-                return EITHER
-        except NotProvedError:
-            pass
-    return DUPLICATE
+        on_kept = _on_steps_of_kept(kept.as_kept, stored.planes[0])
+        may_be_later = is_closer or (on_kept is not None and lies_on_steps_of_kept(*on_kept))
+        if is_closer is False and not may_be_later:
+            return KEPT
+        if not _holds(duplicate, kept):
+            return DUPLICATE if may_be_later else KEPT
+        return _source_of_equals(on_kept, stored, is_kept_closer=bool(is_closer))
+    if is_closer is None:
+        # A photo that shows no more than an enlarged copy of the duplicate was most likely enlarged.
+        is_closer = _shows_more_pixels(kept, stored) and _holds(duplicate, kept)
+    return DUPLICATE if is_closer else KEPT
 
 
-def _lies_on_steps(kept: Checked, stored: Duplicate) -> bool:
+def _on_steps_of_kept(kept: Checked, duplicate: Pixels) -> tuple[Pixels, Pixels, Floats] | None:
+    """Return the luma of the kept photo as it is stored, that of the duplicate turned to it, and the steps, (64,)."""
     own = own_luma(kept)
-    if own is None:
-        return False
-    luma, steps = own
-    turn = best_turn(stored.planes[0], luma)
-    return turn is not None and lies_on_steps_of_kept(luma, turn.of(stored.planes[0]), steps)
+    turn = None if own is None else best_turn(duplicate, own[0])
+    return None if own is None or turn is None else (own[0], turn.of(duplicate), own[1])
+
+
+def _source_of_equals(on_kept: tuple[Pixels, Pixels, Floats] | None, stored: Duplicate, *, is_kept_closer: bool) -> str:
+    """Return the source of two files of one size, of which each shows all of the other.
+
+    What was made from a file lies closer to its steps than the file lies to those of what was made from it.
+    """
+    is_duplicate_closer = None if on_kept is None else is_closer_than_a_source(on_kept[1], on_kept[0], on_kept[2])
+    if is_kept_closer:
+        return EITHER if is_duplicate_closer else DUPLICATE
+    if is_duplicate_closer is not None:
+        return KEPT if is_duplicate_closer else DUPLICATE
+    if on_kept is None:
+        return EITHER
+    # The steps are too fine to tell, and the finer ones keep more.
+    ours, theirs = on_kept[2].mean(), stored.steps[0].mean()
+    return KEPT if ours < theirs else DUPLICATE if ours > theirs else EITHER
+
+
+def _holds(kept: PhotoFile, duplicate: PhotoFile) -> bool:
+    """Tell whether the law holds."""
+    with suppress(NotProvedError):
+        duplicate.check_parts(kept)
+        return _best_reading(kept, duplicate, duplicate_planes(duplicate.as_duplicate)).used <= 1
+    return False
+
+
+def _shows_more_pixels(kept: PhotoFile, stored: Duplicate) -> bool:
+    pixels = kept.as_kept.pixels
+    return pixels is not None and pixels[..., 0].size > stored.planes[0].size

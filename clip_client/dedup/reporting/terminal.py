@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Final
 from rich.cells import cell_len
 from rich.text import Text
 
+from clip_client._files import printable
 from clip_client.dedup.reporting.words import in_words
-from clip_client.dedup.text import at_least, counted, human_bytes, printable, skipped_files
+from clip_client.dedup.text import at_least, counted, human_bytes, skipped_files
 from clip_client.dedup.types import EXACT, NO_MODEL, is_random
 
 if TYPE_CHECKING:
@@ -17,9 +18,9 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from clip_client._files import FailedFile
     from clip_client.dedup.group import DuplicateGroup, Member
     from clip_client.dedup.report import DuplicateReport
-    from clip_client.dedup.types import FailedFile
 
 _MOST_GROUPS: Final = 10
 _MOST_MEMBERS: Final = 5

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from clip_client.dedup.text import counted, human_bytes, percent, printable
+from clip_client._files import printable
+from clip_client.dedup.text import counted, human_bytes, percent
 from clip_client.dedup.types import (
     ALTERED,
     BY_DEFAULT,
@@ -101,7 +102,7 @@ def region_on(member: Member, kept: Member) -> tuple[float, float, float, float]
 def _aligned(alignment: Alignment) -> str:
     changes = ", ".join(alignment.changes)
     if alignment.tier == RE_ENCODED:
-        return f"same picture, re-encoded{f' at {changes}' if changes else ''}"
+        return ", ".join(filter(None, ("same picture, re-encoded", changes)))
     if alignment.tier == EDITED:
         return f"same picture, {changes or 'edited'}"
     where = f" {_place(*alignment.region)}" if alignment.region else ""

@@ -1,1 +1,1 @@
-"""What stays on disk after a search: caches as Parquet, decisions and the journal as SQLite. No file is moved here."""
+"""What stays on disk after a search: caches, decisions and the journal. No file is moved here."""

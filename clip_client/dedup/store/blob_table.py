@@ -9,7 +9,7 @@ from pathlib import Path
 from threading import Lock
 from typing import IO, Final, Self
 
-from clip_client.dedup.store.sqlite import Database
+from clip_client._storage.sqlite import Database
 
 _MOST_BYTES: Final = 4 * 2**30
 

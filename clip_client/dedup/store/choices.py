@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from clip_client._storage.sqlite import Database
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
-from clip_client.dedup.store.sqlite import Database
 from clip_client.dedup.types import SAFE_TIERS
 
 KEEP: Final = "keep"

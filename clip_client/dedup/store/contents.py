@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from clip_client._storage.sqlite import Database
 from clip_client.dedup.store.decisions import DIFFERENT
-from clip_client.dedup.store.sqlite import Database
 from clip_client.dedup.types import SAFE_TIERS, PhotoFile
 
 if TYPE_CHECKING:

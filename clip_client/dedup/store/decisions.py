@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from clip_client.dedup.store.sqlite import Database
+from clip_client._storage.sqlite import Database
 
 DIFFERENT: Final = "different"
 """The photos are different pictures."""

@@ -23,8 +23,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from clip_client.dedup.store.lock import AlreadyLocked, exclusive_lock
-from clip_client.dedup.store.sqlite import Database, StoreError
+from clip_client._storage.lock import AlreadyLocked, exclusive_lock
+from clip_client._storage.sqlite import Database, StoreError
 
 
 class State:
@@ -42,11 +42,11 @@ class State:
 IN_QUARANTINE: Final = (State.PLANNED, State.MOVED, State.RESTORING, State.PURGING)
 """States in which a file of the entry may be in the quarantine."""
 
-PROOF: Final = 4
+PROOF: Final = 5
 """Version of the proof by which photos move, in each new entry. Raise it with any change that would have refused an
-earlier move. Entries with 3 moved re-encoded copies without the law of ``dedup/proof``, those with 2 by what Pillow
-reports of pixels and profiles, those with 1 for any file with the metadata of a camera; those with 0, of versions
-without a number, compared photos at a reduced size only."""
+earlier move. Entries with 4 allowed chroma twice as much in busy blocks. Those with 3 moved re-encoded copies without
+the law of ``dedup/proof``, those with 2 by what Pillow reports of pixels and profiles, those with 1 for any file with
+the metadata of a camera; those with 0, of versions without a number, compared photos at a reduced size only."""
 
 _RUN_TIME: Final = "%Y%m%d-%H%M%S"
 LONGEST_RUN: Final = "00000000-000000-00000000"

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from clip_client.dedup.store.sqlite import Database
+from clip_client._storage.sqlite import Database
 
 _NAME: Final = re.compile(r"[\w. -]{1,64}")
 

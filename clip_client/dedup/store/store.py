@@ -29,14 +29,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from clip_client._storage.parquet_store import ParquetStore
+from clip_client._storage.sqlite import StoreError
 from clip_client.dedup.store.blob_table import BlobTable, Spool
 from clip_client.dedup.store.choices import Choices
 from clip_client.dedup.store.contents import FileIndex, ProvenCopies
 from clip_client.dedup.store.decisions import Decisions
 from clip_client.dedup.store.journal import Journal
-from clip_client.dedup.store.parquet_store import ParquetStore
 from clip_client.dedup.store.settings import Settings
-from clip_client.dedup.store.sqlite import StoreError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -126,11 +126,15 @@ class Store:
         """Open what these versions of an algorithm made for the alignment, and remove what others made."""
         folder = self.directory / "keypoints"
         folder.mkdir(exist_ok=True)
-        for path in folder.glob("*.sqlite*"):
-            if path.name.partition(".sqlite")[0] not in versions:
-                with suppress(OSError):  # another process may use it, which only Windows minds
-                    path.unlink()
+        for path in self.old_alignments(*versions):
+            with suppress(OSError):  # another process may use it, which only Windows minds
+                path.unlink()
         return [self._open.enter_context(closing(BlobTable(folder / f"{version}.sqlite"))) for version in versions]
+
+    def old_alignments(self, *versions: str) -> list[Path]:
+        """Return the files that other versions made for the alignment."""
+        files = (self.directory / "keypoints").glob("*.sqlite*")
+        return [path for path in files if path.name.partition(".sqlite")[0] not in versions]
 
     def spool(self) -> Spool:
         """Open a place on the store's disk for what need not be kept."""

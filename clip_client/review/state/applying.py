@@ -133,7 +133,7 @@ class Worker:
         with Store(session.store.directory) as store:
             groups = session.groups.each(_WANTED)
             while batch := list(islice(groups, _AT_ONCE)):
-                session.go_on()
+                session.check_running()
                 self._planned(batch, store, job)
                 job.done += len(batch)
                 session.changed()
@@ -177,7 +177,7 @@ class Worker:
                 groups.append(group)
                 tiers |= dict.fromkeys(moving, moving_tiers(found.choice.rules))
         options = MoveOptions(merge_metadata=job.merge_metadata)
-        now = self._session.judged(*groups, options=options, files=store.files)
+        now = self._session.with_verdicts(*groups, options=options, files=store.files)
         plan = plan_moves(now, self._session.roots, options=options, chosen=tiers)
         job.planned.update((move.duplicate.path, move) for move in (*plan.moves, *plan.for_album))
         job.planned.update((skip.photo.path, skip) for skip in plan.skipped)

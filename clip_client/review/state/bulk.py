@@ -107,7 +107,9 @@ class Bulk:
         if rules is None:
             return found.group
         group = rerank(found.group, rules)
-        return group if group.keep == found.group.keep else self.session.judged(group, looks_again=False).groups[0]
+        return (
+            group if group.keep == found.group.keep else self.session.with_verdicts(group, looks_again=False).groups[0]
+        )
 
     def _moving(self, group: DuplicateGroup) -> frozenset[int]:
         """Return the positions of the photos that rules move: never those in a library of Apple Photos."""

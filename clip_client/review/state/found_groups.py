@@ -11,10 +11,10 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from clip_client._files import printable
 from clip_client.dedup.report import Total, totals
 from clip_client.dedup.store.choices import KEEP, OPEN, SKIP, UNDONE, WAITING
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
-from clip_client.dedup.text import printable
 from clip_client.dedup.types import BY_DEFAULT, NEVER, ON_REQUEST, TIERS
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from anyio import to_thread
 
-from clip_client.dedup.text import printable
+from clip_client._files import printable
 from clip_client.dedup.types import is_random
 from clip_client.search.filters import Filter
 from clip_client.search.pictures import Place

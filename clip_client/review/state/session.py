@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from anyio import to_thread
 
+from clip_client._files import stored_ns
+from clip_client._storage.sqlite import StoreError
 from clip_client.dedup.actions.apply import recover
 from clip_client.dedup.actions.chosen_runs import settle
-from clip_client.dedup.actions.verdicts import MoveOptions, judged
+from clip_client.dedup.actions.verdicts import MoveOptions, with_verdicts
 from clip_client.dedup.compare.chosen_groups import chosen_photos, keep_instead
 from clip_client.dedup.compare.keep_rules import KeepRules
 from clip_client.dedup.files.directories import DirectorySet
@@ -22,9 +24,8 @@ from clip_client.dedup.reporting.words import found_in_words
 from clip_client.dedup.store.choices import BEGUN, CHOICES, KEEP
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.store.journal import State
-from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.text import counted
-from clip_client.dedup.types import NEVER, ON_REQUEST, stored_ns
+from clip_client.dedup.types import NEVER, ON_REQUEST
 from clip_client.review.state.found_groups import APPLIED, FoundGroups
 from preprocess_ensemble.errors import ReportedError
 
@@ -155,13 +156,13 @@ class Session:
         """Let threads that search or apply end at the next step: before the next folder, or the next groups."""
         self._is_stopping = True
 
-    def go_on(self) -> None:
+    def check_running(self) -> None:
         """Raise Busy if the server is ending."""
         if self._is_stopping:
             raise Busy("the server has ended before this was finished; start clip-client review again")
 
     def _show(self, what: str, done: int, total: int | None) -> None:
-        self.go_on()
+        self.check_running()
         self.progress[what] = (done, total)
         self.changed()
 
@@ -199,10 +200,10 @@ class Session:
         is_same = (status.st_size, stored_ns(status.st_mtime_ns)) == (member.photo.size_bytes, member.photo.mtime_ns)
         return "" if is_same else "changed"
 
-    def judged(self, *groups: DuplicateGroup, options: MoveOptions | None = None, **how: Any) -> DuplicateReport:
-        """Return a report of ``groups`` with new verdicts; see :func:`~.verdicts.judged` for ``how``."""
+    def with_verdicts(self, *groups: DuplicateGroup, options: MoveOptions | None = None, **how: Any) -> DuplicateReport:
+        """Return a report of ``groups`` with new verdicts; see :func:`~.verdicts.with_verdicts` for ``how``."""
         assert self.report is not None, "there is nothing to judge before the search has ended"
-        return judged(replace(self.report, groups=groups), self.roots, options, compared=self.groups, **how)
+        return with_verdicts(replace(self.report, groups=groups), self.roots, options, compared=self.groups, **how)
 
     def refusals(self, found: FoundGroup, keep: int, move: Iterable[int]) -> dict[int, str]:
         """Return why those of the chosen photos that never move would stay: position -> sentence.
@@ -212,7 +213,7 @@ class Session:
         members, moving = found.group.members, set(move)
         _check_places(found, {keep, *moving})
         wanted = keep_instead(found.group, members[keep].path, {members[place].path for place in moving})
-        (group,) = self.judged(wanted).groups
+        (group,) = self.with_verdicts(wanted).groups
         never = {one.path: one.verdict.reason for one in group.members if one.verdict.moves == NEVER}
         return {place: never[members[place].path] for place in moving if never.get(members[place].path)}
 
@@ -270,7 +271,7 @@ class Session:
             _ = self.version
             batch = list(groups)
             if batch:
-                self.go_on()
+                self.check_running()
                 self._withdraw([one for found in batch for one in self.groups.superseded(found.id)])
                 started = self.store.choices.begin([found.choice.id for found in batch if found.choice], run)
                 batch = [found for found in batch if found.choice and found.choice.id in started]

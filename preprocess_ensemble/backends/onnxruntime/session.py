@@ -67,7 +67,7 @@ def select_model(session: onnxruntime.InferenceSession, file: Path, plan: Sessio
     openvino = partial(open_openvino, file, threads=plan.options.intra_op_num_threads)
     passport, tokenizer = _exported_model(file)
     reference = onnx_session.open_model(session, passport)
-    return select(reference, passport, plan.precision, openvino, tokenizer=tokenizer)
+    return select(reference, passport, plan.compute_precision, openvino, tokenizer=tokenizer)
 
 
 def _exported_model(file: Path) -> tuple[Passport | None, Path | None]:

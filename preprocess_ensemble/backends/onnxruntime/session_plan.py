@@ -10,18 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import onnxruntime
 
 from preprocess_ensemble.errors import ReportedError, first_line
 from preprocess_ensemble.runtimes.onnx_session import CPU, CUDA, TENSORRT, session_options
-from preprocess_ensemble.runtimes.precision import (
-    Precision,
-    PrecisionUnknown,
-    parse_precision,
-    precision_of_environment,
-)
+from preprocess_ensemble.runtimes.precision import PrecisionUnknown, parse_precision, precision_of_environment
+
+if TYPE_CHECKING:
+    from preprocess_ensemble.contract import Precision
 
 ModelConfig = Mapping[str, Any]
 """A model configuration as Triton passes it, in JSON: the field names of ``model_config.proto``."""
@@ -124,7 +122,7 @@ _TENSORRT_CHECKS: Final[Mapping[Callable[[str], object], str]] = {
 
 _TENSORRT_KEYS: Final = {key: check for check, keys in _TENSORRT_CHECKS.items() for key in keys.split()}
 
-_PRECISIONS: Final = {"FP32": {}, "FP16": {"trt_fp16_enable": "1"}, "INT8": {"trt_int8_enable": "1"}}
+_TENSORRT_MODES: Final = {"FP32": {}, "FP16": {"trt_fp16_enable": "1"}, "INT8": {"trt_int8_enable": "1"}}
 
 _CUDA_PARAMETERS: Final[Mapping[str, Callable[[str], object]]] = {
     "cudnn_conv_algo_search": _one_of("EXHAUSTIVE", "HEURISTIC", "DEFAULT"),
@@ -164,7 +162,7 @@ class SessionPlan:
     buckets: tuple[int, ...]
     """The only numbers of rows to run, ascending: those of CUDA's graphs, each of which replays one number of rows.
     Empty without CUDA graphs."""
-    precision: Precision
+    compute_precision: Precision
 
     @property
     def device(self) -> str:
@@ -198,8 +196,8 @@ def plan_session(config: ModelConfig, *, kind: str, device_id: int) -> SessionPl
             f"This backend has no CPU execution accelerator {accelerator['name']!r}: take it out of config.pbtxt, and "
             "the model runs on what is the fastest on this processor and agrees with ONNX Runtime."
         )
-    precision = _precision(parameters)
-    gpu = _gpu_providers(config, parameters, device_id, exact=precision == "fp32") if kind == "GPU" else ()
+    compute_precision = _precision(parameters)
+    gpu = _gpu_providers(config, parameters, device_id, exact=compute_precision == "fp32") if kind == "GPU" else ()
     if any(one.options.get(_TENSORRT_GRAPHS) == "1" for one in gpu):
         # microsoft/onnxruntime#20050
         raise ModelLoadError(
@@ -211,7 +209,7 @@ def plan_session(config: ModelConfig, *, kind: str, device_id: int) -> SessionPl
         providers=(*gpu, Provider(name=CPU)),
         run_entries={_SHRINKAGE: parameters[_SHRINKAGE]} if _SHRINKAGE in parameters else {},
         buckets=_buckets(config, kind),
-        precision=precision,
+        compute_precision=compute_precision,
     )
 
 
@@ -280,9 +278,9 @@ def _tensorrt_options(keys: Mapping[str, str]) -> dict[str, str]:
     options: dict[str, str] = {}
     for key, text in keys.items():
         if key == "precision_mode":
-            if text not in _PRECISIONS:
+            if text not in _TENSORRT_MODES:
                 raise ModelLoadError(f"The TensorRT precision_mode {text!r} is unknown: use FP32, FP16 or INT8.")
-            options.update(_PRECISIONS[text])
+            options.update(_TENSORRT_MODES[text])
         elif key in _TENSORRT_KEYS:
             options[_TENSORRT_NAMES.get(key, key)] = str(_checked(keys, key, _TENSORRT_KEYS[key], ""))
         else:

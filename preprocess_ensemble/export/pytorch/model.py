@@ -94,7 +94,7 @@ class PyTorchModel(ExportableModel):
     def _graph(self, rows: Rows, dimension: int, file: Path, options: GraphOptions) -> onnx.ModelProto:
         """Return a tower's graph: if possible in the same two steps as without PyTorch, so both give the same file."""
         network, config = self._network, self.config if is_pixels(rows) else None
-        if options.precision != "fp16" and not options.has_data_file:
+        if options.weights_dtype != "fp16" and not options.has_data_file:
             with suppress(NoSkeleton):
                 tower = record_tower(network, rows, dimension, file)
                 return fill(tower, numpy_state(network), options.fingerprint, config)
@@ -108,7 +108,7 @@ class PyTorchModel(ExportableModel):
             dimension=dimension,
             fingerprint=options.fingerprint,
             file=file,
-            half=options.precision == "fp16",
+            half=options.weights_dtype == "fp16",
             fold=not options.has_data_file,
         )
 

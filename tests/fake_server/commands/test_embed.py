@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 from clip_client import SyncClipClient, load_vectors
-from clip_client._vectors.vector_file import FileVersion, VectorFolder, vector_row
+from clip_client._storage.vector_file import FileVersion, VectorFolder, vector_row
 from clip_client.cli.main import main
 from clip_client.dedup import scan
 from clip_client.testing import FakeTriton

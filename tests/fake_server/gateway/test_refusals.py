@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from clip_client._errors import Overloaded, Shed
 from clip_client.gateway.body import Body
+from clip_client.gateway.dialect import Refusal
 from clip_client.testing import PNG_1X1, FakeTriton, Reply
 from tests.fixtures.gateways import data_uri, gateway
 from tests.fixtures.images.image_files import jpeg
@@ -202,3 +204,9 @@ async def test_a_body_that_does_not_arrive_is_a_408(http: httpx.AsyncClient, mon
     answer = await answer_to(http, 100)
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert b'"code":"body_too_slow"' in answer
+
+
+@pytest.mark.parametrize("kind", [Overloaded, Shed])
+def test_an_image_that_was_not_even_sent_is_an_overload_too(kind: type[Overloaded]) -> None:
+    refusal = Refusal.of(kind("The server is overloaded."))
+    assert (refusal.status, refusal.code) == (503, "Overloaded")

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.fixtures.sample_photos import coarse_noise
 from benchmarks.fixtures.server import serving
 from clip_client import ClipClient
-from preprocess_ensemble.contract import PREPROCESSOR
+from preprocess_ensemble.contract import DEFAULT_NAMES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,7 +42,7 @@ async def test_nothing_is_lost_or_doubled_while_the_server_is_killed(tiny_reposi
                     if deaths and len(indices) == SERVER_DIES_AT:
                         server.triton.kill()
                     if deaths and len(indices) == STUB_DIES_AT:
-                        server.stub(PREPROCESSOR).kill()
+                        server.stub(DEFAULT_NAMES.preprocess).kill()
                 return indices
 
             in_order, as_they_came = await asyncio.gather(

@@ -120,7 +120,7 @@ class Triton:
 @contextmanager
 def _triton(repository: Path, folder: Path, *options: str) -> Iterator[Triton]:
     grpc_port, http_port = free_port(), free_port()
-    command = [sys.executable, "-m", "preprocess_ensemble.serving.launcher", f"--model-repository={repository}"]
+    command = [sys.executable, "-m", "preprocess_ensemble.tritonserver.launcher", f"--model-repository={repository}"]
     command += ["--grpc-address=127.0.0.1", "--http-address=127.0.0.1", "--allow-metrics=false"]
     command += ["--disable-auto-complete-config"]
     command += [f"--grpc-port={grpc_port}", f"--http-port={http_port}", *options]

@@ -221,7 +221,7 @@ async def test_a_runtime_that_disagrees_is_named_in_a_warning(
     def zeros(names: Sequence[str], feed: Mapping[str, NDArray[Any]], /) -> list[NDArray[Any]]:
         return [np.zeros((len(feed["pixels"]), 2), np.int32) for _ in names]
 
-    opened = OpenModel(session=SimpleNamespace(run=zeros), runtime="W", precision="bf16")
+    opened = OpenModel(session=SimpleNamespace(run=zeros), runtime="W", compute_precision="bf16")
     replace_openvino(monkeypatch, tmp_path, lambda *_, **__: opened)
     async with in_process(tiny_repository, local_precision="auto") as clip:
         assert (await clip.model()).runtime.startswith("ONNX Runtime")

@@ -30,11 +30,12 @@ _BLOCK: Final = re.compile(
 )
 
 # Servers run in the background, one at a time, on ports that are free here. The small model replaces the default one,
-# whose weights are not here.
+# whose weights are not here. The packages are installed.
 _PRELUDE: Final = """\
 set -euo pipefail
 stop() { kill $(jobs -p) 2> /dev/null || true; wait; }
 trap stop EXIT
+pip() { echo "pip $*"; }
 serve() {
     stop
     command "$@" > server.log 2>&1 &
@@ -108,11 +109,11 @@ def test_what_the_readme_shows_runs_as_it_stands(installed: Path, tiny_pair_repo
 def test_the_install_lines_work_on_a_fresh_machine(tmp_path: Path) -> None:
     """Debian's Python refuses to install packages into itself."""
     write_with_copies(tmp_path / "Pictures")
-    shown = [code for language, code, _ in blocks(README.read_text(encoding="utf-8")) if language == "sh"]
-    lines = [code for code in shown if "pip install" in code]
-    assert len(lines) == 2
+    shown = "".join(code for language, code, _ in blocks(README.read_text(encoding="utf-8")) if language == "sh")
+    lines = re.findall(r"^(?:git clone|python3 -m venv|pip install) [^#\n]*", shown, re.MULTILINE)
+    assert len(lines) == 6
     use = "clip-client dedup ~/Pictures --without-model\nclip-export --list\nclip-serve --help\n"
-    code = "".join(lines).replace(" URL ", f" {shlex.quote(str(ROOT))} ") + use
+    code = "\n".join([*lines, use]).replace(" URL ", f" {shlex.quote(str(ROOT))} ")
     said = run("-euxc", code, tmp_path, {**os.environ, "HOME": str(tmp_path), "PATH": os.defpath})
     assert "\nexact\t" in said
 
@@ -120,7 +121,7 @@ def test_the_install_lines_work_on_a_fresh_machine(tmp_path: Path) -> None:
 def test_the_readme_installs_what_is_in_the_clone() -> None:
     """No package index has clip-triton, and a stranger could upload something under that name."""
     shown = "".join(code for _, code, _ in blocks(README.read_text(encoding="utf-8")))
-    assert re.findall(r"pip install (\S+)", shown) == ["'.[laptop]'", "'.[cli,local,server]'"]
+    assert re.findall(r"pip install (\S+)", shown) == ["'.[local]'", "'.[cli]'", "'.[cli,local,server]'", "'.[laptop]'"]
 
 
 def test_the_package_page_shows_commands_of_the_readme() -> None:

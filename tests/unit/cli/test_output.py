@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from rich.progress import Progress
 
-from clip_client._vectors.vector_file import FileVersion, npz_file, parquet_file, vector_row
+from clip_client._storage.vector_file import FileVersion, npz_file, parquet_file, vector_row
 from clip_client.cli.errors import CommandFailed
 from clip_client.cli.main import main
 from clip_client.cli.output import ProgressBars, progress_bars, replacing

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from PIL import Image
 
-from benchmarks.fixtures.sample_photos import data_folder
+from benchmarks.fixtures.sample_photos import package_file
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES
 from clip_client.dedup.types import EXACT, RE_ENCODED, SAME_PIXELS
 from tests.fixtures.albums import planned
@@ -27,7 +27,7 @@ HEIC = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(100)
 
 def sample(name: str) -> Image.Image:
     """Open a photo that scikit-image ships."""
-    return Image.open(data_folder() / name)
+    return Image.open(package_file("skimage", f"data/{name}"))
 
 
 def names(paths: Iterable[str]) -> list[str]:

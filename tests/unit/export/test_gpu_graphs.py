@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model repository."""
     repository = tmp_path_factory.mktemp(request.param)
-    export(repository, precision=request.param)
+    export(repository, weights_dtype=request.param)
     return repository
 
 

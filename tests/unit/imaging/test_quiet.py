@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image, TiffImagePlugin
 
-from clip_client.dedup.alignment.full_size_check import full_photo
+from clip_client.dedup.compare.aligner import keypoints_in
 from clip_client.dedup.features.image_features import extract_features
 from clip_client.dedup.formats.encoding import read_encoding
 from clip_client.dedup.metadata.facts import read_facts
@@ -62,7 +62,7 @@ def test_what_libtiff_says_is_heard_outside_alone(capfd: pytest.CaptureFixture[s
     assert "Fax4Decode" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("read", [read_metadata, read_facts, read_encoding, full_photo, extract_features])
+@pytest.mark.parametrize("read", [read_metadata, read_facts, read_encoding, keypoints_in, extract_features])
 def test_nothing_warns_of_what_a_file_lacks(read: object) -> None:
     assert callable(read)
     with warnings.catch_warnings(record=True) as caught:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from clip_client._storage.sqlite import StoreError
 from clip_client.dedup.actions.apply import apply, undo
 from clip_client.dedup.actions.plan import Plan
 from clip_client.dedup.store.journal import IN_QUARANTINE, Folder, Journal, JournalEntry, State
-from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.types import QUARANTINE_NAME, SAME_PIXELS
 from tests.fixtures.albums import (
     album,

@@ -14,8 +14,8 @@ import pytest
 
 from clip_client.dedup.actions.plan import Skip, plan_moves
 from clip_client.dedup.actions.quarantine import quarantined_path
-from clip_client.dedup.actions.verdicts import WAITS, judged
-from clip_client.dedup.aligned import ENLARGED, UNPROVED, UNTOLD
+from clip_client.dedup.actions.verdicts import WAITS, with_verdicts
+from clip_client.dedup.aligned import MADE_LATER, UNPROVED, UNTOLD
 from clip_client.dedup.store.journal import LONGEST_RUN
 from clip_client.dedup.types import (
     ALTERED,
@@ -103,8 +103,8 @@ def test_the_first_reason_counts_and_a_tier_only_without_one(
             for tier, facts, reason in (
                 (ALTERED, {}, A_REGION),
                 (EDITED, {"lost": ("colour",)}, "It shows what the kept photo lacks: colour."),
-                (RE_ENCODED, {"doubts": (ENLARGED,)}, f"The kept photo may be made from it: {ENLARGED}."),
-                (RE_ENCODED, {"doubts": (UNTOLD,)}, "Which of the two shows more cannot be told, so neither moves."),
+                (RE_ENCODED, {"doubts": (MADE_LATER,)}, f"The kept photo may be made from it: {MADE_LATER}."),
+                (EDITED, {"doubts": (UNTOLD,)}, "Which of the two shows more cannot be told, so neither moves."),
                 (RE_ENCODED, {"doubts": (UNPROVED,)}, NOT_PROVED),
             )
         ),
@@ -149,7 +149,7 @@ def test_files_move_in_the_named_folders_and_beside_named_files(root: Path, monk
 
 def test_what_is_gone_before_or_after_the_verdict_moves_nothing(root: Path) -> None:
     found, (kept, copy) = copies(root)
-    before = judged(found, [root])
+    before = with_verdicts(found, [root])
     copy.unlink()
     gone = "It cannot be read: No such file or directory."
     assert [skip.reason for skip in plan_moves(before, [root]).skipped] == [gone]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from PIL import Image, ImageEnhance
 
-from clip_client.dedup.aligned import ENLARGED, MADE_LATER
+from clip_client.dedup.aligned import MADE_LATER
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, KeepRules, converted_from_lossy
 from clip_client.dedup.features.image_features import extract_features
 from clip_client.dedup.photo import ImageFeatures, Photo
@@ -238,10 +238,10 @@ def test_the_first_day_of_a_clock_is_neither_old_nor_new(rule: str, unknown: dic
 def test_a_reason_says_what_excluded_a_file_that_the_deciding_rule_prefers() -> None:
     enlarged = photo("enlarged.jpg", sha256="11", width=208)
     whole, sent = photo("whole.jpg", width=143), photo("sent.jpg", width=20)
-    rules = KeepRules(["undoubted", "pixels"], {"11": ENLARGED})
+    rules = KeepRules(["undoubted", "pixels"], {"11": MADE_LATER})
     reason = "most pixels: 143x8, next 20x8"
     assert kept(rules, whole, sent) == ("whole.jpg", reason)
-    said = f"another may be made from it: {ENLARGED}; then {reason}"
+    said = f"another may be made from it: {MADE_LATER}; then {reason}"
     assert kept(rules, whole, sent, enlarged) == ("whole.jpg", said)
     assert kept(rules, whole, sent, replace(enlarged, sha256="22", is_by_link=True)) == ("whole.jpg", reason)
 

@@ -17,13 +17,13 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from clip_client._storage.parquet_store import ParquetStore
 from clip_client.dedup import StoreError, find_duplicates
 from clip_client.dedup.features import collect
 from clip_client.dedup.features.image_features import FeatureTable, cached_features, extract_features
 from clip_client.dedup.files.file_types import is_raw as is_raw_file
 from clip_client.dedup.files.reading import read_file
 from clip_client.dedup.files.scanner import scan
-from clip_client.dedup.store.parquet_store import ParquetStore
 from clip_client.dedup.store.store import Store
 from tests.fixtures.albums import NoPictures, write
 from tests.fixtures.images import phone_files
@@ -34,8 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
+    from clip_client._files import FailedFile
     from clip_client.dedup.photo import ImageFeatures
-    from clip_client.dedup.types import FailedFile, PhotoFile
+    from clip_client.dedup.types import PhotoFile
 
 
 class OneVector(NoPictures):

@@ -45,10 +45,13 @@ def test_a_child_of_the_same_size_that_shows_more_is_not_kept_for_its_source() -
     assert source(child, coarse) == DUPLICATE
 
 
-def test_two_files_that_show_all_of_each_other_are_equal() -> None:
+def test_of_two_files_that_show_all_of_each_other_one_may_be_made_from_the_other() -> None:
     coarse = encoded(seen(CAMERA), "JPEG", quality=50)
     finer = encoded(seen(coarse), "JPEG", quality=95)
-    assert source(finer, coarse) == source(coarse, finer) == EITHER
+    assert source(coarse, finer) == KEPT, "the finer one lies on the steps of the coarse one"
+    assert source(finer, coarse) == DUPLICATE
+    lossless = encoded(seen(coarse), "PNG")
+    assert (source(lossless, coarse), source(coarse, lossless)) == (DUPLICATE, KEPT)
 
 
 def test_a_re_save_at_similar_steps_is_known_by_the_steps_of_the_kept_photo() -> None:
@@ -59,7 +62,20 @@ def test_a_re_save_at_similar_steps_is_known_by_the_steps_of_the_kept_photo() ->
     assert source(later, first) == EITHER
 
 
+def test_of_two_files_known_to_a_level_the_one_with_finer_steps_is_the_source() -> None:
+    smooth = Image.fromarray(np.random.default_rng(3).integers(60, 200, (4, 5, 3), dtype=np.uint8)).resize((400, 304))
+    original = encoded(smooth, "JPEG", qtables=[[3] * 64, [3] * 64], subsampling=0)
+    copy = encoded(seen(original), "JPEG", qtables=[[5] * 64, [5] * 64], subsampling=0)
+    assert source(copy, original) == DUPLICATE
+    assert source(original, copy) == KEPT
+
+
 @pytest.mark.parametrize(("quality", "size"), [(98, (400, 304)), (75, (16, 16))])
 def test_fine_steps_and_few_of_them_tell_nothing(quality: int, size: tuple[int, int]) -> None:
     copy = encoded(seen(CAMERA).resize(size, Image.Resampling.LANCZOS), "JPEG", quality=quality)
-    assert source(encoded(seen(copy), "PNG"), copy) == KEPT
+    assert source(encoded(seen(copy), "PNG"), copy) == EITHER
+
+
+def test_turned_pixels_do_not_tell_which_photo_is_upright() -> None:
+    upright, turned = (encoded(one, "PNG") for one in (PHOTO, PHOTO.transpose(Image.Transpose.ROTATE_90)))
+    assert source(upright, turned) == source(turned, upright) == EITHER

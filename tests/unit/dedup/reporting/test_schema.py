@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from clip_client.dedup import DuplicateReport, FailedFile, Match
-from clip_client.dedup.aligned import ENLARGED
+from clip_client.dedup.aligned import MADE_LATER
 from clip_client.dedup.reporting.rows import CSV_COLUMNS
 from clip_client.dedup.types import (
     ALTERED,
@@ -48,7 +48,7 @@ def full_report() -> DuplicateReport:
     camera = CaptureTime(camera="Canon EOS 5D")
     found = group(
         member("a.jpg", tier=EXACT),
-        member("b\udcff.jpg", similarity=0.993, matches=matches, format="JPEG", doubt=ENLARGED),
+        member("b\udcff.jpg", similarity=0.993, matches=matches, format="JPEG", doubt=MADE_LATER),
         member("L/c.jpg", embedded="film, gain map", other_shot=BURST, in_library=library, metadata=said),
         member(
             "d.jpg",
@@ -85,7 +85,7 @@ def test_a_report_is_what_the_schema_says() -> None:
         "moves": "if chosen",
         "reason": "It shows what the kept photo lacks: colour.",
         "lost": ["colour"],
-        "doubt": ENLARGED,
+        "doubt": MADE_LATER,
     }
     assert os.fsencode(near["path"]) == b"b\xff.jpg"
     assert near["matches"][-1] == {"test": "embedding", "value": 0.993, "threshold": 0.99}
@@ -139,7 +139,7 @@ def test_the_schema_names_every_tier() -> None:
 
 
 def test_the_page_names_the_columns_of_the_csv_file() -> None:
-    page = (ROOT / "docs" / "dedup-reference.md").read_text()
+    page = (ROOT / "docs" / "output.md").read_text()
     table = page[page.index("| column of `--csv` |") :].split("\n\n")[0]
     named = [name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])]
     assert named == list(CSV_COLUMNS)

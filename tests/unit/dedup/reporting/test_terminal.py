@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from rich.console import Console
 
+from clip_client._files import printable
 from clip_client.dedup import FailedFile, Match, Member
 from clip_client.dedup.actions.verdicts import WAITS
-from clip_client.dedup.aligned import ENLARGED, PUT_INTO, Alignment
+from clip_client.dedup.aligned import MADE_LATER, PUT_INTO, Alignment
 from clip_client.dedup.group import Verdict
 from clip_client.dedup.reporting.rows import CSV_COLUMNS, copy_lines, csv_lines
 from clip_client.dedup.reporting.terminal import print_groups, print_notes
 from clip_client.dedup.reporting.words import found_in_words, in_words, region_on
-from clip_client.dedup.text import at_least, escaped, human_bytes, printable
+from clip_client.dedup.text import at_least, escaped, human_bytes
 from clip_client.dedup.types import (
     ALTERED,
     BURST,
@@ -225,7 +226,7 @@ def test_plain_words(given: dict[str, Any], words: str) -> None:
 HALF = "half the size"
 ALIGNED = [
     (alignment(RE_ENCODED), "same picture, re-encoded"),
-    (alignment(RE_ENCODED, HALF), "same picture, re-encoded at half the size"),
+    (alignment(RE_ENCODED, HALF), "same picture, re-encoded, half the size"),
     (alignment(EDITED, "cropped to 84%", "brighter"), "same picture, cropped to 84%, brighter"),
     (alignment(ALTERED, region=(0.8, 0.1, 0.1, 0.1), region_share=0.03), "a region differs (3% at the top right)"),
     (
@@ -252,18 +253,18 @@ def test_an_alignment_in_words(found: Alignment, words: str) -> None:
         (copy(alignment(EDITED)), WAITS.format(EDITED)),
         (photo("b.jpg", tier=SIMILAR), WAITS.format(SIMILAR)),
         (copy(alignment(EDITED, lost=("colour",))), "It shows what the kept photo lacks: colour."),
-        (copy(alignment(RE_ENCODED, doubts=(ENLARGED,))), f"The kept photo may be made from it: {ENLARGED}."),
+        (copy(alignment(RE_ENCODED, doubts=(MADE_LATER,))), f"The kept photo may be made from it: {MADE_LATER}."),
         (copy(alignment(EDITED), copy_of="a.jpg", copy_tier=EXACT), ""),
         (copy(alignment(ALTERED), copy_of="a.jpg", copy_tier=EXACT), ""),
     ],
 )
 def test_the_page_says_which_copies_stay(one: Member, reason: str) -> None:
     group = members.group(photo(), one)
-    assert group.members[1].verdict.why_it_stays(SAFE_TIERS) == reason
+    assert group.members[1].verdict.reason_to_stay(SAFE_TIERS) == reason
     # With other tiers selected, even a certain copy waits.
     certain = members.group(photo(), photo("b.jpg", tier=EXACT))
-    assert certain.members[1].verdict.why_it_stays([RE_ENCODED]) == "It moves only with --act-on exact."
-    assert certain.members[0].verdict.why_it_stays(SAFE_TIERS) == ""
+    assert certain.members[1].verdict.reason_to_stay([RE_ENCODED]) == "It moves only with --act-on exact."
+    assert certain.members[0].verdict.reason_to_stay(SAFE_TIERS) == ""
 
 
 def test_what_was_found_is_counted_by_verdict() -> None:

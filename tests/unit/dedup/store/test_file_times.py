@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from clip_client._vectors.vector_file import FileVersion, vector_row
+from clip_client._files import FailedFile
+from clip_client._storage.parquet_store import table_of
+from clip_client._storage.vector_file import FileVersion, vector_row
 from clip_client.cli.main import main
 from clip_client.dedup import Store
 from clip_client.dedup.actions.apply import apply, undo
 from clip_client.dedup.files.reading import hash_file
-from clip_client.dedup.store.parquet_store import table_of
-from clip_client.dedup.types import FailedFile, PhotoFile
+from clip_client.dedup.types import PhotoFile
 from tests.fixtures.albums import copies, files, planned, searched, write
 from tests.fixtures.images.image_files import jpeg
 

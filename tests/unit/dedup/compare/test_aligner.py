@@ -1,0 +1,151 @@
+"""Aligning photos by their files and a store, and what the store keeps of one photo."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from typing import TYPE_CHECKING, Any
+
+import cv2
+import pytest
+
+from clip_client.dedup import find_duplicates
+from clip_client.dedup.aligned import UNPROVED
+from clip_client.dedup.compare.aligner import Aligner, keep_small_picture, keypoints_in
+from clip_client.dedup.describe.keypoints import Keypoints, extract_keypoints, opencv_for_many
+from clip_client.dedup.features.preview import DecodedPhoto
+from clip_client.dedup.photo import Photo
+from clip_client.dedup.store.blob_table import Spool
+from clip_client.dedup.store.store import Store
+from clip_client.dedup.types import EDITED, RE_ENCODED
+from preprocess_ensemble.imaging import decode as decoding
+from tests.fixtures.images.scenes import resized, scene
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from PIL import Image
+
+
+def photo(path: Path) -> Photo:
+    return Photo(path=str(path), sha256="", size_bytes=0)
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_file_that_is_away_for_one_search_is_not_doubted_in_the_next(is_replaced: bool, tmp_path: Path) -> None:
+    kept, copy, away = (tmp_path / name for name in ("kept.png", "copy.jpg", "away"))
+    scene(0).save(kept)
+    scene(0).save(copy, quality=90)
+    contents = [hashlib.sha256(path.read_bytes()).hexdigest() for path in (kept, copy)]
+    photos = {sha256: photo(path) for sha256, path in zip(contents, (kept, copy), strict=True)}
+    with Store(tmp_path / "store") as store, Aligner(photos, store) as aligner:
+        aligner.prepare([(contents[0], contents[1])], lambda done, total: None)
+        copy.rename(away)
+        if is_replaced:
+            scene(0).save(copy, quality=91)
+        (absent,) = aligner.align(contents[0], contents[1:])
+        away.replace(copy)
+        (present,) = aligner.align(contents[0], contents[1:])
+    assert absent is not None
+    assert absent.doubts == ("one of the two files could not be read again",)
+    assert present is not None
+    assert present.doubts == ()
+
+
+async def test_a_large_photo_is_decoded_once_before_it_is_proved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The features and the small picture are made of one decode; the proof reads the files once more by itself."""
+    whole = scene(0, (2000, 1504))
+    whole.save(tmp_path / "large.jpg", quality=95)
+    resized(whole, 0.75).save(tmp_path / "copy.jpg", quality=60)
+    plain, sizes = decoding.decode, []
+
+    def decode(*arguments: Any, **options: Any) -> Image.Image:
+        sizes.append(options.get("at_least"))
+        return plain(*arguments, **options)
+
+    monkeypatch.setattr(decoding, "decode", decode)
+    report = await find_duplicates(None, tmp_path)
+    assert [group.tier for group in report.groups] == [RE_ENCODED]
+    assert [size is None for size in sizes] == [False, False]
+
+
+def test_the_small_picture_is_the_same_from_whichever_decode_and_kept_of_large_photos_only(tmp_path: Path) -> None:
+    photos = {}
+    for name, size, profile in (
+        ("plain", (2000, 1504), b""),
+        ("profile", (1200, 1032), b"not one"),
+        ("small", (500, 400), b""),
+        ("too small for the alignment once it is scaled", (2000, 960), b""),
+    ):
+        file = io.BytesIO()
+        scene(0, size).save(file, "JPEG", quality=80, icc_profile=profile)
+        photos[name] = file.getvalue()
+    with Spool(tmp_path) as spool:
+        for name, data in photos.items():
+            picture = decoding.decode(data, at_least=(471, 471))
+            before = picture.tobytes()
+            keep_small_picture(spool, name, DecodedPhoto(data, picture, (471, 471)))
+            assert picture.tobytes() == before
+        assert sorted(spool) == ["plain", "profile"]
+        for name, row in spool.items():
+            own = keypoints_in(photos[name])
+            assert own is not None
+            assert own.to_bytes() == row
+
+
+def test_what_other_versions_made_is_removed_and_refusals_are_kept(tmp_path: Path) -> None:
+    pictures = {name: tmp_path / f"{name}.png" for name in ("kept", "turned", "other", "tiny")}
+    scene(0, (600, 400)).save(pictures["kept"])
+    scene(0, (600, 400)).rotate(90, expand=True).save(pictures["turned"])
+    scene(1, (600, 400)).save(pictures["other"])
+    scene(0, (60, 40)).save(pictures["tiny"])
+    contents = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in pictures.items()}
+    photos = {contents[name]: photo(path) for name, path in pictures.items()}
+    kept, *others = contents.values()
+    for earlier in ("sift-4.sqlite", "sift-4.sqlite-wal", "full-size-1.sqlite"):
+        (tmp_path / "store" / "keypoints").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "store" / "keypoints" / earlier).touch()
+    counts, found, reasons = [], [], []
+    for _ in range(2):
+        with Store(tmp_path / "store") as store, Aligner(photos, store) as aligner:
+            aligner.prepare([(kept, other) for other in others], lambda done, total: None)
+            found.append(aligner.align(kept, others))
+            counts.append((aligner.work.keypoints, aligner.work.aligned))
+            reasons.append(aligner.reasons)
+    assert [one and one.tier for one in found[0]] == [EDITED, None, None], "one of two turned photos lies on its side"
+    assert found[0] == found[1]
+    assert reasons[0] == reasons[1] == {contents["tiny"]: "It has fewer than 80 pixels on one side."}
+    assert counts == [(4, 3), (0, 0)]
+    left = {path.name.partition(".")[0] for path in (tmp_path / "store" / "keypoints").iterdir()}
+    assert len(left) == 2
+    assert not left & {"sift-4", "full-size-1"}
+
+
+def test_what_the_law_does_not_prove_is_described_and_stays(tmp_path: Path) -> None:
+    """A WebP leaves no steps by which the law could prove it, so only a person moves it."""
+    ways: dict[str, dict[str, Any]] = {"kept.png": {}, "copy.jpg": {"quality": 80}, "copy.webp": {"quality": 80}}
+    for name, options in ways.items():
+        scene(0, (600, 400)).save(tmp_path / name, **options)
+    contents = [hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() for name in ways]
+    photos = {sha256: photo(tmp_path / name) for sha256, name in zip(contents, ways, strict=True)}
+
+    with Store(tmp_path / "store") as store, Aligner(photos, store) as opened:
+        found = opened.align(contents[0], contents[1:])
+    assert [one and (one.tier, one.doubts) for one in found] == [(RE_ENCODED, ()), (RE_ENCODED, (UNPROVED,))]
+
+
+def test_other_bytes_are_refused() -> None:
+    data = extract_keypoints(scene(1), (300, 200)).to_bytes()
+    one_bit = data[:5000] + bytes([data[5000] ^ 1]) + data[5001:]
+    for damaged in (b"PK\x03\x04 but not really", data[:-1], one_bit, b""):
+        with pytest.raises(ValueError, match="not keypoints"):
+            Keypoints.from_bytes(damaged)
+
+
+def test_opencv_uses_one_thread_inside_and_its_own_number_outside() -> None:
+    before = cv2.getNumThreads()
+    with opencv_for_many():
+        assert cv2.getNumThreads() == 1
+    assert cv2.getNumThreads() == before
