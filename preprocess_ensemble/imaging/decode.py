@@ -22,7 +22,7 @@ from PIL import Image
 
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging import turbojpeg_decoder
-from preprocess_ensemble.imaging.containers.jpeg import JpegHeader, read_header, scans_within_limit
+from preprocess_ensemble.imaging.containers.jpeg import JpegHeader, read_header
 from preprocess_ensemble.imaging.formats import ImageFormat, identify
 from preprocess_ensemble.imaging.limits import DecodeError as DecodeError
 from preprocess_ensemble.imaging.limits import DecodeLimits as DecodeLimits
@@ -30,6 +30,7 @@ from preprocess_ensemble.imaging.orientation import SCALE_INFO as SCALE_INFO
 from preprocess_ensemble.imaging.orientation import ScaleInfo, apply_transpose, swaps_sides
 from preprocess_ensemble.imaging.pillow_decoder import PillowFile
 from preprocess_ensemble.imaging.quiet import quiet_libraries
+from preprocess_ensemble.imaging.structure_limits import scans_within_limit
 
 if TYPE_CHECKING:
     import numpy as np

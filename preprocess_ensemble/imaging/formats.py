@@ -34,7 +34,7 @@ from PIL import (
     features,
 )
 
-from preprocess_ensemble.imaging.containers.iso_media import readable_avif
+from preprocess_ensemble.imaging.containers.avif_repairs import repaired
 from preprocess_ensemble.imaging.jpeg_xl import JxlFile
 
 _Opener = Callable[[IO[bytes]], ImageFile.ImageFile]
@@ -102,10 +102,7 @@ def _open_heif(source: IO[bytes]) -> ImageFile.ImageFile:
 
 
 def _open_avif(source: IO[bytes]) -> ImageFile.ImageFile:
-    data = source.read()
-    source.seek(0)
-    readable = readable_avif(data)
-    return AvifImagePlugin.AvifImageFile(source if readable is data else BytesIO(readable))
+    return AvifImagePlugin.AvifImageFile(BytesIO(repaired(source.read())))
 
 
 # Call the plugins' classes directly. `Image.open` would warn or raise about the number of pixels before this code has

@@ -15,7 +15,6 @@ from PIL import ExifTags, Image, ImageFile, TiffImagePlugin
 
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging.containers.iso_media import IsoMedia
-from preprocess_ensemble.imaging.containers.jpeg import count_scans, scans_within_limit
 from preprocess_ensemble.imaging.jpeg_end import JPEG_END, lacks_only_its_end
 from preprocess_ensemble.imaging.limits import (
     DecodeError,
@@ -27,10 +26,13 @@ from preprocess_ensemble.imaging.limits import (
 from preprocess_ensemble.imaging.orientation import SCALE_INFO, ScaleInfo, apply_transpose, transpose_for
 from preprocess_ensemble.imaging.structure_limits import (
     MAX_READS,
+    check_compression,
     check_parts,
     count_frames,
+    count_scans,
     patch_pillow_big_tiff,
     patch_pillow_tags,
+    scans_within_limit,
     structure_end,
 )
 
@@ -92,8 +94,6 @@ _UNSUPPORTED_VARIANT: Final = re.compile(
     r"unrecogni[sz]ed image mode",
     re.IGNORECASE,
 )
-
-
 _NO_PICTURE: Final = "not identified by this driver"
 """Part of Pillow's message if a reader finds no picture where it expects one."""
 
@@ -289,6 +289,8 @@ class PillowFile:
             raise unsupported_variant(self._format.name) from error
         if self._ends_early():
             raise DecodeError(ImageStatus.TRUNCATED, self._truncated_message()) from error
+        if self._format.name == "TIFF":
+            check_compression(self._data)
         message = f"The {self._format.name} file is corrupt: it cannot be decoded."
         raise DecodeError(ImageStatus.CORRUPT, message) from error
 

@@ -14,10 +14,11 @@ from itertools import islice
 from typing import IO, Any, Final
 
 import PIL
-from PIL import ImageFile, TiffImagePlugin
+from PIL import Image, ImageFile, TiffImagePlugin
 
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging.containers import gif, iso_media, png, riff, tiff
+from preprocess_ensemble.imaging.containers.container import number
 from preprocess_ensemble.imaging.limits import DecodeError, check_count
 
 MAX_READS: Final = 10_000
@@ -51,6 +52,16 @@ _MAX_HEIC_ITEMS: Final = 1_000
 """Items that libheif opens: pictures, tiles, EXIF and XMP. 128 megapixels have 500 tiles of the usual 512 x 512."""
 
 
+_MAX_SCANS: Final = 1000
+_MAX_SCANNED_PIXELS: Final = 2_000_000_000
+"""Scans times pixels. A scan of a few bytes takes up to 0.65 ms per megapixel to decode, so this is 1.3 s; encoders
+make about ten scans, so 128 megapixels fit."""
+
+
+_DEEPEST: Final = 8
+"""Pictures that are parts of pictures. Cameras put one picture together from tiles, and some crop or turn it."""
+
+
 def check_parts(name: str, data: bytes, max_pixels: int) -> None:
     """Raise :class:`DecodeError` for a file whose parts cost too much.
 
@@ -82,10 +93,32 @@ def check_parts(name: str, data: bytes, max_pixels: int) -> None:
         most_bytes = max(_STORED_BYTES, _STORED_SHARE * len(data))
         check_count(media.stored_bytes, most_bytes, f"{name} file", "bytes in its parts together")
         most = _DECODED_SHARE * max_pixels
-        if (pixels := media.decoded_pixels(most)) > most:
+        if (pixels := decoded_pixels(media, data, most)) > most:
             total = f"{pixels / 1e6:,.1f} megapixels in all"
             message = f"The {name} file makes its picture of {total}; the limit is {most / 1e6:g}."
             raise DecodeError(ImageStatus.TOO_LARGE, message)
+
+
+def decoded_pixels(media: iso_media.IsoMedia, data: bytes, at_most: int) -> int:
+    """Return how many pixels must be decoded for the primary picture, all its parts and its transparency.
+
+    The number is above ``at_most`` if parts are nested too deep.
+    """
+    known: dict[int, int] = {}
+
+    def pixels(item: int, depth: int = 0) -> int:
+        if depth > _DEEPEST:
+            return at_most + 1
+        if item not in known:
+            parts = media.parts.get(item)
+            known[item] = sum(pixels(part, depth + 1) for part in parts) if parts else size(item)
+        return known[item]
+
+    def size(item: int) -> int:
+        sizes = [box.start + 4 for _, box in media.listed_properties(item) if box.name == b"ispe"]
+        return number(data, sizes[0], 4) * number(data, sizes[0] + 4, 4) if sizes else 0
+
+    return sum(pixels(item) for item in [media.primary, *media.auxiliary_pictures()])
 
 
 def count_frames(name: str, image: ImageFile.ImageFile, data: bytes, at_most: int) -> int:
@@ -102,6 +135,17 @@ def count_frames(name: str, image: ImageFile.ImageFile, data: bytes, at_most: in
     return max(1, frames)
 
 
+def count_scans(data: bytes) -> int:
+    """Return how many scans the file may have; those of a picture inside the metadata count too."""
+    return data.count(b"\xff\xda")
+
+
+def scans_within_limit(data: bytes, pixels: int) -> bool:
+    """Whether the scans of a file of ``pixels`` (width times height) can be decoded in reasonable time."""
+    scans = count_scans(data)
+    return scans <= _MAX_SCANS and scans * pixels <= _MAX_SCANNED_PIXELS
+
+
 def structure_end(name: str, data: bytes) -> int:
     """Return the length in bytes that the structure of a file of the format ``name`` claims; 0 for other formats."""
     if name == "WebP":
@@ -109,7 +153,39 @@ def structure_end(name: str, data: bytes) -> int:
     if name == "TIFF":
         reader = tiff.Tiff(data)
         return reader.pixels_end(reader.directory(reader.first, MAX_READS))
-    return iso_media.boxes_end(data) if name in _ISO_MEDIA or data.startswith(iso_media.JXL_CONTAINER) else 0
+    return _boxes_end(data) if name in _ISO_MEDIA or data.startswith(iso_media.JXL_CONTAINER) else 0
+
+
+def check_compression(data: bytes) -> None:
+    """Raise :class:`DecodeError` (UNSUPPORTED_FORMAT) for a TIFF whose compression the installed Pillow cannot read.
+
+    The wheels of Pillow have no WebP in their libtiff.
+    """
+    reader = tiff.Tiff(data)
+    for method in reader.numbers(reader.directory(reader.first, MAX_READS), TiffImagePlugin.COMPRESSION)[:1]:
+        name = TiffImagePlugin.COMPRESSION_INFO.get(method)
+        if name is None or (name == "webp" and not _can_write(name)):
+            message = f"The TIFF file is compressed by {name or f'method {method}'}, which Pillow cannot read here."
+            raise DecodeError(ImageStatus.UNSUPPORTED_FORMAT, f"{message} No extra of this package adds it.")
+
+
+def _can_write(compression: str) -> bool:
+    with suppress(OSError):
+        Image.new("RGB", (1, 1)).save(io.BytesIO(), "TIFF", compression=compression)
+        return True
+    return False
+
+
+def _boxes_end(data: bytes) -> int:
+    """Return where the last box ends by its own size, which may be beyond the end of the file."""
+    position = 0
+    while position + 16 <= len(data):
+        size = number(data, position, 4)
+        size = number(data, position + 8, 8) if size == 1 else size
+        if size < 8:  # 0: up to the end of the file
+            break
+        position += size
+    return position
 
 
 class TagReader:

@@ -7,11 +7,11 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from clip_client._files import printable
+from clip_client._files import FailedFile, printable
 from clip_client.cli.errors import CommandFailed, CommandMisused
 from clip_client.cli.options.paths import add_store_option, opened_store
 from clip_client.cli.output import add_json_option, write_json
-from clip_client.dedup.files.reading import hash_files
+from clip_client.dedup.files.reading import hash_file
 from clip_client.dedup.store.choices import KEEP, UNDONE, Choice, ChosenPhoto
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL, Decision
 from clip_client.dedup.text import counted, date_and_time
@@ -48,10 +48,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Record, forget or list decisions."""
     if bool(arguments.paths) == (arguments.what == "list"):
         arguments.parser.error("list takes no PHOTO; keep, different, keep-all and forget need one")
-    try:
-        hashes = hash_files(map(os.path.abspath, map(os.path.expanduser, arguments.paths)))
-    except OSError as error:
-        raise CommandFailed(str(error)) from None
+    hashes = {}
+    for path in map(os.path.abspath, map(os.path.expanduser, arguments.paths)):
+        found = hash_file(path)
+        if isinstance(found, FailedFile):
+            raise CommandFailed(f"{path}: {found.message}")
+        hashes[path] = found[1]
     # A link does not count as a second file.
     contents = {os.path.realpath(path): sha256 for path, sha256 in hashes.items()}.values()
     with opened_store(arguments.store) as store:

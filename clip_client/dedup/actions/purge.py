@@ -139,7 +139,7 @@ def _why_it_stays(entry: JournalEntry, journal: Journal, prove: Prove | None) ->
         kind = companion_kind(file.original)
         # Programs write to the kept photo's sidecar, so its bytes may differ. Those of a RAW file or a film must not.
         is_rewritten = kind in (SIDECAR, RESOURCE_FORK)
-        if not (_has_beside(kept, kind, file) or (is_rewritten and _has_its_own(kept, file))):
+        if not (_has_beside(kept, kind, file) or (is_rewritten and _has_as_many(kept, file, entry))):
             return f"The {kind} that was kept instead is no longer beside {kept}."
     return ""
 
@@ -209,9 +209,15 @@ def _how_to_restore(entry: JournalEntry, journal: Journal) -> str:
     return f"restore it with: clip-client undo {path}{store_option(journal.directory)}"
 
 
-def _has_its_own(kept: str, lost: MovedFile) -> bool:
-    """Tell whether the kept photo has a companion with the ending of ``lost``."""
-    return any(suffix_of(one.path) == suffix_of(lost.original) for one in companions([kept]).get(kept, ()))
+def _has_as_many(kept: str, lost: MovedFile, entry: JournalEntry) -> bool:
+    """Tell whether the kept photo has as many companions of the kind and ending of ``lost`` as the moved one."""
+
+    def form(path: str) -> tuple[str, str]:
+        return companion_kind(path), suffix_of(path)
+
+    wanted = form(lost.original)
+    away = [file for file in entry.files[1:] if form(file.original) == wanted and is_there(file.quarantined)]
+    return [form(one.path) for one in companions([kept]).get(kept, ())].count(wanted) >= len(away)
 
 
 def _has_beside(kept: str, kind: str, lost: MovedFile) -> bool:

@@ -16,7 +16,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
 from clip_client._files import stored_ns
-from clip_client.dedup.files.directories import is_mount, is_name_too_long, is_same_file, why_read_only
+from clip_client.dedup.files.directories import is_same_file, why_read_only
 from clip_client.dedup.files.places import place_of
 from clip_client.dedup.files.reading import sha256_of
 from clip_client.dedup.store.journal import LONGEST_RUN, Folder
@@ -70,7 +70,7 @@ def quarantine_folder(path: str, roots: Mapping[str, str]) -> str:
             raise CannotMove("It is in none of the folders that you named.")
         if not PurePath(os.path.realpath(folder)).is_relative_to(os.path.realpath(root)):
             raise CannotMove("It was reached through a link that leads out of the folders that you named.")
-        if is_mount(path, status):
+        if _is_mount(path, status):
             raise CannotMove("The file is a mount point, and files cannot be renamed across file systems.")
         device = os.stat(folder).st_dev
         top = _top_of_file_system(folder, root, device)
@@ -100,7 +100,7 @@ def check_can_move(path: str, what: str) -> None:
         status = os.lstat(path)
         if not stat.S_ISREG(status.st_mode):
             raise CannotMove(f"{what} is a link or not a regular file.")
-        is_mounted = is_mount(path, status)
+        is_mounted = _is_mount(path, status)
     except OSError as error:
         raise CannotMove(f"{what} cannot be read: {error.strerror}.") from None
     if is_mounted:
@@ -351,3 +351,24 @@ def sentence(error: OSError | CannotMove) -> str:
     if error.errno == errno.EXDEV:  # the plan compares devices, and one device can be mounted twice
         return "Its folder is mounted there, and files cannot be renamed across mounts; name that folder itself."
     return f"The system refuses: {error.strerror or error}."
+
+
+def _is_mount(path: str, status: os.stat_result) -> bool:
+    """Tell whether something is mounted on the regular file at ``path``; ``status`` is its ``os.lstat``.
+
+    On overlayfs a file may have the device of the layer that holds it, and its folder always has another one. Both then
+    have the same file system. Raises OSError.
+    """
+    folder = os.path.dirname(path) or os.curdir
+    if status.st_dev == os.stat(folder).st_dev:
+        return False
+    return not hasattr(os, "statvfs") or os.statvfs(path).f_fsid != os.statvfs(folder).f_fsid
+
+
+def is_name_too_long(path: str) -> bool:
+    """Tell whether the system takes no file at ``path``, because the path or its last name is too long for it."""
+    try:
+        os.lstat(path)
+    except OSError as error:
+        return error.errno == errno.ENAMETOOLONG
+    return False

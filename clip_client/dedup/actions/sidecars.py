@@ -12,8 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clip_client.dedup.actions.quarantine import CannotMove, is_there, rename_new, sync_folder
-from clip_client.dedup.files.directories import is_name_too_long
+from clip_client.dedup.actions.quarantine import CannotMove, is_name_too_long, is_there, rename_new, sync_folder
 from clip_client.dedup.files.reading import sha256_of
 from clip_client.dedup.store.journal import LONGEST_RUN, Sidecar
 

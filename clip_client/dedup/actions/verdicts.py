@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from clip_client.dedup.actions.losses import KeptMetadata, picture_loss
 from clip_client.dedup.actions.quarantine import CannotMove, check_can_move, check_room, quarantine_folder
 from clip_client.dedup.aligned import UNPROVED, UNTOLD
-from clip_client.dedup.files.companions import companions, differing_companion, what_would_be_lost
+from clip_client.dedup.files.companions import companions, differing_companion
 from clip_client.dedup.files.directories import identity_of, why_read_only
 from clip_client.dedup.files.file_types import EDITED as EDITED_VERSION
 from clip_client.dedup.files.file_types import OTHER, PICTURES
@@ -163,7 +163,8 @@ class _Judge:
         if other := next((one.path for one in companions if one.kind == OTHER), ""):
             name = os.path.basename(other)
             raise CannotMove(f"Another file has its name and may belong to it; rename one of the two: {name}.")
-        if lost := what_would_be_lost(companions, beside_kept):
+        of_kept = {companion.kind for companion in beside_kept}
+        if lost := next((one.kind for one in companions if one.kind not in of_kept), ""):
             raise CannotMove(f"It has a {lost} beside it, which the kept photo lacks.")
         # A move depends on the duplicate's companions, and on those of the same kinds of the kept photo.
         kinds = {companion.kind for companion in companions} & PICTURES

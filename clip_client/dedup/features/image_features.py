@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from clip_client.dedup.store.store import Store
     from preprocess_ensemble.imaging.transform import PreprocessConfig
 
-ALGORITHM: Final = "look-8"
+ALGORITHM: Final = "look-9"
 """Version of :class:`ImageFeatures`, and its folder in a store: change it with any change of their values."""
 
 BYTES_ONLY: Final = "BYTES_ONLY"

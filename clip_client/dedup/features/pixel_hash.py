@@ -16,7 +16,7 @@ from clip_client.dedup.formats.encoding import read_pixels
 if TYPE_CHECKING:
     from clip_client.dedup.store.store import Store
 
-PIXELS: Final = "pixels-9"
+PIXELS: Final = "pixels-10"
 """Version of :func:`pixel_hash`, and its folder in a store: change it with any change of a hash."""
 
 

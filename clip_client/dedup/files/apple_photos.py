@@ -1,7 +1,6 @@
 """Reads libraries of Apple Photos through osxphotos, on any system, and never writes to them.
 
-Photos renames its originals. Its database says which photos are in the trash, which are only in iCloud and which files
-belong together. So a library is never walked like a folder.
+Only the database of a library says which photos are in the trash or in iCloud, and which files belong together.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ def test_original_files_are_used_as_the_camera_wrote_them(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("kind", CHILDREN)
 def test_a_photo_is_shown_by_a_child_only_if_nobody_sees_a_loss(kind: str) -> None:
-    cases = [child(draw(number), kind) for number in range(4)]
+    cases = [child(draw(number), kind) for number in range(6)]
     assert {(photo.shown_by, made.shown_by) for photo, made in cases} == {((), (0,))}
     with_exif = [b"Exif" in photo.data[:64] for photo, _ in cases]
     assert {True, False} == {*with_exif}
