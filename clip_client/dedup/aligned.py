@@ -23,18 +23,18 @@ PUT_INTO: Final = "it shows the picture inside a border, a screenshot or the lik
 
 @dataclass(frozen=True, kw_only=True)
 class Alignment:
-    """How a duplicate lies on the kept photo, and what differs."""
+    """Position of a duplicate on the kept photo, and the differences."""
 
     tier: str
     """:data:`~clip_client.dedup.types.RE_ENCODED`, ``EDITED`` or ``ALTERED``."""
     changes: tuple[str, ...]
-    """For people: what was done to the kept photo to get the duplicate, such as ``"cropped to 84 %"``."""
+    """Changes from the kept photo to the duplicate, in words, such as ``"cropped to 84 %"``."""
     lost: tuple[str, ...]
-    """For people: what only the duplicate has, such as ``"colour"`` or ``"45% of the picture"``; empty if nothing.
+    """Names of what only the duplicate has, such as ``"colour"`` or ``"45% of the picture"``; empty if nothing.
     ``describe/changes.py`` says it."""
     doubts: tuple[str, ...] = ()
-    """For people: why nothing moves by this, such as a border around the picture; empty for an edited copy without one,
-    and for a re-encoded copy that :mod:`clip_client.dedup.proof` proved."""
+    """Reasons why nothing moves by this, in words, such as a border around the picture. An edited copy may have none; a
+    re-encoded copy has none if :mod:`clip_client.dedup.proof` proved it."""
     transform: Transform
     """Rows of a 2 x 3 matrix: from the duplicate's pixels to the kept photo's, both upright and at full size."""
     residual: float
@@ -61,7 +61,7 @@ class Match:
     threshold: float
     """The least ``value`` that passes; for a perceptual hash, the greatest."""
     alignment: Alignment | None = None
-    """Of the test ``"alignment"``."""
+    """Outcome of the test ``"alignment"``."""
 
     def __str__(self) -> str:
         if self.test == "embedding":

@@ -1,1 +1,1 @@
-"""Which photos show the same, which one is proved to be a copy of which, which one to keep, and the groups."""
+"""Pairs of photos that show the same, proofs of copies, the choice of the photo to keep, and the groups."""

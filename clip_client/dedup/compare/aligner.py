@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from PIL import ImageCms
 
-from clip_client.dedup.aligned import MADE_LATER, UNPROVED, Alignment
+from clip_client.dedup.aligned import MADE_LATER, UNPROVED, UNTOLD, Alignment
 from clip_client.dedup.describe.align import align, copy_transform
 from clip_client.dedup.describe.changes import at_full_size, size_in_words, turn_in_words
 from clip_client.dedup.describe.geometry import frame_affine
@@ -29,7 +29,7 @@ from clip_client.dedup.features.preview import picture_file
 from clip_client.dedup.files.file_types import is_raw
 from clip_client.dedup.files.reading import PLAIN_READER, read_content
 from clip_client.dedup.proof.gate import PhotoFile
-from clip_client.dedup.proof.prove import DUPLICATE, prove_file
+from clip_client.dedup.proof.prove import DUPLICATE, EITHER, prove_file
 from clip_client.dedup.types import RE_ENCODED, SearchStats
 
 if TYPE_CHECKING:
@@ -54,11 +54,11 @@ _OUTCOMES: Final = f"{ALGORITHM}-align-2-proof-1"
 """Version of all that :meth:`Aligner.align` computes, and its name in a store: change the last number with
 :mod:`clip_client.dedup.proof`. Keys are the hashes of two contents."""
 VERSIONS: Final = ALGORITHM, _OUTCOMES
-"""Those of all that a store keeps."""
+"""Versions of all tables that a store keeps."""
 _NEEDED: Final = PICTURE_SIDE, PICTURE_SIDE
 """The least size (height, width) of a scaled decode."""
 _LEAST_PIXELS: Final = 2**20
-"""Of a photo; a smaller one is decoded again in less time than its small picture is made."""
+"""Pixels of a photo from which on its small picture is kept; a smaller photo is decoded again in less time."""
 _UNREAD: Final = "one of the two files could not be read again"
 _GONE: Final = "Its file cannot be read any more."
 
@@ -88,7 +88,7 @@ class Aligner:
         self.reasons: dict[str, str] = {}
         """Content -> why it cannot be verified."""
         self.work = SearchStats()
-        """What the store did not have."""
+        """Work that the store did not save."""
 
     def __enter__(self) -> Aligner:
         self._opencv.__enter__()
@@ -144,9 +144,10 @@ class Aligner:
                 to_kept = copy_transform(known[sha256], known[kept]) if sha256 in known else None
                 if to_kept is not None:
                     # One pair at a time: a picture of 100 megapixels takes 300 MB.
-                    doubts[sha256] = self._doubt(kept, sha256)
+                    full_size = at_full_size(known[sha256], known[kept], to_kept)
+                    doubts[sha256] = self._doubt(kept, sha256, is_turned=bool(turn_in_words(full_size)))
                     if not doubts[sha256]:
-                        found[sha256] = _proved(at_full_size(known[sha256], known[kept], to_kept))
+                        found[sha256] = _proved(full_size)
             others = [sha256 for sha256 in duplicates if sha256 in known and found[sha256] is None]
             described = self._pool.map(lambda sha256: align(known[sha256], known[kept]), others)
             for sha256, one in zip(others, described, strict=True):
@@ -154,7 +155,7 @@ class Aligner:
                 found[sha256] = replace(one, doubts=(doubts[sha256],)) if one is not None and is_copy else one
         return list(found.values())
 
-    def _doubt(self, kept: str, duplicate: str) -> str:
+    def _doubt(self, kept: str, duplicate: str, *, is_turned: bool) -> str:
         """Return why ``kept`` is not proved to be a source that shows all of ``duplicate``; empty if it is."""
         files = list(self._pool.map(self._full_size, (kept, duplicate)))
         if files[0] is None or files[1] is None:
@@ -163,6 +164,8 @@ class Aligner:
         proof = prove_file(files[0], files[1])
         if not proof.holds:
             return UNPROVED
+        if proof.source == EITHER and is_turned:
+            return UNTOLD  # one of the two lies on its side
         return MADE_LATER if proof.source == DUPLICATE else ""
 
     def _row(self, kept: str, duplicate: str, found: Alignment | None) -> bytes:

@@ -59,7 +59,7 @@ def keep_instead(group: DuplicateGroup, path: str, moving: Collection[str] = ())
     if path == group.keep:
         return replace(group, reason=CHOSEN)
     by_path = {member.path: member for member in group.members}
-    # Of the rest, photos that are no copy of another one come first, so that the best file of a picture remains it.
+    # Photos that are not a copy of another one come before the others, so that they stay the best files of a picture.
     others = sorted(
         (one for one in group.members if one.path != path), key=lambda one: (one.path in moving, bool(one.copy_of))
     )
@@ -138,7 +138,7 @@ def chosen_photos(group: DuplicateGroup, moving: Container[int], *, keep: int = 
 def choose(group: DuplicateGroup, photos: Sequence[ChosenPhoto]) -> tuple[DuplicateGroup, frozenset[str]] | None:
     """Return the group around the first of ``photos``, and the paths of its members that move.
 
-    None if one of ``photos`` is no member, or is another content than a person saw.
+    None if one of ``photos`` is not a member, or is another content than a person saw.
     """
     members = {(os.path.abspath(member.path), member.sha256): member.path for member in group.members}
     if any((photo.path, photo.sha256) not in members for photo in photos):
@@ -149,7 +149,7 @@ def choose(group: DuplicateGroup, photos: Sequence[ChosenPhoto]) -> tuple[Duplic
 
 @dataclass(frozen=True, kw_only=True)
 class ChosenGroups:
-    """What the :data:`KEEP` choices make of a report."""
+    """A report after the :data:`KEEP` choices."""
 
     report: DuplicateReport
     """Only the groups that the choices are about, around the photos that stay."""

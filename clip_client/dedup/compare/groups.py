@@ -1,4 +1,4 @@
-"""From what is alike and proved to the groups of a report, each around a photo to keep.
+"""Groups of a report, each around a photo to keep, from pairs and proofs.
 
 Photos of the same pixels, and photos that an alignment proved to be copies, follow the best photo of their picture. The
 pictures themselves are grouped by their vectors and perceptual hashes.
@@ -45,15 +45,15 @@ class Compared:
     components: Sequence[Indices]
     """Rows of each connected component of two or more."""
     cannot_link: CannotLink
-    """What people declared to be different."""
+    """Pairs that people declared to be different."""
     rules: KeepRules
     paired: Paired = field(default_factory=dict)
-    """What is worth aligning."""
+    """Rows that are worth aligning with each row."""
     proofs: Proofs = field(default_factory=Proofs)
-    """Which rows an alignment proved to be copies."""
+    """Rows that are proved to be copies."""
 
     def may_be_copies(self, kept: int, row: int) -> bool:
-        """Tell whether rows may be one picture: no person declared them to be different, and they are no two shots."""
+        """Tell whether rows may be one picture: nobody declared them to be different, and no time says so."""
         files = self.candidates[kept][0], self.candidates[row][0]
         return self.cannot_link.may_share(kept, row) and not other_shot(*files)
 
@@ -229,7 +229,7 @@ def _member(compared: Compared, keep: int, row: int, photo: Photo, similarity: f
     if better is not None and is_twin:
         copy_of, copy_tier = files[better][0].path, SAME_PIXELS
     elif not same_pixels and photo is not best_file:
-        # The backup of a frame of a burst is no copy of the kept frame, but it is a copy of its own frame.
+        # The backup of a frame of a burst is not a copy of the kept frame, but of its own frame.
         copy_of, copy_tier = best_file.path, EXACT
     elif better is not None and better != keep and (copy_alignment := proofs.between(row, better)):
         copy_of, copy_tier = files[better][0].path, copy_alignment.tier

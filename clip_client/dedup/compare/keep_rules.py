@@ -1,4 +1,4 @@
-"""Which photo of a group is kept: the first of an ordered list of rules that prefers one photo decides."""
+"""Rules that choose the photo of a group to keep: of an ordered list, the first that prefers one photo decides."""
 
 from __future__ import annotations
 
@@ -39,15 +39,17 @@ _COPY_MARK: Final = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-"""What systems and browsers add to the name of a copy, in several languages. Applied to a name without its ending."""
+"""Words that systems and browsers add to the name of a copy, in several languages. Applied to a name without its
+ending."""
 
 _LOSSLESS: Final = frozenset({"PNG", "TIFF", "BMP", "GIF", "PPM", "TGA", "QOI"})
 """Formats that lose nothing of a picture. If such a file has the pixels of a lossy one, it was made from that."""
 
 
 _ZONES_NS: Final = 26 * 3_600 * 10**9
-"""From the first time zone to the last one. The date in EXIF has no time zone, and that of a file is in UTC. Within
-this they may be one time, so a file must be older, or newer, by more to be preferred to a photo with a date."""
+"""Difference between the first time zone and the last one. The date in EXIF has no time zone, and that of a file is in
+UTC. Within this they may be one time, so a file must be older, or newer, by more to be preferred to a photo with a
+date."""
 
 
 class Rule(NamedTuple):

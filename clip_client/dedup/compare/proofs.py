@@ -44,7 +44,7 @@ class Proofs:
         may_be_copies: Callable[[int, int], bool] = lambda first, second: True,
         cannot_verify: Mapping[str, str] | None = None,
     ) -> None:
-        """Without ``align`` nothing is ever proved. Rows for which ``may_be_copies`` is False are never aligned."""
+        """Prove nothing unless there is ``align``. Rows for which ``may_be_copies`` is False are never aligned."""
         self._align = align
         self._may_be_copies = may_be_copies
         self._place: dict[int, int] = {}

@@ -27,7 +27,7 @@ _SLACK: Final = 1e-5
 too large only costs time, because the groups inside it are found in float64."""
 
 _CLUSTER_ROWS: Final = 4096
-"""With this many rows it pays to find dense clusters before all pairs are multiplied."""
+"""Rows from which on dense clusters are sought before all pairs are multiplied."""
 _PIVOTS: Final = 32
 """Dense clusters to look for; each costs one product per row."""
 
@@ -38,7 +38,7 @@ _PAIR_COST: Final = 128
 """The product of one pair, fetched alone, takes as long as this many in a product of whole blocks."""
 
 _PROJECTED_ROWS: Final = 4096
-"""With fewer rows, finding the directions takes longer than they save."""
+"""Fewest rows for which the directions save more time than it takes to find them."""
 
 _WIDTHS: Final = (32, 64, 128)
 """Numbers per row, tried in this order; more save little."""

@@ -81,7 +81,7 @@ class CannotLink:
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """What rows are compared by; element i of each array is about row i."""
+    """Vectors, hashes and pixels by which rows are compared; element i of each array is about row i."""
 
     vectors: Vectors
     """(N, D), unit rows; NaN for a row without a usable vector."""

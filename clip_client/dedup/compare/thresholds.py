@@ -1,4 +1,4 @@
-"""How similar two vectors must be, for each model: vectors of different models have different similarities."""
+"""Least similarity of two vectors for each model: vectors of different models have different similarities."""
 
 from __future__ import annotations
 

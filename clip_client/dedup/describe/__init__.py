@@ -1,1 +1,1 @@
-"""What people read about a pair of photos: how one lies on the other, and what differs. It proves nothing."""
+"""Description of a pair of photos for people: position, differences and words. It proves nothing."""

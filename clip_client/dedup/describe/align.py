@@ -43,8 +43,8 @@ _EXACT_DRIFT: Final = 0.1
 _MOST_MOVING: Final = 0.025
 """Share of the windows that move on their own. Copies seldom reach 0.02, frames of a film seldom stay below 0.04."""
 _MOST_MOVING_EDITED: Final = 0.045
-"""The same if the frame, the colours or the sharpness differ: what undoes that is off by a little. Frames of a film
-that stay below it differ in 50 windows and more."""
+"""Share of the windows if the frame, the colours or the sharpness differ: undoing that is a little inexact. Frames of a
+film that stay below it differ in 50 windows and more."""
 _MOST_GRAIN: Final = 0.04
 """Share of the windows with grain of their own."""
 _LEAST_TEXTURED: Final = 0.03
@@ -116,7 +116,7 @@ class _Hypothesis:
 
     @property
     def may_lie_better(self) -> bool:
-        """The same shows, but a little off: the transform was improved before the colours were made equal."""
+        """Whether the same shows, but a little off: the transform was improved before the colours were made equal."""
         return not self.is_frame and self.comparison.drift > _MOST_DRIFT and self.agreeing_share >= _LEAST_AGREEING
 
     @property
@@ -138,7 +138,7 @@ def align(duplicate: Keypoints, kept: Keypoints) -> Alignment | None:
     """Return how ``duplicate`` lies on ``kept``, or None if the photos do not show the same.
 
     The result does not depend on the order: with the photos exchanged, the tier and the residual are the same, and the
-    transform is the inverse. Only of a crop by a few pixels the whole photo is no copy: what it shows more has no name.
+    transform is the inverse. Exception: if one photo is cropped by a few pixels, only the crop counts as a copy.
     """
     if duplicate.reason or kept.reason:
         return None

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 _PLAIN: Final = 4.0
 """Levels, standard deviation of 5 x 5 pixels: less has no content."""
 _EVEN: Final = 8.0
-"""Levels, standard deviation of all that lies outside: more is no plain border, but may be a blurred scene."""
+"""Levels, standard deviation of all that lies outside: a plain border has less, a blurred scene may have more."""
 _LEAST_SHARE: Final = 0.01
-"""Of a side: less at one side is not worth a word."""
+"""Share of a side that is worth a word."""
 _LEAST_CROP: Final = 0.005
-"""Of a side: less is two pixels of the small picture, within the tolerance of a frame."""
+"""Share of a side, two pixels of the small picture: less is within the tolerance of a frame."""
 _BEYOND: Final = 0.002
-"""Of a side: a pixel of the small picture."""
+"""Share of a side: a pixel of the small picture."""
 _WEAKENED: Final = 1.6
 """Times the colour or the contrast of the kept photo: with so little left, levels are lost that no edit gives back. A
 photo at a quarter of its brightness has a quarter of the levels."""
@@ -50,7 +50,7 @@ _FLAT: Final = (5.0, 2.4)
 
 
 class Changes:
-    """What was done to a kept photo to get its duplicate. All shares are between 0 and 1."""
+    """Changes from a kept photo to its duplicate. All shares are between 0 and 1."""
 
     def __init__(
         self, duplicate: Keypoints, kept: Keypoints, to_kept: Affine, seen: Comparison, *, duplicate_is_grid: bool
@@ -58,10 +58,9 @@ class Changes:
         """``to_kept`` leads from the duplicate's small picture to the kept photo's, and ``seen`` compares the two."""
         to_duplicate = inverse(to_kept)
         self.kept_margins = _margins(duplicate, kept, to_kept)
-        """What of the kept photo lies beyond the duplicate's corners at each of the four sides, as shares; or less than
-        0 if the duplicate goes on there."""
+        """Shares of the kept photo beyond the duplicate's sides; less than 0 where the duplicate goes on."""
         self.duplicate_margins = _margins(kept, duplicate, to_duplicate)
-        """What of the duplicate lies beyond the kept photo, likewise."""
+        """Shares of the duplicate beyond the kept photo, likewise."""
         self.outside_kept = _content_outside(duplicate, kept, to_kept)
         """Share of the duplicate that has content and lies outside the kept photo."""
         self.outside_duplicate = _content_outside(kept, duplicate, to_duplicate)
@@ -76,7 +75,7 @@ class Changes:
         self._duplicate_is_softer = (seen.blur > 0) == duplicate_is_grid
 
     def is_put_into(self) -> bool:
-        """Tell whether the duplicate lies in the kept photo as a picture in something else, and is no crop of it.
+        """Tell whether the duplicate lies in the kept photo as a picture in something else, and is not a crop of it.
 
         False is no proof: a border that looks like the edge of its photo, and a collage of two pictures of one texture,
         have no seam.

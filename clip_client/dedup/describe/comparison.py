@@ -50,7 +50,7 @@ _LEAST_OVERLAP: Final = 900
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Comparison:
-    """What remains after alignment, in windows of the grid, (rows, columns); see :class:`.motion.Windows`."""
+    """Differences that remain, in windows of the grid, (rows, columns); see :class:`.motion.Windows`."""
 
     inside: Mask
     """Windows in the overlap."""
@@ -75,7 +75,7 @@ class Comparison:
     """Pixels, standard deviation; positive if the moved picture was sharper, negative if the grid's was. 0 if an
     encoder explains it."""
     grading: Grading
-    """Of the grid's picture, and of the moved one."""
+    """Tones of the picture of the grid and of the moved one, and their change."""
     cut_off: tuple[float, float]
     """Share of the overlap in which a channel of the grid's picture is cut off, and the same of the moved one."""
 
@@ -186,7 +186,7 @@ def _overlap(source: Pixels, to_grid: Affine, size: tuple[int, int]) -> Mask:
     ends, unit = np.array(source.shape[1::-1]), np.array([[0, 0], [1, 0], [1, 1], [0, 1]])
     corners = unit * ends @ linear.T + start
     off = np.abs(np.stack([corners, corners - size], axis=1))
-    # Of the sides of the source (top, right, bottom, left) from those of the grid ((left, top), (right, bottom)).
+    # Distances of the source's sides (top, right, bottom, left) from the grid's ((left, top), (right, bottom)).
     is_common = np.maximum(off, np.roll(off, -1, axis=0)) < FRAME_TOLERANCE
     top, right, bottom, left = ~is_common.any(axis=(1, 2))
     edge = _EDGE * np.hypot(*linear)[::-1] / abs(np.linalg.det(linear))  # in pixels of the source

@@ -1,4 +1,4 @@
-"""Where one picture lies on another: the same frame, or an affine transform from keypoints that match."""
+"""Position of one picture on another: the same frame, or an affine transform from keypoints that match."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def whole_affine(first: Keypoints, second: Keypoints, turn: NDArray[np.int_] | N
 def is_frame(affine: Affine, first: Keypoints, second: Keypoints) -> bool:
     """Tell whether the pictures show the same frame upright: their corners lie on each other, and their shapes agree.
 
-    Of a copy in another size, each side is rounded to whole pixels, so its shape differs a little.
+    A copy in another size has sides of whole pixels, so its shape differs a little.
     """
     sums = first.width + first.height, second.width + second.height
     if abs(first.width * second.height - second.width * first.height) > max(sums):

@@ -32,9 +32,9 @@ _RANGE: Final = 25.0
 """Levels, from the 5th to the 95th percentile, that the other picture must have there. Encoders leave 10."""
 _CURVE_POINTS: Final = 64
 _BINS: Final = 16
-"""Of a level, in which the median is found."""
+"""Parts of a level in which the median is found."""
 _EVERY: Final = 3
-"""Of so many rows and columns, curves see one."""
+"""Curves use one row and one column of so many."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ class Tones:
 
 @dataclass(frozen=True, kw_only=True)
 class Grading:
-    """How the colours of two pictures differ as a whole."""
+    """Difference of the colours of two pictures as a whole."""
 
     tones: tuple[Tones, Tones]
     shift: float
@@ -79,7 +79,7 @@ class Grading:
 
     @property
     def is_from_colour_to_grey(self) -> bool:
-        """True if one of the pictures is grey and the other one is not."""
+        """Whether one picture is grey, and the other has colours."""
         return self.tones[0].is_mostly_grey != self.tones[1].is_mostly_grey
 
 

@@ -1,4 +1,4 @@
-"""What the alignment knows about one photo: a small picture of it, and keypoints in that picture."""
+"""A small picture of one photo, and keypoints in that picture."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Keypoints:
     thumbnail: NDArray[np.float32]
     """(16, 16): the luma of the small picture, stretched to a square, with mean 0 and deviation 1."""
     reason: str = ""
-    """Why the photo cannot be verified; empty if it can."""
+    """Reason why the photo cannot be verified; empty if it can."""
     found: tuple[NDArray[np.float32], NDArray[np.uint8]] | None = None
     """Positions (K, 2), x and y in pixels of the small picture from its top left corner, and descriptors (K, 128), SIFT
     as OpenCV returns it, rounded. None until they are needed."""
@@ -126,7 +126,7 @@ class Keypoints:
                 found=(parts["positions"], parts["descriptors"]) if "positions" in parts else None,
             )
         except Exception as error:  # NumPy may raise anything for damaged bytes
-            raise ValueError("These bytes are no keypoints; remove them from the store.") from error
+            raise ValueError("These bytes are not keypoints; remove them from the store.") from error
 
 
 def extract_keypoints(picture: Image.Image | Pixels, full_size: tuple[int, int]) -> Keypoints:

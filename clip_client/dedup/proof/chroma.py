@@ -18,9 +18,9 @@ _SHARE: Final = 0.2
 """The share of fine detail that is added to the limit of a flat block: five times that of luma, because chroma passes
 through two averages and an interpolation that programs do in several ways."""
 _SHARE_OF_LUMA: Final = 0.1
-"""How much of luma's fine detail counts as chroma's: rounded RGB carries one into the other."""
+"""Share of luma's fine detail that counts as chroma's: rounded RGB carries one into the other."""
 _TAPS: Final = np.array([1, 6, 1], np.float32) / 8
-"""What an average of two does to pixels that a triangle of 1/4 and 3/4 has interpolated: T.81's usual decoders."""
+"""Effect of an average of two on pixels that a triangle of 1/4 and 3/4 has interpolated, as usual decoders do."""
 _NO_TAPS: Final = np.ones(1, np.float32)
 
 
@@ -42,7 +42,7 @@ def worst_block_of_chroma(
         plain = sampling == (1, 1)
         found = _worst(source if plain else _spread(source, sampling), stored, of_plane, sampling, luma_detail)
         if found > 1 and not plain:
-            # Of a program that repeated chroma in place of interpolating it, or that never left the stored planes.
+            # Some programs repeat chroma in place of interpolating it, or never leave the stored planes.
             found = min(found, _worst(source, stored, of_plane, sampling, luma_detail))
         worst = max(worst, found)
         if worst > 1:

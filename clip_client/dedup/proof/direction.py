@@ -1,4 +1,4 @@
-"""Which of two photos that show the same was made from the other. Their content is safe; their origin is kept, too."""
+"""The source of two photos that show the same. Their content is safe; the direction also keeps the origin."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LEAST_SPREAD: Final = 0.7
 """A source lies evenly between the steps of its copy, a spread of 1; a child with finer steps lies on them, at the
 square of the ratio of the steps. 0.8 took 11 of 270 true copies for sources, 0.7 seven, five of which hold the same."""
 _STEP: Final = 6
-"""Finer steps than this one are covered by the rounding of levels,"""
+"""Least step that tells: the rounding of levels covers finer ones,"""
 _FEWEST: Final = 100
 """and with fewer coefficients of coarser steps the duplicate is known to a level, and its steps tell nothing."""
 _LEAST_BROKEN: Final = 0.02

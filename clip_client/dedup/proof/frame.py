@@ -1,4 +1,4 @@
-"""How the kept photo is turned, and which part of it the duplicate's pixels cover."""
+"""Turn of the kept photo, and the part of it that the duplicate's pixels cover."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ if TYPE_CHECKING:
 _THUMBNAIL: Final = 32
 """Pixels on a side of what is compared to find the turn, averaged by area; fewer if the duplicate has fewer."""
 _LEAST_CORRELATION: Final = 0.7
-"""Of the thumbnails: true copies reach 0.96. It only nominates: 3 of 5,356 pairs of other photos are above 0.9."""
+"""Least correlation of the thumbnails. True copies reach 0.96. It only nominates: 3 of 5,356 pairs of other photos are
+above 0.9."""
 _OTHER_ASPECT: Final = (0.02, 1.5)
 """Share of a side, and pixels, by which programs that round or fit sizes change the aspect at most."""
 _DECIMALS: Final = 2
-"""Of a scale that a person names."""
+"""Decimals of a scale that a person names."""
 
 
 class Turn(NamedTuple):
@@ -71,7 +72,7 @@ def best_turn(kept: Pixels, duplicate: Pixels) -> Turn | None:
 
 
 def _has_aspect(kept: tuple[int, int], size: tuple[int, int]) -> bool:
-    """Tell whether one of the sides is as long as the other one demands."""
+    """Tell whether the width fits the height, or the height the width."""
     share, pixels = _OTHER_ASPECT
     width, height = kept[0] * size[1] / kept[1], kept[1] * size[0] / kept[0]
     pairs = ((width, size[0]), (height, size[1]))

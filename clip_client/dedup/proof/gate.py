@@ -1,4 +1,4 @@
-"""What two files have to be before a pixel is compared: a proof about pixels says nothing about the rest of a file.
+"""Conditions on two files before a pixel is compared: a proof about pixels says nothing about the rest of a file.
 
 Photos of the same numbers under two profiles look different, and a file of 16 bits holds more than its high bytes.
 """
@@ -76,7 +76,7 @@ class PhotoFile:
         return embedded_parts(self.data)
 
     def check_parts(self, kept: PhotoFile) -> None:
-        """Check that ``kept`` holds the further parts of this one. Raises :class:`NotProvedError`."""
+        """Check that ``kept`` holds the further parts of this file. Raises :class:`NotProvedError`."""
         if self._parts.kinds and self._parts.digest != kept._parts.digest:
             raise NotProvedError(FURTHER_PARTS)
 

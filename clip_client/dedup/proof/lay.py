@@ -28,7 +28,7 @@ MIP: Final = "mip"
 """Halves by averages, then interpolation between four pixels: Skia, Android and browsers."""
 FILTERS: Final = (*_PILLOW, *_OPENCV, MIP)
 LINEAR_LIGHT: Final = ("bilinear", "bicubic", "lanczos")
-"""Those that some programs apply to light in place of levels."""
+"""Filters that some programs apply to light in place of levels."""
 _MARGIN: Final = 4
 """Pixels by which a frame may reach beyond the photo; a rounded side makes it one or two."""
 _ROUNDED: Final = 1e-6

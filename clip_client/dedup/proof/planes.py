@@ -41,14 +41,14 @@ _COARSEST: Final = 20
 """Luma step of the mean of a block: that of the standard tables at quality 40. Below quality 30 a changed digit in
 small type passes the law: 8 px at quality 16, 10 px at 26."""
 _RGB: Final = 0
-"""In Adobe's segment of a JPEG: its three components are no YCbCr."""
+"""Value in Adobe's segment of a JPEG with three components that are not YCbCr."""
 _SIDE: Final = 0.75
 """Steps by which an encoder may round towards zero: half a step if it rounds to the nearest, more if it spares bits in
 busy blocks, as jpegli does: with 0.5 15 of 19 of its copies pass, with 0.75 all."""
 _SIDE_OF_TRELLIS: Final = 1.5
-"""Of mozjpeg, which moves coefficients by 1.5 to 1.9 steps if that saves bits: with 1, 22 of 28 of its copies pass,
-with 1.5 all. A changed letter in small type comes closer to the limit by a quarter, so only progressive files and those
-with its tables get it."""
+"""Steps for mozjpeg, which moves coefficients by 1.5 to 1.9 steps if that saves bits: with 1, 22 of 28 of its copies
+pass, with 1.5 all. A changed letter in small type comes closer to the limit by a quarter, so only progressive files and
+those with its tables get it."""
 _MOZJPEG_LUMA: Final = np.array(
     [
         [16, 16, 16, 18, 25, 37, 56, 85],

@@ -39,10 +39,10 @@ class Proof:
 
     holds: bool
     reason: str = ""
-    """Why it does not hold: a constant of this module or of :mod:`.gate`; empty if it does."""
+    """Reason why it does not hold: a constant of this module or of :mod:`.gate`; empty if it does."""
     source: str = ""
-    """If it holds, which of the two the other one was made from: :data:`KEPT`; :data:`DUPLICATE`, as far as their steps
-    tell; or :data:`EITHER` if each shows all of the other."""
+    """Source of the other photo, if the proof holds: :data:`KEPT`; :data:`DUPLICATE`, as far as the steps tell; or
+    :data:`EITHER` if each photo shows all of the other."""
     used: float = 0.0
     """The share of its limit that the worst block uses. Above 1 it is that of the first such block; 0 if none was
     compared."""
@@ -50,12 +50,12 @@ class Proof:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Laid:
-    """What the law says of one reading of the kept photo."""
+    """Outcome of the law for one reading of the kept photo."""
 
     used: float
     reason: str = ""
     luma: Pixels | None = None
-    """Of the kept photo on the duplicate's grid, (H, W)."""
+    """Luma of the kept photo on the duplicate's grid, (H, W)."""
     is_same_size: bool = False
 
 
@@ -131,10 +131,11 @@ def _source(kept: PhotoFile, duplicate: PhotoFile, stored: Duplicate, laid: _Lai
     is_closer = is_closer_than_a_source(laid.luma, stored.planes[0], stored.steps[0])
     if laid.is_same_size:
         on_kept = _on_steps_of_kept(kept.as_kept, stored.planes[0])
-        if not is_closer and not (on_kept and lies_on_steps_of_kept(*on_kept)):
+        may_be_later = is_closer or (on_kept is not None and lies_on_steps_of_kept(*on_kept))
+        if is_closer is False and not may_be_later:
             return KEPT
         if not _holds(duplicate, kept):
-            return DUPLICATE
+            return DUPLICATE if may_be_later else KEPT
         return _source_of_equals(on_kept, stored, is_kept_closer=bool(is_closer))
     if is_closer is None:
         # A photo that shows no more than an enlarged copy of the duplicate was most likely enlarged.
@@ -150,16 +151,20 @@ def _on_steps_of_kept(kept: Checked, duplicate: Pixels) -> tuple[Pixels, Pixels,
 
 
 def _source_of_equals(on_kept: tuple[Pixels, Pixels, Floats] | None, stored: Duplicate, *, is_kept_closer: bool) -> str:
-    """Return the source of two files of one size, of which each shows all of the other."""
+    """Return the source of two files of one size, of which each shows all of the other.
+
+    What was made from a file lies closer to its steps than the file lies to those of what was made from it.
+    """
+    is_duplicate_closer = None if on_kept is None else is_closer_than_a_source(on_kept[1], on_kept[0], on_kept[2])
+    if is_kept_closer:
+        return EITHER if is_duplicate_closer else DUPLICATE
+    if is_duplicate_closer is not None:
+        return KEPT if is_duplicate_closer else DUPLICATE
     if on_kept is None:
         return EITHER
-    luma, turned, steps = on_kept
-    is_duplicate_closer = is_closer_than_a_source(turned, luma, steps)
-    if is_duplicate_closer is None:  # the steps are too fine to tell, and the finer ones keep more
-        return DUPLICATE if steps.mean() > stored.steps[0].mean() else EITHER
-    if is_duplicate_closer:
-        return EITHER if is_kept_closer else KEPT
-    return DUPLICATE
+    # The steps are too fine to tell, and the finer ones keep more.
+    ours, theirs = on_kept[2].mean(), stored.steps[0].mean()
+    return KEPT if ours < theirs else DUPLICATE if ours > theirs else EITHER
 
 
 def _holds(kept: PhotoFile, duplicate: PhotoFile) -> bool:
