@@ -61,6 +61,13 @@ def without_a_step() -> bytes:
     return bytes(data)
 
 
+def with_later_steps() -> bytes:
+    """A JPEG that defines its steps again before its last scan."""
+    data = encoded(PHOTO, "JPEG", quality=60, progressive=True)
+    start, last = data.index(b"\xff\xdb"), data.rindex(b"\xff\xda")
+    return data[:last] + data[start : start + 2 + 67] + data[last:]
+
+
 def by_ffmpeg() -> bytes:
     """Its steps at ``-q:v 31``: the first one is 8 at every quality."""
     return with_steps([8] + [62] * 63, [8] + [62] * 63)
@@ -74,6 +81,7 @@ NOT_PROVED = {
     "quality 38": (encoded(PHOTO, "JPEG", quality=38), gate.COARSE),
     "coarse but for the first step": (by_ffmpeg(), gate.COARSE),
     "coarse colours": (with_steps([3] * 64, [25] * 64), gate.COARSE),
+    "steps for later scans": (with_later_steps(), gate.UNUSUAL_CODING),
     "a step of 0": (without_a_step(), gate.UNUSUAL_CODING),
     "lossy WebP": (encoded(PHOTO, "WEBP", quality=90), gate.LOSSY_WITHOUT_STEPS),
     "transparent in one pixel": (encoded(with_alpha(254), "PNG"), gate.MORE_THAN_A_PICTURE),
